@@ -49,6 +49,12 @@ def did_you_mean(name: object, known: Iterable[object], shown: str = "{}") -> st
     return f"; did you mean {shown.format(names[near[0]])}?" if near else ""
 
 
+def offered(name: object, known: Iterable[object]) -> str:
+    """``expected one of A, B; did you mean A?`` in an error of an unknown name."""
+    names = [*map(str, known)]
+    return f"expected one of {', '.join(names)}{did_you_mean(name, names)}"
+
+
 class TrainingError(Exception):
     """A wrong result of training; raised on every rank.
 

@@ -21,7 +21,7 @@ from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.timing import seconds as seconds_of
 from distgnn.bench import timing
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, offered
 from distgnn.local import host
 from distgnn.store import Store
 
@@ -60,7 +60,7 @@ def graph(name: str) -> sp.csr_array:
         store = Store(Path(name))
         A = store.order().block((0, store.n), (0, store.n))
     else:
-        raise ArgumentError("graph", name, f"neither a store NAME.dg nor one of {', '.join(GRAPHS)}")
+        raise ArgumentError("graph", name, f"no store NAME.dg; {offered(name, GRAPHS)}")
     A = sp.csr_array(A, dtype=np.float32)
     A.sort_indices()
     A.indptr, A.indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)

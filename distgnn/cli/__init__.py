@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from distgnn import __version__
-from distgnn.cli import config, output
+from distgnn.cli import config, output, suggest
 from distgnn.comm import launch
 from distgnn.errors import UserError
 
@@ -187,9 +186,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        if re.fullmatch(r"unrecognized arguments:( [\d.e-]+)+", message):
-            message += ": several numbers of an option are written 64,32"
-        raise UserError(f"{message}; see {self.prog} --help")
+        raise UserError(f"{message}{suggest.hint(self, message)}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: IO[str] | None = None) -> None:  # type: ignore[override]
         raise Help(self.prog, message)

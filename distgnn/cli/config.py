@@ -7,7 +7,6 @@ An unknown name is an error in a file and a warning in the environment, which ot
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction, Namespace
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.cli.values import SWITCH
-from distgnn.errors import ArgumentError, DisagreementError, UserError
+from distgnn.errors import ArgumentError, DisagreementError, UserError, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -152,7 +151,7 @@ def unknown_variables(environ: Mapping[str, str], parsers: Iterable[ArgumentPars
     """A line about each DISTGNN_ variable that no flag of these (all) commands and nothing else reads."""
     known = {*map(_variable, _NAMES), *(_variable(name) for parser in parsers for name in _flags(parser))}
     unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
-    hints = {name: _nearest(name, known, "; did you mean {}?") for name in unknown}
+    hints = {name: did_you_mean(name, known) for name in unknown}
     return [f"{name}: no command has a flag of this name{hint}" for name, hint in hints.items()]
 
 
@@ -196,12 +195,6 @@ def _variable(name: str) -> str:
     return "DISTGNN_" + name.upper().replace("-", "_")
 
 
-def _nearest(name: str, known: Iterable[str], text: str) -> str:
-    """`text` with the known name that looks most like this one; nothing if none does."""
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return text.format(near[0]) if near else ""
-
-
 def _flags(parser: ArgumentParser) -> dict[str, Action]:
     """The settable flags by their long name without dashes."""
     flags = {}
@@ -222,7 +215,7 @@ def _read(path: str, command: str, commands: Words, flags: Iterable[str]) -> Lay
         raise UserError(f"--config {path}: not valid TOML: {error}") from error
     tables = {key for key, value in content.items() if isinstance(value, dict) and _dashed(key) not in flags}
     for name in sorted(tables.difference(commands)):
-        hint = _nearest(name, commands, "; did you mean [{}]?")
+        hint = did_you_mean(name, commands, "[{}]")
         known = f"tables are named like the commands: {', '.join(sorted(commands))}"
         raise UserError(f"{path}: unknown table [{name}]{hint}; {known}")
     found: Layer = {}
@@ -232,7 +225,7 @@ def _read(path: str, command: str, commands: Words, flags: Iterable[str]) -> Lay
             if "_" in name and _dashed(name) in table:
                 raise UserError(f"{path}: {_dashed(name)} and {name} are the same setting; give one of them")
             if _dashed(name) not in flags:
-                hint = _nearest(name, flags, "; did you mean {}?")
+                hint = did_you_mean(name, flags)
                 known = ", ".join(sorted(flags))
                 raise UserError(f"{path}: unknown key {name!r} for {command}{hint}; known keys: {known}")
             found[_dashed(name)] = value, path

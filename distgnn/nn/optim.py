@@ -15,7 +15,7 @@ import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays import backend, blocking
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, offered
 from distgnn.local import elementwise
 from distgnn.nn.finite import QUIETLY, Watch
 from distgnn.operators.dense import DistDense
@@ -194,7 +194,7 @@ def make(
 ) -> Optimizer:
     """The optimiser called `name`; ArgumentError where there is none, or a number is out of range."""
     if name not in OPTIMIZERS:
-        raise ArgumentError("optimizer", name, f"no such optimiser; choose one of {', '.join(OPTIMIZERS)}")
+        raise ArgumentError("optimizer", name, f"no such optimiser; {offered(name, OPTIMIZERS)}")
     if not (math.isfinite(lr) and lr > 0):
         raise ArgumentError("lr", lr, "the step size must be a positive number")
     if not 0 <= momentum < 1:

@@ -10,7 +10,7 @@ from typing import Any
 from distgnn.comm.agree import agree
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
-from distgnn.errors import ArgumentError, check_type
+from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import written
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
@@ -81,7 +81,7 @@ TABLE = [
 def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
     """The class of an algorithm. ArgumentError: there is none, or it can't be sparsity-aware."""
     if name not in ALGORITHMS:
-        raise ArgumentError("algorithm", name, f"no such algorithm; there is {', '.join(ALGORITHMS)}")
+        raise ArgumentError("algorithm", name, f"no such algorithm; {offered(name, ALGORITHMS)}")
     if sparsity_aware not in (False, True, "auto", "cover"):
         raise ArgumentError("sparsity_aware", sparsity_aware, "expected True, False, auto or cover")
     if sparsity_aware and name not in SPARSITY_AWARE:

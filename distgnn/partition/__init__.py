@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, offered
 from distgnn.partition import hypergraph, metis, random, volume
 from distgnn.partition.packages import need
 from distgnn.partition.pattern import Pattern
@@ -82,7 +82,7 @@ class Wanted:
         """Raise the errors of `make` that are known before. n: the number of nodes, if known."""
         problem = None
         if self.file and not Path(self.method).is_file():
-            problem = f"no such method or file; methods are {', '.join(METHODS)}"
+            problem = f"no such method or file; {offered(self.method, METHODS)}"
         elif self.parts < 1:
             problem = "expected at least one part"
         elif n is not None and self.parts > n:

@@ -21,7 +21,7 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.arrays.csr import index_type
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, offered
 
 KNOWN = ("original", "random", "double")
 LEVELS = 16  # levels of halving at which `double` is even: up to 65,536 rows and columns of shards
@@ -32,7 +32,7 @@ def check_names(names: Sequence[str]) -> None:
     known = ", ".join(KNOWN)
     for name in names:
         if name not in KNOWN:
-            raise ArgumentError("order", name, f"no such order; known: {known}")
+            raise ArgumentError("order", name, f"no such order; {offered(name, KNOWN)}")
     if not names or len(set(names)) != len(names):
         raise ArgumentError("order", ",".join(names), f"give one or more different orders of {known}")
 

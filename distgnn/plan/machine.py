@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError, UserError, offered
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -212,7 +212,7 @@ def read(name: str | os.PathLike[str] | Machine) -> Machine:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        ways = f"known: {', '.join(known())}; or give the path of a TOML file (distgnn calibrate writes one)"
+        ways = f"{offered(name, known())}; or give the path of a TOML file (distgnn calibrate writes one)"
         raise UserError(f"machine {name}: there is none ({error.strerror}); {ways}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"machine {path}: not valid TOML: {error}") from error

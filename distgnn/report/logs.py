@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import UserError
+from distgnn.files.nearby import did_you_mean_path
 from distgnn.layout import written
 from distgnn.records import Log
 from distgnn.report import colours
@@ -101,7 +102,8 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "not text"
-        raise UserError(f"{path}: cannot read it ({problem})") from None
+        near = "" if path.exists() else did_you_mean_path(path)
+        raise UserError(f"{path}: cannot read it ({problem}){near}") from None
 
 
 def epoch_seconds(log: Log, mean_of_last: int | None = None) -> float:

@@ -129,7 +129,7 @@ def _check_place(name: str, given: Any) -> None:
     kind = getattr(device, "type", None)
     if isinstance(kind, str) and kind != "cpu":
         raise ArgumentError(name, type(given).__name__, f"is on a GPU ({device}): pass {name}.cpu()")
-    if hasattr(given, "__cuda_array_interface__"):
+    if kind is None and hasattr(given, "__cuda_array_interface__"):  # sparse tensors fail when they are asked
         raise ArgumentError(name, type(given).__name__, f"is on a GPU: pass {name}.get()")
 
 

@@ -32,7 +32,8 @@ from distgnn.store.team import shared_out
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
 
-CHECKPOINT = Kind("distgnn-checkpoint", 2, "checkpoint", "train again")
+WRITES = "distgnn train STORE --checkpoint {out}"
+CHECKPOINT = Kind("distgnn-checkpoint", 2, "checkpoint", "train again", WRITES)
 
 #: Name of a mark in a checkpoint whose first save is not complete: files beside it may be removed.
 BEGUN = "first-save-under-way"

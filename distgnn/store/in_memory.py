@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from distgnn.arrays.csr import index_type
 from distgnn.comm.group import Comm
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, offered
 from distgnn.partition import orders
 from distgnn.store.read.root import ROOT, Arrays, RootStore, manifest_orders
 from distgnn.store.source import Source
@@ -36,7 +36,7 @@ def hold(
     made: tuple[dict[str, Any], Arrays] | None = None
     with comm.together():
         if normalize not in NORMALIZATIONS:
-            raise ArgumentError("normalize", normalize, f"expected one of {', '.join(NORMALIZATIONS)}")
+            raise ArgumentError("normalize", normalize, offered(normalize, NORMALIZATIONS))
         if comm.rank == ROOT and source is not None:
             check_source(source)
             made = _prepared(source, seed, normalize, self_loops, np.dtype(dtype))

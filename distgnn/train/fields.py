@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, offered
 
 
 def setting(
@@ -49,7 +49,7 @@ def check_fields(settings: Any) -> None:
         if value is None and _may_be_none(field):
             continue
         if choices and value not in choices:
-            raise ArgumentError(field.name, value, f"expected one of {', '.join(choices)}")
+            raise ArgumentError(field.name, value, offered(value, choices))
         if least is not None and (not _is_whole(value) or value < least):
             raise ArgumentError(field.name, value, f"expected a whole number, at least {least}")
 

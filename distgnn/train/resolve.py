@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from distgnn import operators
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, offered
 from distgnn.nn.networks import NETWORKS, REFERENCES
 from distgnn.sampling.sampler import check_fanout
 from distgnn.train.fields import check_fields
@@ -41,7 +41,7 @@ def resolved(settings: Settings, ranks: int) -> Settings:
 def _check(s: Settings) -> None:
     check_fields(s)
     if s.model not in (None, *NETWORKS):
-        raise ArgumentError("model", s.model, f"expected one of {', '.join(NETWORKS)}")
+        raise ArgumentError("model", s.model, offered(s.model, NETWORKS))
     if not 0 <= s.dropout < 1:
         raise ArgumentError("dropout", s.dropout, "must be at least 0 and less than 1")
     if not all(width > 0 for width in s.hidden):

@@ -77,7 +77,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "the following arguments are required: COMMAND"),
         (["tarin"], "invalid choice: 'tarin'"),
-        (["algorithms", "--jsno"], "unrecognized arguments: --jsno; see distgnn algorithms --help"),
+        (["algorithms", "--jsno"], "arguments: --jsno; did you mean --json?; see distgnn algorithms --help"),
         (["algorithms", "--js"], "unrecognized arguments: --js"),
         (["algorithms", "--json", "--markdown"], "not allowed with argument --json"),
         (["algorithms", "--config", "/nowhere/x.toml"], "--config /nowhere/x.toml: cannot read it"),

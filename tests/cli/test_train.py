@@ -134,7 +134,7 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--algorithm", "4d"], "--algorithm 4d: no such algorithm; there is 1d, 1.5d, 2d"),
+        (["--algorithm", "4d"], "--algorithm 4d: no such algorithm; expected one of 1d, 1.5d, 2d"),
         (["--algorithm", "2d", "--grid", "2x2"], "possible (rows x cols): 1x1"),
         (["--algorithm", "2d", "--grid", "2x2x2"], "--grid 2x2x2: algorithm 2d has the axes rows, cols"),
         (["--algorithm", "2d", "--grid", "two"], "--grid two: algorithm 2d has the axes rows, cols"),

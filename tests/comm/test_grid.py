@@ -54,7 +54,7 @@ def test_an_impossible_grid_lists_the_possible_ones(comm):
         dg.UserError, match=r"grid=fibers=2: not for algorithm 2d .* possible \(rows x cols\)"
     ):
         make_grid(comm, "2d", {"fibers": 2})
-    with pytest.raises(dg.UserError, match="algorithm=4d: no such algorithm; there is 1d"):
+    with pytest.raises(dg.UserError, match="algorithm=4d: no such algorithm; expected one of 1d"):
         make_grid(comm, "4d")
 
 

@@ -116,7 +116,7 @@ def test_generated_graphs(tmp_path: Path) -> None:
         ("@e.csv @no/g.dg", "does not exist"),
         (
             "@e.csv @g.dg --order original,metis-8",
-            "--order metis-8: no such order; known: original, random, double",
+            "--order metis-8: no such order; expected one of original, random, double",
         ),
         ("@e.csv @g.dg --shards 4", "--shards '4': expected ROWSxCOLUMNS, such as 4x4"),
         (

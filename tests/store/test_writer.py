@@ -319,7 +319,7 @@ def test_arrays_of_a_source_are_only_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": ["metis"]}, "order=metis: no such order; known: original, random, double"),
+        ({"order": ["metis"]}, "order=metis: no such order; expected one of original, random, double"),
         ({"order": ["random", "random"]}, "order=random,random: give one or more different orders"),
         ({"order": []}, "order="),
         ({"normalize": "max"}, "normalize=max: expected one of gcn, row, none"),

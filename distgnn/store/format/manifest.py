@@ -43,21 +43,27 @@ from typing import Any
 
 from distgnn.errors import UserError
 from distgnn.files.leftovers import AnyPath, moved_aside
+from distgnn.files.nearby import did_you_mean_path
 
 NAME = "manifest.json"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of manifest, of a store or a checkpoint; `again` tells the user how to make another."""
+    """A kind of manifest, of a store or a checkpoint.
+
+    `again` tells the user how to make another; `command` makes one.
+    """
 
     format: str
     version: int
     what: str
     again: str
+    command: str
 
 
-STORE = Kind("distgnn-store", 2, "store", "prepare it again from its source")
+MADE_OF = "distgnn prepare {source} {out} --features FILE --labels FILE --split 0.6/0.2/0.2"
+STORE = Kind("distgnn-store", 2, "store", "prepare it again from its source", MADE_OF)
 
 
 def read(folder: AnyPath, kind: Kind = STORE) -> Any:
@@ -82,16 +88,19 @@ def read(folder: AnyPath, kind: Kind = STORE) -> Any:
 def _parsed(root: Path, kind: Kind) -> Any:
     try:
         if not root.exists():
-            raise UserError(f"{root}: no such {kind.what}{_hint(root)}")
+            hint = _hint(root) or did_you_mean_path(root) or _advice(kind, root)
+            raise UserError(f"{root}: no such {kind.what}{hint}")
         if not root.is_dir():
-            raise UserError(f"{root}: is a file; a distgnn {kind.what} is a directory with a {NAME}")
+            about = f"is a file; a distgnn {kind.what} is a directory with a {NAME}"
+            raise UserError(f"{root}: {about}{_advice(kind, root)}")
         if not stat.S_ISREG((root / NAME).stat().st_mode):  # reading a pipe would wait for ever
             raise UserError(f"{root / NAME}: is not a regular file; copy the {kind.what} or make it again")
         return json.loads((root / NAME).read_text(encoding="utf-8"))
     except PermissionError as error:
         raise denied(error.filename or root / NAME) from None
     except FileNotFoundError:
-        raise UserError(f"{root}: not a distgnn {kind.what}, it has no {NAME}") from None
+        made = "" if root.suffix == ".dg" else _advice(kind, root)
+        raise UserError(f"{root}: not a distgnn {kind.what}, it has no {NAME}{made}") from None
     except RecursionError:
         raise damaged(root, kind, "it is nested too deeply") from None
     except (ValueError, OSError) as error:
@@ -105,6 +114,14 @@ def _hint(root: Path) -> str:
     return (
         f"; a run that was killed left it as {old.name} beside: rename that to {root.name}, or prepare again"
     )
+
+
+def _advice(kind: Kind, root: Path) -> str:
+    """The command that makes a store of what is at this path, or that writes a store or checkpoint."""
+    if root.exists() and kind is STORE:
+        out = f"{root.absolute().name.partition('.')[0] or 'graph'}.dg"
+        return f"; {kind.command.format(source=root, out=out)} makes one of it"
+    return f"; {kind.command.format(source='SOURCE', out='DIR' if root.exists() else root)} writes one"
 
 
 def damaged(root: Path, kind: Kind, reason: object) -> UserError:

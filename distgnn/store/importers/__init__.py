@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError, UserError, offered
+from distgnn.files.nearby import did_you_mean_path
 from distgnn.store.importers import edge_list, generated, matrix_market, npz, ogb
 from distgnn.store.importers.features import attach_features
 from distgnn.store.importers.files import size_of
@@ -43,9 +44,9 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
     if options.split is not None:
         split_file(options.split)
     if options.format is not None and options.format not in FORMATS:
-        raise ArgumentError("format", options.format, f"unknown; expected one of {', '.join(FORMATS)}")
+        raise ArgumentError("format", options.format, f"unknown; {offered(options.format, FORMATS)}")
     if not path.exists():
-        raise UserError(f"{path}: no such file or directory")
+        raise UserError(f"{path}: no such file or directory{did_you_mean_path(path)}")
     path, options = with_companions(path, options)
     form = options.format or recognise(path)
     if path.is_dir() != (form in DIRECTORIES):

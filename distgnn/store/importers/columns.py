@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError, UserError, did_you_mean
 from distgnn.store.importers.names import Names, whole
 
 ID_NAMES = ("id", "node", "node_id", "nodeid")  # usual names of a column of node ids
@@ -44,7 +44,9 @@ class Columns(ABC):
             return self.names.index(column)
         if (number := whole(column)) is not None and number < len(self.names):
             return number
-        raise ArgumentError(argument, column, f"no such column in {self.path}, which has {self.described()}")
+        near = did_you_mean(column, self.names if self.named else ())
+        problem = f"no such column in {self.path}, which has {self.described()}{near}"
+        raise ArgumentError(argument, column, problem)
 
     def described(self) -> str:
         """List the names of the columns, for errors."""

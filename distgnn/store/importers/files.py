@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from distgnn.errors import UserError
+from distgnn.files.nearby import did_you_mean_path
 from distgnn.store.format.limits import LIMITS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -26,7 +27,7 @@ def reading(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        raise UserError(f"{path}: no such file{did_you_mean_path(Path(path))}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory where a file is expected") from None
     except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distgnn.errors import UserError, WrongTypeError, check_type
+from distgnn.errors import UserError, WrongTypeError, check_type, did_you_mean
 from distgnn.layout import NodeOrder, Range
 from distgnn.partition.orders import KNOWN
 from distgnn.store.format import manifest
@@ -137,7 +137,8 @@ class Store:
             made_by = f"order={name}" if name in KNOWN else f"partition={method}:{parts}"
             known = name in KNOWN or parts.isdecimal()
             hint = f"; prepare with {made_by} makes one that has it" if known else ""
-            raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}{hint}")
+            near = did_you_mean(name, self.orders) or hint
+            raise UserError(f"{self.path}: no order {name!r}; it has {', '.join(self.orders)}{near}")
         order = Order.opened(self.members, name, self.manifest["orders"][name], self.n, self.dtype)
         for version in order.versions:
             if version.nnz != self.nnz:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.arrays.canonical import check_real
-from distgnn.errors import ArgumentError, UserError
+from distgnn.errors import ArgumentError, UserError, offered
 from distgnn.partition import Wanted, check_names, orders
 from distgnn.store.format import manifest
 from distgnn.store.format.publish import check_target
@@ -33,7 +33,7 @@ def check_arguments(
         wanted.check()
     for name, value, known in (("normalize", normalize, NORMALIZATIONS), ("dtype", dtype, DTYPES)):
         if value not in known:
-            raise ArgumentError(name, value, f"expected one of {', '.join(known)}")
+            raise ArgumentError(name, value, offered(value, known))
     check_target(out, force=force, replaceable=is_store)
 
 
