@@ -43,14 +43,14 @@ def check_type(argument: str, value: object, kinds: type | tuple[type, ...], exp
 
 
 def did_you_mean(name: object, known: Iterable[object], shown: str = "{}") -> str:
-    """``; did you mean NAME?`` of the known name that looks most like this one; nothing where none does."""
+    """Return ``; did you mean NAME?`` of the nearest known name; nothing where none is near."""
     names = {str(one).lower(): str(one) for one in known}
     near = difflib.get_close_matches(str(name).lower(), sorted(names), n=1)
     return f"; did you mean {shown.format(names[near[0]])}?" if near else ""
 
 
 def offered(name: object, known: Iterable[object]) -> str:
-    """``expected one of A, B; did you mean A?`` in an error of an unknown name."""
+    """Return ``expected one of A, B; did you mean A?``, for an error of an unknown name."""
     names = [*map(str, known)]
     return f"expected one of {', '.join(names)}{did_you_mean(name, names)}"
 

@@ -13,7 +13,7 @@ _NUMBERS = re.compile(r"( ?[\d.e-]+)+")
 
 
 def hint(parser: ArgumentParser, message: str) -> str:
-    """What may have been meant where argparse says this; nothing where nothing is near."""
+    """Return what may have been meant where argparse says this; nothing where nothing is near."""
     choice, unknown = _CHOICE.search(message), _UNKNOWN.fullmatch(message)
     if choice is not None:
         known = [word.strip().strip("'") for word in choice[2].split(",")]

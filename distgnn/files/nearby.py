@@ -9,7 +9,7 @@ from distgnn.errors import did_you_mean
 
 
 def did_you_mean_path(path: Path) -> str:
-    """``; did you mean PATH?`` of the file beside it that is called most like it; nothing where none is."""
+    """Return ``; did you mean PATH?`` of the file beside it that has the nearest name, if any."""
     try:
         names = [name for name in os.listdir(path.parent) if not name.startswith(".")]
     except OSError:

@@ -24,7 +24,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 
 @dataclass(frozen=True)
 class Given:
-    """What a caller gives for a graph; see ``from_arrays.prepare``."""
+    """The arguments of a caller for a graph; see ``from_arrays.prepare``."""
 
     graph: Any
     X: Any = None
@@ -36,18 +36,18 @@ class Given:
     directed: bool | None = None
 
     def filled(self, **found: Any) -> Given:
-        """The same with what was found in the graph where nothing was given."""
+        """Fill in what was found in the graph where nothing was given."""
         new = {name: value for name, value in found.items() if getattr(self, name) is None}
         return replace(self, **new)
 
     @property
     def wants_weights(self) -> bool:
-        """Whether the weights are asked for that the graph has."""
+        """The weights of the graph itself are asked for."""
         return self.weights is True
 
 
 def unpacked(given: Given) -> Given:
-    """The arrays of a graph of PyG, DGL, OGB or NetworkX; what is an array already stays as it is.
+    """Take the arrays out of a graph of PyG, DGL, OGB or NetworkX; arrays stay as they are.
 
     Raises:
         ArgumentError: a graph with several kinds of nodes or edges, or several splits, or without the weights
@@ -68,7 +68,7 @@ def unpacked(given: Given) -> Given:
 
 
 def array(name: str, given: Any) -> np.ndarray:
-    """An array or tensor as one of NumPy, of the same memory where that is possible.
+    """Return an array or tensor as one of NumPy, of the same memory where that is possible.
 
     Raises:
         ArgumentError: the array is on a GPU, has masked entries, or is none; the error says what to pass.
@@ -89,7 +89,7 @@ def array(name: str, given: Any) -> np.ndarray:
 
 
 def sparse(name: str, given: Any) -> Any:
-    """A sparse tensor as a matrix of SciPy; anything else as it is."""
+    """Return a sparse tensor as a matrix of SciPy; anything else as it is."""
     layout = str(getattr(given, "layout", "")).removeprefix("torch.")
     if layout not in ("sparse_coo", "sparse_csr", "sparse_csc"):
         return given
@@ -108,8 +108,8 @@ def sparse(name: str, given: Any) -> Any:
 
 
 def ends(graph: Any) -> np.ndarray:
-    """Ends of edges as an array (2, edges), of one (edges, 2) or of a pair of arrays; anything else as it is.
-    An array (2, 2) has an edge in each column.
+    """Return the ends of edges, given as (edges, 2) or as a pair of arrays, as (2, edges), and anything else
+    as it is. An array (2, 2) has an edge in each column.
     """
     pair = isinstance(graph, Sequence) and not isinstance(graph, str) and len(graph) == 2
     if pair and all(hasattr(one, "shape") for one in graph):
@@ -124,7 +124,7 @@ def ends(graph: Any) -> np.ndarray:
 
 
 def _check_place(name: str, given: Any) -> None:
-    """ArgumentError for an array that is not in this process's memory."""
+    """Raise ArgumentError for an array that is not in this process's memory."""
     device = getattr(given, "device", None)
     kind = getattr(device, "type", None)
     if isinstance(kind, str) and kind != "cpu":
@@ -148,7 +148,7 @@ def _of_pyg(given: Given) -> Given:
 
 
 def _of_sparse_tensor(adjacency: Any) -> Any:
-    """PyG's ``adj_t``: entry (i, j) is an edge from j to i, as in a matrix here."""
+    """Return PyG's ``adj_t`` as a matrix: entry (i, j) is an edge from j to i in both."""
     if hasattr(adjacency, "to_scipy"):
         return adjacency.to_scipy(layout="csr")
     return sparse("graph", adjacency)
@@ -190,9 +190,7 @@ def _of_networkx(given: Given) -> Given:
     ids = np.array(nodes) if given.ids is None else given.ids
     names = array("ids", ids)
     if len(names) != len(nodes):
-        raise ArgumentError(
-            "ids", len(names), f"the graph has {len(nodes)} nodes; expected as many"
-        )
+        raise ArgumentError("ids", len(names), f"the graph has {len(nodes)} nodes; expected as many")
     if given.wants_weights:
         given = replace(given, weights=np.array([weight for _, _, weight in listed], np.float64))
     if given.directed is None and not graph.is_directed():
@@ -201,7 +199,7 @@ def _of_networkx(given: Given) -> Given:
 
 
 def _split(part: Callable[[str], Any]) -> dict[str, Any] | None:
-    """The masks of a graph, None where it has none; ArgumentError for several splits."""
+    """Return the masks of a graph, None where it has none; ArgumentError for several splits."""
     masks = {name: mask for name in MASKS if (mask := part(name)) is not None}
     for name, mask in masks.items():
         if len(mask.shape) > 1 and mask.shape[1] > 1:
@@ -211,12 +209,12 @@ def _split(part: Callable[[str], Any]) -> dict[str, Any] | None:
 
 
 def _entry(data: Any, *names: str) -> Any:
-    """The first of these that a dictionary of DGL has, else None."""
+    """Return the first of these that a dictionary of DGL has, else None."""
     return next((data[name] for name in names if name in data), None)
 
 
 def _weights(graph: Any, candidates: Sequence[Any]) -> np.ndarray:
-    """The first weights of edges that there are, one number for each."""
+    """Return the first weights of edges that there are, one number for each."""
     weights = next((one for one in candidates if one is not None), None)
     if weights is None:
         raise ArgumentError("weights", True, f"the {type(graph).__name__} has no weights of its edges")
@@ -225,7 +223,7 @@ def _weights(graph: Any, candidates: Sequence[Any]) -> np.ndarray:
 
 
 def _sized(given: Given) -> Given:
-    """The same without a number of nodes where the names of all nodes say it."""
+    """Leave out the number of nodes where the names of all nodes say it."""
     nodes = None if given.ids is not None or given.nodes is None else int(given.nodes)
     return replace(given, nodes=nodes)
 

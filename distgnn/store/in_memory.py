@@ -25,7 +25,7 @@ def hold(
     source: Source | None, comm: Comm, *, seed: int = 0, normalize: str = "gcn", self_loops: bool = True,
     dtype: str = "float32",
 ) -> RootStore:  # fmt: skip
-    """The store of a source that rank 0 has (others pass None), without files. Collective.
+    """Hold the store of a source that rank 0 has (others pass None), without files. Collective.
 
     Args: as of ``write.prepare.prepare``. Rank 0 needs memory for the graph's arrays and about five times
     eight bytes per entry of the matrix.
@@ -48,7 +48,7 @@ def hold(
 def _prepared(
     source: Source, seed: int, normalize: str, self_loops: bool, dtype: np.dtype
 ) -> tuple[dict[str, Any], Arrays]:
-    """The manifest and the arrays of a source. Local to rank 0."""
+    """Make the manifest and the arrays of a source. Local to rank 0."""
     n, content = source.n, Content(source)
     manifest = describe(source, seed, dtype, self_loops, normalize)
     rows, cols, weights, loops = _entries(source, self_loops, dtype)
@@ -79,8 +79,8 @@ def _prepared(
 def _entries(
     source: Source, self_loops: bool, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int]:
-    """Rows, columns and weights (None: all are 1) of A's entries, by row and column, each once; and how many
-    self-loops were listed."""
+    """List rows, columns and weights (None: all are 1) of A's entries, by row and column, each once; and
+    count the nodes whose self-loop is listed."""
     n, keys, weights, looped, before = source.n, [], [], np.zeros(source.n, bool), 0
     for src, dst, weight in source.edges():
         check_edges(source, before, (src, dst, weight), dtype)
@@ -103,7 +103,7 @@ def _entries(
 
 
 def _records(keys: list[np.ndarray], weights: list[Any] | None) -> np.ndarray:
-    """Keys, or keys with weights, as :func:`merge` takes them."""
+    """Join keys, or keys with weights, as :func:`merge` takes them."""
     joined = np.concatenate(keys) if keys else np.zeros(0, np.int64)
     if weights is None:
         return joined
@@ -113,7 +113,7 @@ def _records(keys: list[np.ndarray], weights: list[Any] | None) -> np.ndarray:
 
 
 def _csr(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int) -> sp.csr_array:
-    """A matrix of entries sorted by row and column."""
+    """Make a matrix of entries sorted by row and column."""
     kind = index_type(n, len(rows))
     pointers = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(kind)
     return sp.csr_array((values, cols.astype(kind), pointers), shape=(n, n))

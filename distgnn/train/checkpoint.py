@@ -72,7 +72,7 @@ def collected(
 
 
 def _in_order(whole: Array, rows: Cut) -> Array:
-    """The rows of a matrix by node in the order in which a checkpoint keeps them, that of the layout."""
+    """Put the rows of a matrix by node into the order of the layout, in which a checkpoint keeps them."""
     return whole if rows.order is None else whole[rows.ids(0, len(whole))]
 
 
@@ -80,6 +80,7 @@ def _meta(
     optimizer: Optimizer, epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]],
     best: Best | None, class_names: Sequence[str] | None,
 ) -> dict[str, Any]:  # fmt: skip
+    """Describe a checkpoint, beside its matrices, as JSON."""
     meta = {"epoch": epoch, "steps": optimizer.steps, "run": dict(run), "rates": list(rates)}
     return meta | {"best": best.state() if best else {}, "class_names": class_names}
 

@@ -79,7 +79,7 @@ def fit(
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    """The settings; ArgumentError for one that there is not."""
+    """Make the settings; ArgumentError for an unknown name."""
     known = [field.name for field in fields(Settings) if field.name not in ELSEWHERE]
     for name, value in given.items():
         if name not in known:
@@ -89,7 +89,7 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
-    """The graph, with all that training needs. Local to rank 0."""
+    """Take the graph, with all that training needs. Local to rank 0."""
     source = of_arrays(graph, X, y, split, default_split=SPLIT, **given)
     needed = {"graph": source.n, "X": source.width, "y": source.classes}
     told = {"graph": "edges", "X": "features, an array (nodes, width)", "y": "classes, an array (nodes)"}
@@ -102,7 +102,7 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
 
 
 def _trained(run: Run, names: Names | None) -> Model:
-    """Train to the end, and collect on rank 0 what the model answers with. Collective."""
+    """Train to the end, and collect on rank 0 the numbers of the model's answers. Collective."""
     history = list(run.train())
     store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
     assert isinstance(store, RootStore)

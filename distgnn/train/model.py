@@ -76,8 +76,8 @@ class Model:
         return self._score("test")
 
     def predict(self, nodes: Any = None) -> np.ndarray | None:
-        """The class of each node, in the order of the rows of X: a class of `classes`; or where a node may
-        have several, int8 (nodes, classes), 1 for each class whose probability is above one half.
+        """Predict the class of each node, in the order of the rows of X: one of `classes`; or where a node
+        may have several, int8 (nodes, classes), 1 for each class whose probability is above one half.
 
         Args:
             nodes: some of them, by the ids that `fit` was given, else by number; or a mask. Default: all.
@@ -94,8 +94,9 @@ class Model:
         return (logits > 0).astype(np.int8) if self.multilabel else self.classes[logits.argmax(axis=1)]
 
     def scores(self, nodes: Any = None, logits: bool = False) -> np.ndarray | None:
-        """The probability of every class, float (nodes, classes), or its logit. Rows of probabilities sum to
-        1, unless a node may have several classes. Arguments, returns and errors: as of :meth:`predict`.
+        """Return the probability of every class, (nodes, classes), or its logit, of the run's dtype. Rows of
+        probabilities sum to 1, unless a node may have several classes. Arguments, ranks and errors are those
+        of :meth:`predict`.
         """
         if self._logits is None:
             return None
@@ -130,7 +131,7 @@ class Model:
         return 0 if self._logits is None else len(self._logits)
 
     def _rows(self, nodes: Any) -> np.ndarray:
-        """The logits of some nodes, a copy."""
+        """Copy the logits of some nodes."""
         assert self._logits is not None
         if nodes is None:
             return self._logits.copy()
@@ -143,7 +144,7 @@ class Model:
         return self._logits[self._numbers(wanted)]
 
     def _numbers(self, nodes: np.ndarray) -> np.ndarray:
-        """The rows of nodes by what they are called."""
+        """Look up the rows of nodes."""
         words, rows = self._names is not None and self._names.words, self._count()
         if not nodes.size:
             return np.zeros(0, np.int64)
@@ -163,7 +164,7 @@ class Model:
 
 
 def finite(logits: np.ndarray | None) -> np.ndarray | None:
-    """The logits themselves; UserError where some are not finite."""
+    """Return the logits themselves; UserError where some are not finite."""
     if logits is not None and not np.isfinite(logits).all():
         raise UserError("a prediction is not finite; the weights or the features are too large")
     return logits

@@ -61,7 +61,7 @@ def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
 
 
 def _on_every_rank(order: RootOrder, settings: Settings) -> BlockSource:
-    """A graph in the memory of rank 0, sent to all. Collective. ArgumentError: it shall be cut."""
+    """Send a graph in the memory of rank 0 to all. Collective. ArgumentError: the graph shall be cut."""
     if settings.partition_graph:
         problem = "a graph in memory is sampled whole on every rank; to cut it, write a store with dg.prepare"
         raise ArgumentError("partition_graph", True, problem)

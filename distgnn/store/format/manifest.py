@@ -117,7 +117,7 @@ def _hint(root: Path) -> str:
 
 
 def _advice(kind: Kind, root: Path) -> str:
-    """The command that makes a store of what is at this path, or that writes a store or checkpoint."""
+    """Name the command that makes a store of the file at this path, or that writes a store or checkpoint."""
     if root.exists() and kind is STORE:
         out = f"{root.absolute().name.partition('.')[0] or 'graph'}.dg"
         return f"; {kind.command.format(source=root, out=out)} makes one of it"

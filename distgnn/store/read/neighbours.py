@@ -12,7 +12,7 @@ ROWS = 1 << 16  # rows that are filtered together
 
 
 def neighbours_of(source: BlockSource, symmetric: bool) -> BlockSource:
-    """The neighbours of a graph that every rank can read, or that one rank holds and gives to the others."""
+    """Return the neighbours of a graph that every rank can read, or that one rank holds and sends."""
     own = getattr(source, "neighbours", None)
     return Neighbours(source, symmetric) if own is None else own(symmetric)
 

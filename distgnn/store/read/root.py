@@ -58,18 +58,18 @@ class RootStore(Store):
 
     @property
     def held(self) -> Arrays:
-        """The arrays; ValueError on a rank that has none."""
+        """The arrays of rank 0; ValueError on another rank."""
         if self.arrays is None:
             raise ValueError(f"only rank {ROOT} holds this graph")
         return self.arrays
 
     @property
     def has_ids(self) -> bool:
-        """False: nodes have their numbers here."""
+        """Always False: nodes have their numbers here."""
         return False
 
     def order(self, name: str | None = None) -> Any:
-        """The matrix in one order, :class:`RootOrder` (default: the first); UserError if unknown."""
+        """Return the matrix in one order (default: the first); UserError for another name."""
         name = self.orders[0] if name is None else name
         if name not in self.orders:
             hint = did_you_mean(name, self.orders)
@@ -80,28 +80,28 @@ class RootStore(Store):
         return self._made[name]
 
     def features(self, order: AnyOrder = None, rows: Any = None, cols: Any = None) -> np.ndarray:
-        """As of :class:`Store`; on rank 0 only."""
+        """Return features, as :class:`Store` does; on rank 0 only."""
         some = self._by(order, self.held.features)[slice(*(rows or (0, self.n)))]
         return some[:, slice(*(cols or (0, self.width)))]
 
     def labels(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
-        """As of :class:`Store`; on rank 0 only."""
+        """Return labels, as :class:`Store` does; on rank 0 only."""
         return self._by(order, self.held.labels)[slice(*(rows or (0, self.n)))]
 
     def split(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
-        """As of :class:`Store`; on rank 0 only."""
+        """Return the split, as :class:`Store` does; on rank 0 only."""
         return self._by(order, self.held.split)[slice(*(rows or (0, self.n)))]
 
     def verify(self, team: Any = None) -> list[str]:
-        """No files, so none that was changed."""
+        """Return an empty list: there are no files that could be changed."""
         return []
 
     def scatter_features(self, layout: Layout, dtype: Any) -> DistDense:
-        """The features, cut by a layout. Collective."""
+        """Cut the features by a layout. Collective."""
         return scatter(None if self.arrays is None else self.arrays.features, layout, dtype)
 
     def scatter_targets(self, layout: Layout) -> tuple[DistDense, DistDense]:
-        """Labels and split, whole rows cut by a layout. Collective."""
+        """Cut the rows of labels and split by a layout. Collective."""
         whole = Layout(layout.grid, layout.rows, Cut())
         labels = split = None
         if self.arrays is not None:
@@ -109,7 +109,7 @@ class RootStore(Store):
         return scatter(labels, whole), scatter(split, whole)
 
     def _by(self, order: AnyOrder, array: np.ndarray) -> np.ndarray:
-        """The rows of an array in an order."""
+        """Put the rows of an array into an order."""
         order = self.order(order) if isinstance(order, str) else order
         if order is None:
             return array
@@ -138,36 +138,36 @@ class RootOrder(RootMatrix):
 
     @property
     def col_order(self) -> NodeOrder | None:
-        """The order of the columns, that of the rows."""
+        """The order of the columns, the same as that of the rows."""
         return self.row_order
 
     def layer(self, number: int) -> RootOrder:
-        """The matrix of a layer: there is one for all."""
+        """Return the matrix of a layer: there is one for all."""
         return self
 
     def permutation(self, lo: int, hi: int) -> np.ndarray:
-        """int64: the ids of the nodes at positions lo..hi."""
+        """Return the ids of the nodes at positions lo..hi, int64."""
         return self.nodes.ids(np.arange(lo, hi)).astype(np.int64)
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """int64: where the nodes with these ids stand."""
+        """Return the positions of the nodes with these ids, int64."""
         return self.nodes.positions(np.asarray(ids)).astype(np.int64)
 
     def neighbours(self, symmetric: bool) -> RootOrder:
-        """The off-diagonal non-zeros as ones: :class:`Neighbours` of this matrix."""
+        """Return the off-diagonal non-zeros as ones: :class:`Neighbours` of this matrix."""
         other = copy.copy(self)
         other.held = None if self.held is None else Neighbours(self.held, symmetric)
         other.symmetric, other.nnz = symmetric, None
         return other
 
     def whole(self) -> Held:
-        """All of the matrix on every rank. Collective."""
+        """Send all of the matrix to every rank. Collective."""
         everything = (0, self.shape[0]), (0, self.shape[1])
         (matrix,) = self.blocks([everything])
         return Held(self, matrix)
 
     def _moved(self, matrix: sp.csr_array) -> sp.csr_array:
-        """The matrix with its rows and columns in this order."""
+        """Put the rows and columns of a matrix into this order."""
         if self.nodes.permutation is None:
             return matrix
         entries = matrix.tocoo()
@@ -184,10 +184,10 @@ class Held:
         self.matrix = matrix
 
     def block(self, rows: Any, cols: Any) -> sp.csr_array:
-        """These rows and columns."""
+        """Return these rows and columns."""
         return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
 
 
 def manifest_orders() -> Mapping[str, Any]:
-    """The entry `orders` of the manifest of a graph in memory, the default first."""
+    """Return the entry `orders` of the manifest of a graph in memory, the default first."""
     return {name: {} for name in ORDERS}
