@@ -108,8 +108,9 @@ def sparse(name: str, given: Any) -> Any:
 
 
 def ends(graph: Any) -> np.ndarray:
-    """Return the ends of edges, given as (edges, 2) or as a pair of arrays, as (2, edges), and anything else
-    as it is. An array (2, 2) has an edge in each column.
+    """Return ends of edges, given as (edges, 2) or as a pair of arrays, as (2, edges).
+
+    Anything else is returned as it is. An array (2, 2) has an edge in each column.
     """
     pair = isinstance(graph, Sequence) and not isinstance(graph, str) and len(graph) == 2
     if pair and all(hasattr(one, "shape") for one in graph):

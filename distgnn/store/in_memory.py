@@ -79,8 +79,10 @@ def _prepared(
 def _entries(
     source: Source, self_loops: bool, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int]:
-    """List rows, columns and weights (None: all are 1) of A's entries, by row and column, each once; and
-    count the nodes whose self-loop is listed."""
+    """List rows, columns and weights (None: all are 1) of A's entries, by row and column, each once.
+
+    Also count the nodes whose self-loop is listed.
+    """
     n, keys, weights, looped, before = source.n, [], [], np.zeros(source.n, bool), 0
     for src, dst, weight in source.edges():
         check_edges(source, before, (src, dst, weight), dtype)

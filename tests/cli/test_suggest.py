@@ -11,14 +11,14 @@ from distgnn.errors import did_you_mean, offered
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The line with which a command is refused."""
+    """Return the line with which a command is refused."""
     assert main(list(words)) == 2
     return capsys.readouterr().err.strip()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a list of edges and a store of it."""
+    """Make a folder with a list of edges and a store of it."""
     folder = tmp_path_factory.mktemp("suggest")
     (folder / "edges.csv").write_text("source,target\na,b\nb,c\nc,a\n")
     prepared = "--features random:4 --labels degree:2 --split 0.5/0.25/0.25 -q".split()

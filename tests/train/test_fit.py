@@ -18,7 +18,7 @@ FAST = {"epochs": 6, "hidden": 16, "lr": 0.03}
 
 
 def fitted(comm, *arrays, **settings):
-    """A model of arrays that rank 0 alone has."""
+    """Fit a model to arrays that rank 0 alone has."""
     given = arrays or (EDGES, X, Y)
     return dg.fit(*(given if comm.rank == 0 else [None] * len(given)), comm=comm, **FAST | settings)
 

@@ -26,8 +26,10 @@ ORDERS = ("random", "original")
 
 @dataclass
 class Arrays:
-    """The arrays of a graph by node: A with the nodes in their own order, n x n; features float32, n x width;
-    labels and split as a store has them.
+    """The arrays of a graph by node.
+
+    A has the nodes in their own order, n x n; features are float32, n x width; labels and split are as in a
+    store.
     """
 
     matrix: sp.csr_array
@@ -37,8 +39,10 @@ class Arrays:
 
 
 class RootStore(Store):
-    """An opened store whose arrays rank 0 has in memory. Labels, features and blocks of the matrix travel
-    from there to the ranks that hold them; only the permutation of an order is made on every rank.
+    """An opened store whose arrays rank 0 has in memory.
+
+    Labels, features and blocks of the matrix travel from there to the ranks that hold them; only the
+    permutation of an order is made on every rank.
 
     Args:
         comm: the ranks, with NumPy as their backend. Collective.
@@ -117,8 +121,9 @@ class RootStore(Store):
 
 
 class RootOrder(RootMatrix):
-    """The matrix of a :class:`RootStore` in one order, with what an ``Order`` of a store offers. The matrix
-    is made once, on rank 0. Local to a rank; only `blocks` and `whole` are collective.
+    """The matrix of a :class:`RootStore` in one order, with the methods of a store's ``Order``.
+
+    The matrix is made once, on rank 0. Local to a rank; only `blocks` and `whole` are collective.
     """
 
     def __init__(self, store: RootStore, name: str) -> None:
