@@ -16,6 +16,19 @@ if [[ -z ${DISTGNN:-} ]]; then
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}
 
+# Set `flags` to the defaults before --, each "--flag value", without those that the flags behind it give, and to these.
+flags_over() {
+  local default defaults=()
+  while [[ $1 != -- ]]; do defaults+=("$1"); shift; done
+  shift
+  local given=" $* "
+  flags=()
+  for default in "${defaults[@]}"; do
+    [[ ${given//=/ } == *" ${default%% *} "* ]] || flags+=($default)
+  done
+  flags+=("$@")
+}
+
 # The mpiexec beside distgnn belongs to the MPI that its mpi4py uses (mpich wheel).
 beside() { [[ -x ${DISTGNN%/*}/mpiexec ]] && echo "${DISTGNN%/*}/mpiexec"; }
 

@@ -161,19 +161,12 @@ class Campaign:
         ):  # a scaled graph has fewer training nodes: eight batches at least
             most = max(1, int(0.6 * self.size(run.graph)[0]) // 8)
             flags = re.sub(r"(--batch-size) (\d+)", lambda m: f"{m[1]} {min(int(m[2]), most)}", flags)
-        words = [
-            "train",
-            str(self.store(run)),
-            *flags.split(),
-            "--order",
-            run.order,
-            "--seed",
-            str(run.trial),
-        ]
+        words = [*flags.split(), "--order", run.order, "--seed", str(run.trial)]
         side = round(run.ranks ** (1 / run.series.root))
         if run.series.root > 1 and side**run.series.root == run.ranks:
             words += ["--grid", "x".join([str(side)] * run.series.root)]
-        words += ["--epochs", str(self.args.epochs), "--eval-every", "0", *self.args.flags]
+        words += ["--epochs", str(self.args.epochs), "--eval-every", "0"]
+        words = ["train", str(self.store(run)), *without(words, self.args.flags), *self.args.flags]
         return [*words, "--log", str(self.log(run)), "--force", "--quiet"]
 
     def train(self, run: Run, progress: str) -> str:
@@ -332,6 +325,16 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 def chosen(names: list[str]) -> list[str]:
     """Return studies of these names, or of these papers."""
     return [one for one in STUDIES if any(one == name or one.startswith(f"{name}-") for name in names)]
+
+
+def without(words: list[str], others: list[str]) -> list[str]:
+    """Leave out the flags, with their values, that are among the others, too."""
+    given, kept = {word.partition("=")[0] for word in others}, True
+    left = []
+    for word in words:
+        kept = word not in given if word.startswith("--") else kept
+        left += [word] if kept else []
+    return left
 
 
 def main() -> int:

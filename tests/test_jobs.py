@@ -68,9 +68,7 @@ def test_plexus_prepares_what_is_not_there(machine: dict[str, str], tmp_path: Pa
 
 
 def test_minibatches(machine: dict[str, str], tmp_path: Path) -> None:
-    network = (
-        "--sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 --epochs 10 --eval-every 0"
-    )
+    network = "--sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 --eval-every 0"
     expected = f"mpiexec -n 4 DISTGNN train {tmp_path} {network} --epochs 3"
     assert run("minibatches.sh", str(tmp_path), "--epochs", "3", env=machine) == expected
     assert run("minibatches.sh", env=machine) == "usage: jobs/minibatches.sh STORE [flags of distgnn train]"

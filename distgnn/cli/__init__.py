@@ -15,6 +15,7 @@ from typing import IO, Any, NoReturn
 
 from distgnn import __version__
 from distgnn.cli import config, output, suggest
+from distgnn.cli.values import AddedUp
 from distgnn.comm import launch
 from distgnn.errors import UserError
 
@@ -184,6 +185,19 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, which keeps the last of a flag given twice; here it is refused, unless it adds up."""
+        given: set[str] = set()
+        words = [*(args or ())]
+        for word in words[: [*words, "--"].index("--")]:
+            action = self._option_string_actions.get(word.partition("=")[0])
+            if action is None or isinstance(action, AddedUp | argparse._CountAction):
+                continue
+            if action.dest in given:
+                self.error(f"{word.partition('=')[0]} is given twice")
+            given.add(action.dest)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}{suggest.hint(self, message)}; see {self.prog} --help")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distgnn.cli.values import AddedUp
 from distgnn.store import rules
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "several could; or some, between commas, of 0 and 1")
 
     writing = parser.add_argument_group("writing").add_argument
-    writing("--order", default="random", metavar="NAMES",
+    writing("--order", action=AddedUp, default="random", metavar="NAMES",
             help="node orders to write, separated by commas: random, original, or double (rows and columns "
             "permuted differently, for algorithm 3d)")
-    writing("--partition", metavar="METHOD:K[,...]",
+    writing("--partition", action=AddedUp, metavar="METHOD:K[,...]",
             help="further orders METHOD-K, whose K parts become the block rows of products: random, metis, "
             "metis-volume, hypergraph, volume, or a FILE with every node's part; holds the graph in memory")
     writing("--seed", type=int, default=0, metavar="S", help="of permutations, partitions and split")

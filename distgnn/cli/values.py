@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any
 
 #: What a switch may be set to in a file or the environment.
 SWITCH = dict.fromkeys(("0", "false", "no", "off", ""), False)
 SWITCH |= dict.fromkeys(("1", "true", "yes", "on"), True)
+
+
+class Words(str):
+    """Words between commas that the command line gave."""
+
+
+class AddedUp(Action):
+    """A list between commas to which every further use of its flag adds."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, words: Any, flag: Any = None) -> None:
+        before = getattr(namespace, self.dest, None)
+        more = isinstance(before, Words) and before is not self.default
+        setattr(namespace, self.dest, Words(f"{before},{words}" if more else words))
 
 
 def natural(text: str) -> int:
