@@ -188,15 +188,15 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, which keeps the last of a flag given twice; here it is refused, unless it adds up."""
-        given: set[str] = set()
+        given: list[argparse.Action] = []
         words = [*(args or ())]
         for word in words[: [*words, "--"].index("--")]:
             action = self._option_string_actions.get(word.partition("=")[0])
             if action is None or isinstance(action, AddedUp | argparse._CountAction):
                 continue
-            if action.dest in given:
+            if action in given:
                 self.error(f"{word.partition('=')[0]} is given twice")
-            given.add(action.dest)
+            given.append(action)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     direction("--undirected", dest="directed", action="store_false", default=None,
               help="add every edge's reverse (edge lists: unless told otherwise)")
     reading("--weights", action="store_true", help="take edge weights from the source instead of ones")
+    reading("--multilabel", action="store_true",
+            help="nodes may have several classes, though each has one in the rows of labels that are given")
     reading("--features", metavar="FILE",
             help=".npy, .npz, .csv, .parquet, or .json with {node: [active features]}; or degree, onehot, "
             "random:WIDTH, made of the graph (degree: one column, not scaled)")
@@ -147,6 +149,7 @@ def summary(done: Summary) -> str:
         f"{done.out}: {matrix}; shards: {grids}",
         f"{features}; {labels}; {f'split {parts}' if parts else f'no split{needed}'}",
         *([f"read {'; '.join(done.read)}"] if done.read else []),
+        *([f"left out: {'; '.join(done.left)}"] if done.left else []),
         *(partition_line(name, quality) for name, quality in done.partitions.items()),
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB",
     ]

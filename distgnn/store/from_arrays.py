@@ -31,7 +31,7 @@ from distgnn.store.write.ranks import of
 def prepare(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, out: str | os.PathLike[str],
     ids: Any = None, nodes: Any = None, weights: Any = None, directed: bool | None = None, seed: int = 0,
-    comm: Any = None, **options: Any,
+    multilabel: bool = False, comm: Any = None, **options: Any,
 ) -> Summary:  # fmt: skip
     """Write a store from arrays, or from files. With ``comm``, collective: all ranks give equal arrays.
 
@@ -49,8 +49,9 @@ def prepare(
             split itself (see ``store/adapters.py``); or a path.
         X: features, n x width, dense or sparse.
         y: classes as whole numbers (n), where a number below 0 or NaN means unlabelled; or as strings (n),
-            where an empty one means unlabelled. If a node may have several classes: n x classes, dense or
-            sparse, 1 for each class of the node, else 0; a row of NaN or -1 means unlabelled.
+            where an empty one means unlabelled, and semicolons part several. If a node may have several
+            classes: n x classes, dense or sparse, 1 for each class of the node, else 0; a row of NaN or -1
+            means unlabelled.
         split: shares such as "0.6/0.2/0.2", drawn by ``seed``; or (n) numbers, 0 none, 1 training,
             2 validation, 3 test; or three arrays for training, validation and test, each a mask (n) or node
             ids, in this order or by the names train, val (or valid) and test.
@@ -61,6 +62,7 @@ def prepare(
         directed: False adds the reverse of every edge. By default the graph is directed unless the reverse
             of every edge is there too.
         seed: seed of random orders and of a split by shares.
+        multilabel: keep rows of 0 and 1 of which none has two ones; by default they are classes.
         options: options of ``store.prepare``: order, normalize, partitions, shards, dtype, self_loops, force.
             For a path also fields of ``store.source.ImportOptions``: format, source_column, ...
 
@@ -69,8 +71,11 @@ def prepare(
         UserError: as ``store.prepare``.
     """
     given = {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed, "seed": seed}
+    given["multilabel"] = multilabel
     if not isinstance(graph, (str, os.PathLike)):
         source = of_arrays(graph, X, y, split, **given)
+        for note in source.notes if of(comm, out).rank == 0 else ():
+            warnings.warn(note, stacklevel=2)
         return write_store(source, out, seed=seed, comm=comm, **options)
     if nodes is not None:
         raise ArgumentError("nodes", nodes, "is for arrays; the file says it, or node_list=FILE")
@@ -87,7 +92,10 @@ def prepare(
 
 def _of_files(given: Mapping[str, Any]) -> ImportOptions:
     """Return the import options of a graph in files; raise ArgumentError for arrays among them."""
-    plain = {"weights", "directed", "seed"}
+    plain = {"weights", "directed", "seed", "multilabel"}
+    if not isinstance(given["weights"], (bool, type(None))):
+        weights = type(given["weights"]).__name__
+        raise ArgumentError("weights", weights, "expected True, which takes those of the file")
     for name, value in given.items():
         if name not in plain and not isinstance(value, (str, os.PathLike, type(None))):
             wrong = {"features": "X", "labels": "y"}.get(name, name)
@@ -100,7 +108,8 @@ def _of_files(given: Mapping[str, Any]) -> ImportOptions:
 
 def of_arrays(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
-    weights: Any = None, directed: bool | None = None, seed: int = 0, default_split: str | None = None,
+    weights: Any = None, directed: bool | None = None, seed: int = 0, multilabel: bool = False,
+    default_split: str | None = None,
 ) -> Imported:  # fmt: skip
     """Return the source of a store from arrays; :func:`prepare` documents the arguments.
 
@@ -119,7 +128,7 @@ def of_arrays(
         listed = ", ".join(f"{name} {size}" for name, size in known.items())
         raise ArgumentError("graph", "arrays", f"do not agree in the number of nodes: {listed}")
     n = next(iter(known.values()), int(max(src.max(initial=-1), dst.max(initial=-1))) + 1)
-    options = ImportOptions(directed=directed, weights=values is not None, seed=seed)
+    options = ImportOptions(directed=directed, weights=values is not None, seed=seed, multilabel=multilabel)
     source = Imported("arrays", "graph", n, partial(_stream, src, dst, values), options)  # type: ignore[arg-type]
     source.edge_count = len(src)
     if names is not None:

@@ -7,9 +7,11 @@ ids         Nodes are numbers 0..n-1. In lists of edges they may be words, numbe
             and the store keeps their ids, by which predictions are written. Tables then need ids too, unless
             there is a --node-list.
             A node that is unknown or listed twice is an error with its line; one without a row of features
-            has zeros, with a warning, and one without a label has none.
+            has zeros, with a warning, and one without a label has none. A table of features with ids may
+            have nodes without edges, with a warning, unless there is a --node-list.
 edges       Source, then target. An edge from s to t is the entry A[t, s], so node t takes from node s. Entry
-            (i, j) of a matrix in a file is A[i, j]. A line of 2 or 3 columns: source, target, weight.
+            (i, j) of a matrix in a file is A[i, j]. A line of 2 or 3 columns: source, target, weight; or
+            columns called source and target, src and dst, from and to, and perhaps weight, among others.
 repeats     Of an edge that comes several times one is kept, with the largest weight.
 directions  --directed and --undirected decide. Else a graph that lists the reverse of every edge, with equal
             weight, is undirected. Of the others lists of edges (text, Parquet) and Planetoid are taken as
@@ -20,11 +22,16 @@ weights     All are 1, unless --weights takes those of the source.
 classes     Labels are numbered in sorted order, by value if all are whole numbers; -1, NaN and nothing are
             no label, nor are the words NA, N/A, null and none. Arrays of whole numbers are classes as they
             are. The column of labels is the only one beside the ids, or called label, labels, class, target,
-            y, page_type or ml_target; or all are 0 and 1, a column for each class.
+            y, page_type or ml_target; or all are 0 and 1, a column for each class. Rows of 0 and 1, or names
+            between semicolons (a;c), are several classes of a node if some row has several; else each is a
+            class, with a warning, unless --multilabel keeps the rows.
 split       In tables train, val, test or none; in arrays 0 none, 1 train, 2 validation, 3 test. Tables may
             have these numbers too, if 1, 2 and 3 are all there.
 columns     Options and usual names say which column is which. Else the first has the ids, and the only other
-            one the values. The summary names the columns that were taken.
+            one the values. The index of a pandas table in Parquet has ids. The summary names the columns that
+            were taken, and those that were left.
+directories Files beside edges belong to them by their names, alone or behind that of the edges, in any case:
+            features or x, labels, y or target, split, nodes; NAME.json has features.
 header      A first line without any number is one. In a list of words it is an edge if its words come again.
 comments    Lines of text that begin with #, and before the first line of data also those with % and a blank.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,8 +25,9 @@ class ImportOptions:
     edges and tables, one of `IDS`; `node_list`: a table that lists all nodes in order. `id_column`,
     `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in tables. `split`:
     "0.6/0.2/0.2", seeded by `seed`, or a file, in place of the input's. `weights`: take edge weights from the
-    file instead of ones. `scratch`: folder for temporary copies of compressed features (default: the
-    system's).
+    file instead of ones. `multilabel`: a node may have several classes, though none has in the input.
+    `scratch`: folder for temporary copies of compressed features (default: the system's). `used`: the names
+    of columns that an importer has looked up, which fills it.
     """
 
     format: str | None = None
@@ -42,7 +43,9 @@ class ImportOptions:
     seed: int = 0
     directed: bool | None = None
     weights: bool = False
+    multilabel: bool = False
     scratch: str | None = None
+    used: set[str] = field(default_factory=set, repr=False, compare=False)
 
 
 class Source:
@@ -60,6 +63,7 @@ class Source:
         edge_count: the number of edges that `edges()` will yield, where known without reading them.
         notes: one line for each oddity of the input.
         readings: the columns that were taken from each file, and their roles.
+        left: the columns and files beside them that were not taken.
         of_degrees: functions that make features or labels from the degrees of the nodes.
     """
 
@@ -75,6 +79,7 @@ class Source:
     edge_count: int | None = None
     notes: Sequence[str] = ()
     readings: Sequence[str] = ()
+    left: Sequence[str] = ()
     ids: np.ndarray | None = None
     of_degrees: Sequence[Callable[[np.ndarray], None]] = ()
 

@@ -227,13 +227,6 @@ def test_unlabelled_rows_are_in_no_part(edges, tmp_path):
     assert (random_split(5, "0.5/0.25/0.25", 0, ROWS) == source.split).all()
 
 
-def test_rows_of_one_class_each_are_told(edges, tmp_path):
-    np.save(tmp_path / "y.npy", np.eye(5, 3, dtype=int) + np.eye(5, 3, -3, dtype=int))
-    assert any("exactly one of its classes" in note for note in labels(edges, tmp_path / "y.npy").notes)
-    np.save(tmp_path / "y.npy", FULL)
-    assert not any("exactly one" in note for note in labels(edges, tmp_path / "y.npy").notes)
-
-
 def test_rows_of_labels_by_ids(tmp_path):
     edges = write(tmp_path / "e.csv", "bob,alice\nalice,zoe\n")
     rows = "zoe,1,0\nbob,1,1\n"

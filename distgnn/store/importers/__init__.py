@@ -30,8 +30,8 @@ FORMATS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
     "reddit": npz.open_pair,
 }
 DIRECTORIES = ("generated", "ogb", "planetoid", "reddit")
-COMPANIONS = {"features": "features", "x": "features", "labels": "labels", "y": "labels", "split": "split",
-              "nodes": "node_list"}  # names of files beside edges -> options  # fmt: skip
+COMPANIONS = {"features": "features", "x": "features", "labels": "labels", "y": "labels", "target": "labels",
+              "split": "split", "nodes": "node_list"}  # names of files beside edges -> options  # fmt: skip
 
 
 def open_source(path: str | os.PathLike[str], options: ImportOptions | None = None) -> Source:
@@ -47,7 +47,7 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
         raise ArgumentError("format", options.format, f"unknown; {offered(options.format, FORMATS)}")
     if not path.exists():
         raise UserError(f"{path}: no such file or directory{did_you_mean_path(path)}")
-    path, options = with_companions(path, options)
+    path, options, left = with_companions(path, options)
     form = options.format or recognise(path)
     if path.is_dir() != (form in DIRECTORIES):
         kinds = ("directory", "file") if path.is_dir() else ("file", "directory")
@@ -65,7 +65,28 @@ def open_source(path: str | os.PathLike[str], options: ImportOptions | None = No
     if (source.edge_count or 0) > size_of(path):
         source.edge_count = None  # the declared number may be too high; `prepare` counts the edges
     attach_split(source, options)
+    check_used(source, options, form)
+    if form != "edges" and path not in source.columns:
+        source.readings.insert(0, f"{path.name} (a graph in the format {form})")
+    source.note_left(left)
     return source
+
+
+def check_used(source: Imported, options: ImportOptions, form: str) -> None:
+    """Raise ArgumentError for an option that found nothing to act on."""
+    where = "is for lists of edges" if form != "edges" else ""
+    tables = {"id_column": "a table of features, labels or parts", "label_column": "a table of labels"}
+    for name in ("source_column", "target_column", *tables):
+        value = getattr(options, name)
+        if value and name in tables and name not in options.used:
+            raise ArgumentError(name, value, f"names no column that was read; it is for {tables[name]}")
+        if value and name not in tables and where:
+            raise ArgumentError(name, value, f"{where}; {source.path} has the format {form}")
+    if options.weights and where and next(source.stream(), (0, 0, 0))[2] is None:
+        raise ArgumentError("weights", True, f"{source.path} has no weights of edges")
+    if options.multilabel and not source.multilabel:
+        expected = "expected a row of 0 and 1 for each node, or names between semicolons"
+        raise ArgumentError("multilabel", True, f"no labels of several classes were read; {expected}")
 
 
 def recognise(path: Path) -> str:
@@ -103,29 +124,34 @@ def form_of(path: Path) -> str | None:
     return None
 
 
-def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions]:
-    """Find the file of edges in a directory of no other format, and the options that its other files mean.
+def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions, list[Path]]:
+    """Find the file of edges in a directory, the options that its other files stand for, and files left over.
 
-    The edges are in the only file called `edges` or NAME_edges, or in the only file that can have a graph.
-    Files called features, labels, split and nodes belong to them; NAME_target.csv are labels, and NAME.json
-    features.
+    The directory has no other format. The edges are in the only file called `edges` or NAME_edges, or in the only file that can have a graph.
+    Files called features, labels, target, split and nodes, alone or behind NAME_, belong to them, and
+    NAME.json has features. In names of files, case does not matter.
     """
     if not path.is_dir() or options.format in DIRECTORIES or is_other(path):
-        return path, options
+        return path, options, []
     files = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name[0] != ".")
     graphs = [file for file in files if stem(file) == "edges" or stem(file).endswith("_edges")]
     graphs = graphs or [file for file in files if form_of(file) and stem(file) not in COMPANIONS]
     if len(graphs) != 1 or form_of(graphs[0]) is None:
-        return path, options
-    base = stem(graphs[0]).removesuffix("edges").removesuffix("_")
-    named = {COMPANIONS[stem(file)]: str(file) for file in files if stem(file) in COMPANIONS}
-    for file in files if base else ():
-        if file.name == f"{base}_target.csv":
-            named.setdefault("labels", str(file))
-        elif file.name == f"{base}.json":
-            named.setdefault("features", str(file))
-    known: Any = {name: file for name, file in named.items() if getattr(options, name) is None}
-    return graphs[0], dataclasses.replace(options, **known)
+        return path, options, []
+    base = stem(graphs[0]).removesuffix("edges")
+    known: dict[str, Any] = {}
+    for file in files:
+        name = COMPANIONS.get(stem(file).removeprefix(base)) if file != graphs[0] else None
+        if name is None and base and file.name.lower() == f"{base.removesuffix('_')}.json":
+            name = "features"
+        if name and getattr(options, name) is None:
+            if name in known:
+                both = f"{Path(known[name]).name} and {file.name} could both be it; give one of them"
+                raise ArgumentError(name, path, both)
+            known[name] = str(file)
+    taken = {graphs[0], *map(Path, known.values()), *(Path(str(given)) for given in vars(options).values())}
+    left = [file for file in files if file not in taken]
+    return graphs[0], dataclasses.replace(options, **known), left
 
 
 def is_other(path: Path) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from distgnn.errors import ArgumentError, UserError, did_you_mean
 from distgnn.store.importers.names import Names, whole
 
-ID_NAMES = ("id", "node", "node_id", "nodeid")  # usual names of a column of node ids
+ID_NAMES = ("new_id", "id", "node", "node_id", "nodeid")  # of node ids; the first is SNAP's
 
 Check = Callable[[np.ndarray], "str | None"]
 Field = tuple[str, int, str]
@@ -29,11 +29,16 @@ class Columns(ABC):
     names: list[str]
     named: bool
     skip = 0  # lines before the first row
+    left_out: list[str] = []  # columns of the file that are none of these
 
     def position(self, *names: str) -> int | None:
         """Find the first of these names, in lower case, that a column has; None without one."""
         columns = [column.lower() for column in self.names] if self.named else []
         return next((columns.index(name) for name in names if name in columns), None)
+
+    def all_ids(self) -> list[int]:
+        """List the columns that are called as ids are."""
+        return [k for k, name in enumerate(self.names) if self.named and name.lower() in ID_NAMES]
 
     def find(self, argument: str, column: str | None, default: int, usual: Sequence[str] = ()) -> int:
         """Find the column with this name or number from 0; for None one with a `usual` name, or `default`."""

@@ -13,7 +13,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import parquet
 from distgnn.store.importers.columns import ID_NAMES, Check, Columns, Field
-from distgnn.store.importers.features import attach_features
+from distgnn.store.importers.features import attach_features, feature_ids, note_isolated
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, scan, sparse_limit, table_edges
 from distgnn.store.importers.labels import attach_labels
 from distgnn.store.importers.made import Made
@@ -27,8 +27,9 @@ from distgnn.store.source import IDS, Edges, ImportOptions
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el", ".tab", *parquet.SUFFIXES)
 WEIGHT_NAMES = ("weight", "weights", "w", "value")
-END_NAMES = ("source", "target", "src", "dst", "from", "to", "u", "v", "head", "tail", "id1", "id2", "id_1",
-             "id_2", "node1", "node2", "node_1", "node_2", "source_id", "target_id")  # fmt: skip
+ENDS = (("source", "target"), ("src", "dst"), ("from", "to"), ("u", "v"), ("id1", "id2"), ("id_1", "id_2"),
+        ("node1", "node2"), ("node_1", "node_2"), ("source_id", "target_id"))  # fmt: skip
+END_NAMES = ("head", "tail", *(name for pair in ENDS for name in pair))
 
 
 @dataclass
@@ -47,8 +48,11 @@ class EdgeFile:
     unsure: bool = False
 
     def rows(self, check: Check) -> Iterator[np.ndarray]:
-        """Yield the edges as structured rows."""
-        return self.table.blocks(self.fields, self.expected, check, self.ragged)
+        """Yield the edges as structured rows of these fields, in whichever order the columns are."""
+        names = [name for name, _, _ in self.fields]
+        ordered = lambda rows: check(rows[names])  # noqa: E731
+        for rows in self.table.blocks(self.fields, self.expected, ordered, self.ragged):
+            yield rows[names]
 
     def settle_header(self, ids: Names) -> bool:
         """Take the header as an edge if one of its words is an id; return True if it was one."""
@@ -57,10 +61,12 @@ class EdgeFile:
         self.unsure = self.unsure and not was_edge
         return was_edge
 
-    def described(self, ids: str) -> str:
-        """Describe the columns that were read as edges, for the summary; `ids`: the kind of ids."""
-        columns = ", ".join(self.table.called(column) for _, column, _ in self.fields)
-        return f"{self.table.path.name} (edges in {columns}, ids are {ids})"
+    def note(self, ids: str, source: Imported) -> None:
+        """Note for the summary the columns that were read as edges; `ids`: the kind of ids."""
+        fields = self.fields if source.options.weights else self.fields[:2]
+        taken = [column for _, column, _ in fields]
+        columns = ", ".join(map(self.table.called, taken))
+        source.note_table(f"{self.table.path.name} (edges in {columns}, ids are {ids})", self.table, taken)
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
@@ -84,7 +90,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
         if counts.highest >= declared_rows(options):
             return far_apart(edges, path, options, counts.highest)
     source = Imported(name_of(path), path, counts.highest + 1, stream, options)
-    source.readings.append(edges.described("numbers"))
+    edges.note("numbers", source)
     attach_features(source, options, grow=True, hint=from_one(counts, " and node_list=FILE"))
     declared = source.table is not None and source.table.listed is None
     limit = sparse_limit(counts.count + (source.table.nodes if source.table else 0))
@@ -138,9 +144,9 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
     listed = None
     if options.node_list:
         listed = read_nodes(Path(options.node_list), options, edges.kind, lambda: collected(edges, path))
-    ids = Names(collected(edges, path), path) if listed is None else listed
+    ids, isolated = (listed, np.zeros(0)) if listed is not None else all_ids(edges, path, options)
     if edges.settle_header(ids) and listed is None:
-        ids = Names(collected(edges, path), path)  # with the ids of the first line
+        ids, isolated = all_ids(edges, path, options)  # with the ids of the first line
 
     def stream() -> Iterator[Edges]:
         check = known(ids, str(options.node_list or path))
@@ -149,7 +155,10 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
 
     source = Imported(name_of(path), path, len(ids), stream, options)
     source.set_ids(ids, listed=listed is not None)
-    source.readings.append(edges.described("words" if ids.words else "whole numbers"))
+    edges.note("words" if ids.words else "whole numbers", source)
+    if options.node_list:
+        source.readings.append(f"{Path(options.node_list).name} (nodes)")
+    note_isolated(source, options, isolated)
     counts = scan(stream, options.weights)
     if not source.n:
         raise UserError(f"{path}: no edges; node_list=FILE would list nodes")
@@ -160,6 +169,18 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
     attach_labels(source, options, grow=False)
     source.settle_direction(directed=False, counts=counts)
     return source
+
+
+def all_ids(edges: EdgeFile, path: Path, options: ImportOptions) -> tuple[Names, np.ndarray]:
+    """Collect the ids of all nodes, and those of them that a table of features has and edges have not."""
+    ids = Names(collected(edges, path), path)
+    listed = feature_ids(options, ids)
+    isolated = np.unique(listed[ids.find(listed) < 0])
+    if not len(isolated):
+        return ids, isolated
+    if len(ids) and (ids.find(listed) < 0).all():
+        raise UserError(f"{options.features}: none of its nodes, such as {shown(listed[0])}, is in {path}")
+    return Names(np.sort(np.concatenate([ids.names, isolated])), path), isolated
 
 
 def collected(edges: EdgeFile, path: Path) -> np.ndarray:
@@ -202,7 +223,7 @@ def open_edges(path: Path, options: ImportOptions) -> EdgeFile:
     """Open the file: find its columns and the kind of its node ids."""
     if options.ids not in (None, *IDS):
         raise ArgumentError("ids", options.ids, f"unknown; expected one of {', '.join(IDS)}")
-    table, chosen = open_columns(path), bool(options.source_column or options.target_column)
+    table, chosen = open_columns(path, by_node=False), bool(options.source_column or options.target_column)
     columns = edge_columns(table, options, chosen)
     text = (options.ids or table.ids_like(columns[:2])) == "text"
     kind, expected = ("words", "strings") if text else ("integers", "whole numbers, or strings with ids=text")
@@ -236,16 +257,22 @@ def maybe_no_header(table: TextColumns, columns: list[int], options: ImportOptio
 def edge_columns(table: Columns, options: ImportOptions, chosen: bool) -> list[int]:
     """Find the columns of sources, of targets, and of weights if they are read.
 
+    Sources and targets have one of the pairs of names in `ENDS`, or are the first two of at most three
+    columns, unless the user has `chosen` them.
+
     Sources and targets are the first two of at most three columns, unless the user has `chosen` them.
 
     Raises UserError if the columns cannot be told, for a table of labels, and for weights that the options
     ask for and that the file has not.
     """
     path, width = table.path, len(table.names)
-    ends = [table.find(f"{name}_column", getattr(options, f"{name}_column"), default)
-            for default, name in enumerate(("source", "target"))]  # fmt: skip
+    called = [places for pair in ENDS if None not in (places := [*map(table.position, pair)])]
+    by_name = not chosen and len(called) == 1
+    defaults = called[0] if by_name else (0, 1)
+    ends = [table.find(f"{name}_column", getattr(options, f"{name}_column"), default or 0)
+            for default, name in zip(defaults, ("source", "target"), strict=True)]  # fmt: skip
     choice = "source_column=S and target_column=T"
-    if width and (ends[0] == ends[1] or max(ends) >= width or (not chosen and width > 3)):
+    if width and (ends[0] == ends[1] or max(ends) >= width or (not chosen and not by_name and width > 3)):
         expected = f"two columns of node ids and perhaps one of weights, or {choice}"
         raise UserError(f"{path}: cannot tell source and target among {width} columns; expected {expected}")
     names = [table.names[k].lower() for k in ends] if table.named and not chosen else []
@@ -261,7 +288,7 @@ def edge_columns(table: Columns, options: ImportOptions, chosen: bool) -> list[i
 
 
 def weight_column(table: Columns, ends: list[int]) -> list[int]:
-    """Find the column called weight, or the third of three, if any."""
+    """Find the column called weight, or the third of three, unless words are in it, if any."""
     others = [k for k in range(len(table.names)) if k not in ends]
     named = [k for k in others if table.named and table.names[k].lower() in WEIGHT_NAMES]
-    return named[:1] or (others if len(table.names) == 3 else [])
+    return named[:1] or (others if len(table.names) == 3 and table.ids_like(others) != "text" else [])

@@ -14,12 +14,14 @@ from distgnn.store.importers.columns import Check, Columns
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_ID, HIGHEST_WIDTH, Imported
 from distgnn.store.importers.made import FEATURES, made_features
-from distgnn.store.importers.names import shown
+from distgnn.store.importers.names import Names, shown
 from distgnn.store.importers.parquet import is_parquet
 from distgnn.store.importers.roles import feature_roles
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
 from distgnn.store.importers.text import TextColumns
 from distgnn.store.source import ImportOptions
+
+JSON = "expected {node: [active feature ids]}"
 
 
 def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: str = "") -> None:
@@ -31,6 +33,8 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: 
         return
     table = read_features(Path(options.features), options, source)
     if grow:
+        if table.listed is not None:
+            note_isolated(source, options, table.listed[table.listed >= source.n])
         source.n = max(source.n, table.nodes)
     if table.listed is None:
         source.check_rows(options.features)
@@ -46,6 +50,34 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: 
     source.set_features(table)
 
 
+def note_isolated(source: Imported, options: ImportOptions, nodes: np.ndarray) -> None:
+    """Note the nodes that a table of features has and edges have not."""
+    if len(nodes):
+        what = f"{len(nodes)} of its nodes have no edges, such as {shown(nodes[0])}"
+        source.notes.append(f"{options.features}: {what}; node_list=FILE would say which nodes there are")
+
+
+def feature_ids(options: ImportOptions, names: Names) -> np.ndarray:
+    """Read the ids, of the kind of `names`, in a table of features; none of an array, or of made features."""
+    path, ids = Path(options.features or ""), [np.zeros(0, names.names.dtype)]
+    if node_table.is_json(path):
+        return node_table.read_json_table(path, names, JSON)[0].ids
+    if is_table(path):
+        table = node_table.open_columns(path)
+        column = feature_roles(table, options, names).ids
+        if column is not None:
+            table.settle_header(names, column)
+            node_table.require_ids(table, column, names)
+            field = ("node", column, "words" if names.words else "integers")
+            ids += [rows["node"] for rows in table.blocks([field], "a node id", ragged=True)]
+    return np.concatenate(ids)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether the name is that of a text or Parquet table."""
+    return is_parquet(path) or path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
+
+
 def note_missing(source: Imported, listed: np.ndarray, path: str) -> None:
     """Note the nodes that a table does not list."""
     count = source.n - len(listed)
@@ -58,12 +90,14 @@ def note_missing(source: Imported, listed: np.ndarray, path: str) -> None:
 
 def read_features(path: Path, options: ImportOptions, source: Imported) -> Features:
     """Read features in the format that the file's name implies."""
+    if node_table.is_array(path) or node_table.is_json(path):
+        source.readings.append(f"{path.name} (features)")
     if node_table.is_array(path):
         stored = node_table.open_array(path, "features", options.scratch)
         return stored.rows() if isinstance(stored, StoredMatrix) else DenseRows(stored, path)
     if node_table.is_json(path):
         return json_features(path, source)
-    if not is_parquet(path) and not path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt")):
+    if not is_table(path):
         expected = f".npy, .npz, .csv, .tsv, .json or .parquet, or {FEATURES}"
         raise UserError(f"{path}: features in an unknown format; expected {expected}")
     return column_features(path, options, source)
@@ -71,11 +105,10 @@ def read_features(path: Path, options: ImportOptions, source: Imported) -> Featu
 
 def json_features(path: Path, source: Imported) -> SparseRows:
     """Read `{"node": [ids of the features it has]}`: ones at these ids, kept as sparse rows in memory."""
-    expected = "expected {node: [active feature ids]}"
-    rows, listed = node_table.read_json_table(path, source.names, expected)
+    rows, listed = node_table.read_json_table(path, source.names, JSON)
     for active in listed:
         if not isinstance(active, list) or not all(type(k) is int and 0 <= k < 1 << 31 for k in active):
-            raise UserError(f"{path}: a node has features {str(active)[:60]}; {expected}, with ids from 0")
+            raise UserError(f"{path}: a node has features {str(active)[:60]}; {JSON}, with ids from 0")
     counts = np.fromiter(map(len, listed), np.int64, len(listed))
     columns = np.fromiter((k for active in listed for k in active), np.int32, int(counts.sum()))
     nodes = rows.any_nodes(source)
@@ -94,7 +127,7 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
     width = sum(map(table.width, roles.values))
     if width > HIGHEST_WIDTH:
         raise UserError(f"{path}: {width} features of a node; at most {HIGHEST_WIDTH} are possible")
-    source.readings.append(roles.described(table, "features"))
+    source.note_table(roles.described(table, "features"), table, [roles.ids, *roles.values])
     fields = [(f"x{k}", k, "features") for k in roles.values]
     expected = f"{width} finite numbers"
     if roles.ids is not None:

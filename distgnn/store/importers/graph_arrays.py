@@ -59,12 +59,18 @@ def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Importe
     check_declared(n, path)
     source = Imported(path.stem, path, n, stream, options)
     source.edge_count = count
+    taken = list(end_names(archive))
+    taken += [weights] if weights is not None and options.weights else []
+    taken += [name for name in COUNTS if name in archive][:1]
     if table is not None and not options.features:
         source.set_features(table)
+        taken += features[:1]
     if (label := first(archive, LABELS)) is not None and not options.labels:
         set_labels(source, archive, label)
+        taken.append(label)
     if options.split is None:
-        set_parts(source, archive)
+        taken += set_parts(source, archive)
+    source.note_arrays(archive, taken)
     source.settle_direction(directed=True)
     return source
 
@@ -72,6 +78,13 @@ def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Importe
 def first(archive: Archive, names: tuple[str, ...]) -> str | None:
     """Find the first of these names that the archive has."""
     return next((name for name in names if name in archive), None)
+
+
+def end_names(archive: Archive) -> tuple[str, ...]:
+    """Find the array or the two arrays that have the ends of edges."""
+    if "edge_index" in archive:
+        return ("edge_index",)
+    return next(pair for pair in ENDS if pair[0] in archive and pair[1] in archive)
 
 
 def edge_streams(archive: Archive) -> tuple[int, Ends]:
@@ -100,7 +113,7 @@ def edge_streams(archive: Archive) -> tuple[int, Ends]:
 
 
 def _two_arrays(archive: Archive) -> tuple[int, Ends]:
-    names = next(pair for pair in ENDS if pair[0] in archive and pair[1] in archive)
+    names = end_names(archive)
     shapes = [archive.header(name).shape for name in names]
     if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
         problem = f"{names[0]} and {names[1]} have shapes {shapes[0]} and {shapes[1]}"
@@ -152,14 +165,15 @@ def set_labels(source: Imported, archive: Archive, name: str) -> None:
     (source.set_classes if words else source.set_labels)(labels, archive.where(name))
 
 
-def set_parts(source: Imported, archive: Archive) -> None:
-    """Set the split from masks or lists of nodes, if there are any."""
-    split, n, has_split = np.zeros(source.n, np.uint8), source.n, False
+def set_parts(source: Imported, archive: Archive) -> list[str]:
+    """Set the split from masks or lists of nodes, if there are any; return the names of these arrays."""
+    split, n, taken = np.zeros(source.n, np.uint8), source.n, list[str]()
     for part, names in NAMES.items():
         name = first(archive, tuple(f"{name}_{end}" for end in ("mask", "idx", "index") for name in names))
         if name is None:
             continue
-        has_split, values, where = True, archive.read(name), archive.where(name)
+        values, where = archive.read(name), archive.where(name)
+        taken.append(name)
         if name.endswith("_mask"):
             if values.ndim == 2 and values.shape[1]:
                 source.notes.append(f"{where}: {values.shape[1]} splits, of which the first is taken")
@@ -173,5 +187,6 @@ def set_parts(source: Imported, archive: Archive) -> None:
             node = chosen[split[chosen] > 0][0]
             raise UserError(f"{where}: node {node} is in another part of the split already")
         split[chosen] = part
-    if has_split:
+    if taken:
         source.set_split(split, archive.path)
+    return taken

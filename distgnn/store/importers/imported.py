@@ -13,7 +13,8 @@ from distgnn.errors import UserError
 from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers.arrays import indices
+from distgnn.store.importers.arrays import Archive, indices
+from distgnn.store.importers.columns import Columns
 from distgnn.store.importers.names import Names, whole
 from distgnn.store.importers.tables import Features
 from distgnn.store.source import Edges, ImportOptions, Source, labelled
@@ -80,8 +81,30 @@ class Imported(Source):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
         self.notes: list[str] = []
         self.readings: list[str] = []
+        self.left: list[str] = []
+        self.columns: dict[Path, tuple[list[str], set[str]]] = {}  # of each file: all columns, taken columns
         self.labels_made = False  # True if the labels are made of the degrees
         self.of_degrees: list[Callable[[np.ndarray], None]] = []  # functions that take the degrees
+
+    def note_table(self, reading: str, table: Columns, columns: Iterable[int | None]) -> None:
+        """Take down what the summary says of a table, and which of its columns were taken."""
+        self.readings.append(reading)
+        names = [table.called(k) for k in range(len(table.names))] + table.left_out
+        taken = self.columns.setdefault(table.path, (names, set()))[1]
+        taken.update(table.called(k) for k in columns if k is not None)
+
+    def note_arrays(self, archive: Archive, taken: list[str]) -> None:
+        """Take down which arrays of a file were taken."""
+        self.readings.append(f"{Path(archive.path).name} ({', '.join(taken)})")
+        self.columns[Path(archive.path)] = archive.names, {*taken}
+
+    def note_left(self, files: Iterable[Path]) -> None:
+        """List columns of the tables that were read, and other files, which were not taken."""
+        for path, (names, taken) in self.columns.items():
+            if rest := [name for name in names if name not in taken]:
+                more = f" and {len(rest) - 8} more" if len(rest) > 9 else ""
+                self.left.append(f"{', '.join(rest[: 8 if more else 9])}{more} of {path.name}")
+        self.left += [path.name for path in files]
 
     def set_features(self, table: Features | None) -> None:
         """Take a table of features; UserError for one that is too wide."""
@@ -140,10 +163,6 @@ class Imported(Source):
         if self.labels is None:
             return
         if self.multilabel:
-            rows = self.labels[labelled(self.labels)]
-            if len(rows) and (rows.sum(axis=1) == 1).all():
-                advice = "if there can't be more, give the number of the class instead of a row"
-                self.notes.append(f"{self.labels_path}: every node has exactly one of its classes; {advice}")
             return
         count = int(np.count_nonzero(labelled(self.labels)))
         if 10 * self.classes > count > 0:
@@ -186,9 +205,30 @@ class Imported(Source):
         if words:
             advice = "write it otherwise if it is a class"
             self.notes.append(f"{path}: {' and '.join(words)} is taken for no label; {advice}")
+        if any(";" in name for name in names):
+            self._set_several(values, path)
+            return
         number = dict.fromkeys(distinct, -1) | {name: k for k, name in enumerate(names)}
         numbers = np.fromiter((number[name] for name in values.tolist()), np.int64, len(values))
         self.set_labels(numbers, path, len(names))
+        self.class_names = names
+
+    def _set_several(self, values: np.ndarray, path: object) -> None:
+        """Take strings that name several classes between semicolons."""
+        listed = {text: [*filter(None, map(str.strip, text.split(";")))] for text in set(values.tolist())}
+        every = {name for several in listed.values() for name in several}
+        names = sorted(name for name in every if name.lower() not in UNLABELLED)
+        if self.n * len(names) > LIMITS.unpacked_bytes:
+            problem = f"{len(names)} classes between semicolons, of {self.n} nodes"
+            raise UserError(f"{path}: {problem}; give fewer")
+        number = {name: k for k, name in enumerate(names)}
+        rows = np.full((self.n, len(names)), -1, np.int8)
+        for node, text in enumerate(values.tolist()):
+            if chosen := [number[name] for name in listed[text] if name in number]:
+                rows[node] = 0
+                rows[node, chosen] = 1
+        self.notes.append(f"{path}: labels between semicolons are several classes of a node")
+        self.set_labels(rows, path)
         self.class_names = names
 
     def _set_rows(self, labels: np.ndarray, path: object, classes: int | None) -> None:
@@ -199,6 +239,18 @@ class Imported(Source):
             expected = "expected 0 or 1 for each class, or -1 for all"
             raise UserError(f"{path}: label {column} of node {node} is {labels[node, column]}; {expected}")
         self.labels, self.classes = labels.astype(np.int8, copy=False), labels.shape[1]
+        if not self.options.multilabel and not (labels > 0).sum(axis=1).max(initial=0) > 1:
+            self._take_one_hot(path)
+
+    def _take_one_hot(self, path: object) -> None:
+        """Take rows that have a single one each as classes, and note it."""
+        rows = np.asarray(self.labels)
+        nothing = int(np.count_nonzero(labelled(rows) & (rows.max(axis=1, initial=0) < 1)))
+        unlabelled = f", {nothing} rows of zeros for unlabelled nodes" if nothing else ""
+        advice = "multilabel=True keeps them as rows, of which a node may have several"
+        taken = f"no row has several classes, so each is taken for a class{unlabelled}"
+        self.notes.append(f"{path}: {taken}; {advice}")
+        self.labels = np.where(rows.max(axis=1) > 0, rows.argmax(axis=1), -1).astype(np.int32)
 
     def set_split(self, split: np.ndarray, path: object) -> None:
         """Take a split, 0 to 3 for each node. Raises UserError for other numbers."""

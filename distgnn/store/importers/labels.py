@@ -36,6 +36,8 @@ def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
     if not options.labels or made_labels(source, options.labels):
         return
     path = Path(options.labels)
+    if node_table.is_array(path) or node_table.is_json(path):
+        source.readings.append(f"{path.name} (labels)")
     if node_table.is_array(path):
         _attach_array(source, path, options.scratch, grow)
     elif node_table.is_json(path):
@@ -72,7 +74,7 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: 
     table = node_table.open_columns(path)
     roles = label_roles(table, options)
     class_names = [table.names[k] for k in roles.values] if table.named else None
-    source.readings.append(roles.described(table, "labels"))
+    source.note_table(roles.described(table, "labels"), table, [roles.ids, *roles.values])
     if len(roles.values) == 1:
         cells = node_table.read_words(table, roles, source.names, "label", not_a_class)
         nodes = cells.rows.nodes(source, grow)

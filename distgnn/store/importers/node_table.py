@@ -49,9 +49,9 @@ def is_json(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".json")
 
 
-def open_columns(path: Path) -> Columns:
-    """Open a Parquet file, or any other file as text."""
-    return ParquetColumns(path) if is_parquet(path) else TextColumns(path)
+def open_columns(path: Path, by_node: bool = True) -> Columns:
+    """Open a Parquet file, which may be a table `by_node`, or any other file as text."""
+    return ParquetColumns(path, by_node) if is_parquet(path) else TextColumns(path)
 
 
 def open_array(path: Path, what: str, scratch: str | None = None, kinds: str = "biuf") -> Any:

@@ -11,23 +11,40 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers.columns import BadValue, Check, Columns, Field, first_bad, structured
+from distgnn.store.importers.columns import ID_NAMES, BadValue, Check, Columns, Field, first_bad, structured
 from distgnn.store.importers.files import check_declared, open_plain, reading
 from distgnn.store.importers.names import encoded
 
 SUFFIXES = (".parquet", ".pq")
+INDEX = "__index_level_"  # how pandas begins the name of an index without one
 
 
 class ParquetColumns(Columns):
-    """The columns of a Parquet file, with the names and types of its schema."""
+    """The columns of a Parquet file, with the names and types of its schema.
+
+    The index of a pandas table has the ids of a table `by_node` without a column of such a name. Any other
+    index without a name is left out.
+    """
 
     named = True
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, by_node: bool = False) -> None:
+        self.path, self.index = path, None
         with opened(path) as file:
             self.kinds = {field.name: kind_of(field.type) for field in file.schema_arrow}
+            indices = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
         self.names = list(self.kinds)
+        indices = [name for name in self.names if name in indices or name.startswith(INDEX)]
+        if by_node and len(indices) == 1 and super().position(*ID_NAMES) is None:
+            self.index = indices[0]
+        self.left_out = [name for name in indices if name.startswith(INDEX) and name != self.index]
+        self.names = [name for name in self.names if name not in self.left_out]
+
+    def position(self, *names: str) -> int | None:
+        position = super().position(*names)
+        if position is None and self.index is not None and names == ID_NAMES:
+            return self.names.index(self.index)
+        return position
 
     def kind(self, column: int) -> str:
         """Return integers, words, numbers, vectors, or other for a type of neither ids nor numbers."""

@@ -45,6 +45,7 @@ class Roles:
 
 def id_role(table: Columns, options: ImportOptions) -> int:
     """Find the column of the ids: by the option, by a usual name, or the first."""
+    options.used.add("id_column")
     return table.find("id_column", options.id_column, 0, ID_NAMES)
 
 
@@ -56,6 +57,7 @@ def label_roles(table: Columns, options: ImportOptions) -> Roles:
     i's.
     """
     chosen = options.label_column.split(",") if options.label_column else []
+    options.used.add("label_column")
     ids = id_role(table, options)
     named = options.id_column is not None or table.position(*ID_NAMES) is not None
     if len(chosen) > 1:
@@ -93,7 +95,7 @@ def _rows_of_classes(table: Columns, ids: int, others: list[int], named: bool) -
 def _others(table: Columns, ids: int, options: ImportOptions) -> list[int]:
     """List the columns beside the ids, and beside the parts if the table has these too."""
     parts = table.position(*SPLIT_NAMES) if options.split and Path(options.split) == table.path else None
-    return [k for k in range(len(table.names)) if k not in (ids, parts)]
+    return [k for k in range(len(table.names)) if k not in (ids, parts, *table.all_ids())]
 
 
 def word_roles(table: Columns, options: ImportOptions, usual: Sequence[str], what: str) -> Roles:
@@ -113,7 +115,8 @@ def word_roles(table: Columns, options: ImportOptions, usual: Sequence[str], wha
         return Roles(ids, [word])
     given, other = ("id_column", "label_column") if options.id_column else ("label_column", "id_column")
     if last == 1 and (what == "split" or getattr(options, other) is None):  # only the other column is left
-        return Roles(ids, [1 - ids]) if given == "id_column" else Roles(1 - word, [word])
+        ids_known = options.id_column or (chosen is None and table.position(*ID_NAMES) is not None)
+        return Roles(ids, [1 - ids]) if ids_known else Roles(1 - word, [word])
     problem = f"would be node ids and {what}s at once in {table.path}"
     problem += f"; give {other}=NAME, another of its columns"
     value = getattr(options, given) or table.names[ids]
@@ -138,9 +141,10 @@ def feature_roles(table: Columns, options: ImportOptions, names: Names | None) -
     ids = table.position(*ID_NAMES)
     if table.named and options.id_column in table.names:
         ids = table.names.index(options.id_column)
+        options.used.add("id_column")
     elif names is not None and (options.id_column is not None or table.names):
         ids = id_role(table, options)
-    taken = [] if ids is None else [ids]
+    taken = table.all_ids() if ids is None else [ids, *table.all_ids()]
     if options.labels and Path(options.labels) == table.path:
         taken += label_roles(table, options).values
     if options.split and Path(options.split) == table.path:

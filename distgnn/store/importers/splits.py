@@ -37,6 +37,7 @@ def attach_split(source: Imported, options: ImportOptions) -> None:
         source.split = random_split(source.n, options.split, options.seed, source.labels)
     elif path.name.lower().endswith(".npy"):
         source.check_rows(path)
+        source.readings.append(f"{path.name} (parts)")
         source.set_split(open_npy(path).read(), path)
     else:
         _attach_table(source, path, options)
@@ -45,7 +46,7 @@ def attach_split(source: Imported, options: ImportOptions) -> None:
 def _attach_table(source: Imported, path: Path, options: ImportOptions) -> None:
     table = open_columns(path)
     roles = word_roles(table, options, SPLIT_NAMES, "split")
-    source.readings.append(roles.described(table, "parts"))
+    source.note_table(roles.described(table, "parts"), table, [roles.ids, *roles.values])
     table_words = read_words(table, roles, source.names, "split", not_a_part)
     check_parts(table_words.words, path)
     split = np.zeros(source.n, np.uint8)

@@ -28,6 +28,8 @@ class Features(Protocol):
 
 def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
     """Convert rows to float32; the UserError for a NaN, infinity or number beyond float32 names the node."""
+    if rows.dtype.kind in "iu":
+        _check_whole(rows, ids, path)
     with np.errstate(over="ignore", invalid="ignore"):
         rows = np.ascontiguousarray(rows, np.float32)
     if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
@@ -35,6 +37,16 @@ def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
         value = f"feature {column} of node {ids[row]} is {rows[row, column]}"
         raise UserError(f"{path}: {value}; expected finite numbers")
     return rows
+
+
+def _check_whole(rows: np.ndarray, ids: np.ndarray, path: object) -> None:
+    """Raise UserError for a whole number that float32 would change."""
+    if max(int(rows.max(initial=0)), -int(rows.min(initial=0))) > 1 << 24:
+        changed = np.argwhere(rows.astype(np.float32).astype(np.float64) != rows)
+        if len(changed):
+            row, column = changed[0]
+            problem = f"feature {column} of node {ids[row]} is {rows[row, column]}, which float32 cannot hold"
+            raise UserError(f"{path}: {problem}; give shorter numbers, or floating-point ones to be rounded")
 
 
 class DenseRows:

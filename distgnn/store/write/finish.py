@@ -19,7 +19,8 @@ from distgnn.store.team import Team, shared_out
 class Summary:
     """The outcome of `prepare`.
 
-    `stages`: (name, seconds, peak resident bytes of any rank so far); `read`: the `readings` of the source.
+    `stages`: (name, seconds, peak resident bytes of any rank so far); `read` and `left`: the `readings` of
+    the source, and the columns and files that were left.
     """
 
     out: str
@@ -36,6 +37,7 @@ class Summary:
     partitions: dict[str, Quality] = field(default_factory=dict)
     stages: list[tuple[str, float, int]] = field(default_factory=list)
     read: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

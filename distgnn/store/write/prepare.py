@@ -63,7 +63,7 @@ def prepare(
     with team.together():
         check_arguments(out, partitions=partitions, **given)
         _check(source, out, shards, partitions)
-    summary = Summary(str(out), read=list(source.readings))
+    summary = Summary(str(out), read=list(source.readings), left=list(source.left))
     with shared_directory(team, out, force=force, replaceable=is_store) as folder:
         work = Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, summary, team)
         work.run(order, shards, partitions)
