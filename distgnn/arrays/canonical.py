@@ -69,15 +69,15 @@ def as_matrix(matrix: Any) -> Any:
 
 
 def value_type(own: Any, asked: Any = None) -> np.dtype:
-    """The type of an operator's values: float32 or float64 as asked, else the matrix's own; float32 for
-    integers, truth values and shorter numbers, float64 for longer ones. ArgumentError: anything else.
+    """The type of an operator's values: float32 or float64 as asked, else the shorter of them that holds the
+    matrix's own, as NumPy promotes: float64 for integers of 32 and 64 bits. ArgumentError: anything else.
     """
     if asked is not None:
         if np.dtype(asked) not in (np.float32, np.float64):
             raise ArgumentError("dtype", np.dtype(asked), "expected float32 or float64")
         return np.dtype(asked)
     own = check_real("matrix", own)
-    return np.dtype(np.float64 if own.kind == "f" and own.itemsize >= 8 else np.float32)
+    return np.dtype(np.float32 if np.result_type(own, np.float32) == np.float32 else np.float64)
 
 
 def check_real(argument: str, dtype: Any) -> np.dtype:

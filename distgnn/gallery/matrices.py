@@ -16,7 +16,7 @@ from distgnn.gallery.sbm_graph import PlantedPartition
 class Graph(NamedTuple):
     """A whole graph.
 
-    `A`: float64 CSR (n, n) of ones, A[target, source]; `features` float32 (n, width), `labels` int32 (n,),
+    `A`: float32 CSR (n, n) of ones, A[target, source]; `features` float32 (n, width), `labels` int32 (n,),
     `split` uint8 (n,) (1 train, 2 validation, 3 test), or None if not asked for.
     """
 
@@ -48,7 +48,7 @@ def in_memory(graph: GeneratedGraph) -> Graph:
     src, dst = np.concatenate([np.empty((2, 0), np.int64), *(np.stack(chunk) for chunk in chunks)], axis=1)
     if not graph.directed:
         src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
-    A = sp.coo_array((np.ones(len(src)), (dst, src)), shape=(graph.n, graph.n)).tocsr()
+    A = sp.coo_array((np.ones(len(src), np.float32), (dst, src)), shape=(graph.n, graph.n)).tocsr()
     A.data[:] = 1.0  # duplicates were summed
     features = np.concatenate(list(graph.features())) if graph.width else None
     return Graph(A, features, graph.labels(lambda: chunks), graph.split(), graph.classes)

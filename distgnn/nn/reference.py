@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
-from distgnn.arrays.canonical import canonical, check_real
+from distgnn.arrays.canonical import as_matrix, canonical, check_real, value_type
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.reference_optim import ReferenceOptimizer
 from distgnn.split import SPLITS, TRAIN
@@ -34,8 +34,10 @@ def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
     return np.asarray(A @ H)
 
 
-def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = np.float32) -> sp.csr_array:
-    """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); loops that are there are not doubled."""
+def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = None) -> sp.csr_array:
+    """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); loops that are there are not doubled.
+    Values are of `dtype`, by default as A promotes, computed in double precision."""
+    dtype = value_type(as_matrix(A).dtype, dtype)
     A = canonical(A, np.float64)
     if self_loops:
         A = A + sp.diags_array((A.diagonal() == 0).astype(np.float64))
@@ -47,8 +49,10 @@ def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = np.float32)
     return sp.csr_array((values.astype(dtype), (pattern.row, pattern.col)), shape=A.shape)
 
 
-def means(A: sp.csr_array, dtype: Any = np.float32) -> sp.csr_array:
-    """D^-1 of the pattern of A, D the numbers of non-zeros of its rows: means over them, 0 of none."""
+def means(A: sp.csr_array, dtype: Any = None) -> sp.csr_array:
+    """D^-1 of the pattern of A, D the numbers of non-zeros of its rows: means over them, 0 of none. Values
+    are of `dtype`, by default as A promotes."""
+    dtype = value_type(as_matrix(A).dtype, dtype)
     A = sp.csr_array(canonical(A, dtype), copy=True)
     A.eliminate_zeros()
     counts = np.diff(A.indptr)

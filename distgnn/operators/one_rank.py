@@ -70,6 +70,10 @@ class OneRank(DistSparse):
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         local.spmm(self.At, G.block, F.block)
 
+    @property
+    def _one_piece(self) -> Any:
+        return self.A.to_scipy()
+
     @cached_property
     def At(self) -> CSR:
         """The transposed matrix, made when it is first asked for."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
+from distgnn.arrays.canonical import value_type
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
@@ -17,6 +18,8 @@ from distgnn.operators.dense import DistDense, gather, scatter
 from distgnn.operators.kept import cached_property
 from distgnn.operators.sources import BlockSource, entries, identity
 from distgnn.operators.weights import DenseProducts
+
+CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both"
 
 
 class DistSparse(ABC):
@@ -113,13 +116,17 @@ class DistSparse(ABC):
         """``F = Aᵀ G``."""
 
     def __matmul__(self, H: Any) -> Any:
-        """``A H``. Collective. On one rank ``H`` may also be an array, n x f by node, and so is the product.
+        """``A H``. Collective. On one rank ``H`` may also be an array, n x f by node, and so is the product. It
+        has the wider of both types.
 
         Raises:
             ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
         """
         if isinstance(H, np.ndarray) and self.grid.size == 1:
             flat = H.reshape(len(H), -1) if H.ndim else H
+            wider = H.dtype.kind in "biuf" and value_type(H.dtype).itemsize > self.dtype.itemsize
+            if wider and len(flat) == self.shape[1]:
+                return self._wide(flat).reshape(self.shape[0], *H.shape[1:])
             whole: Any = gather(self @ scatter(flat, self.input_layout, self.dtype))
             return whole.reshape(self.shape[0], *H.shape[1:])
         if not isinstance(H, DistDense):
@@ -131,8 +138,19 @@ class DistSparse(ABC):
             hint = "; what A gives, A.layer(1) takes" if H.layout.same(self.output_layout, H.shape) else ""
             raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}{hint}")
         if H.dtype != self.dtype:
-            raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; convert one of them")
+            raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; {CONVERT}")
         return self.multiply(H)
+
+    def _wide(self, H: np.ndarray) -> np.ndarray:
+        """``A H`` in double precision, of a shorter A on one rank."""
+        product = np.empty((self.shape[0], H.shape[1]))
+        product[self.output_layout.row_ids] = self._one_piece @ H[self.input_layout.row_ids].astype(np.float64)
+        return product
+
+    @cached_property
+    def _one_piece(self) -> Any:
+        """All of the matrix, as one rank has it."""
+        return self.source.block((0, self.shape[0]), (0, self.shape[1]))
 
     @property
     def T(self) -> DistSparse:
@@ -175,6 +193,10 @@ class Adjoint(DistSparse):
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self.forward._multiply(G, F)
+
+    @property
+    def _one_piece(self) -> Any:
+        return self.forward._one_piece.T
 
     @property
     def nnz(self) -> int:

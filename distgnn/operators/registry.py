@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from distgnn.comm.agree import agree
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
@@ -152,27 +154,31 @@ def _in_order(grid: Mapping[str, int], named: Sequence[str]) -> dict[str, int]:
     return {axis: grid[axis] for axis in order}
 
 
-def _source(matrix: Any, grid: Grid, root: int | None) -> BlockSource:
+def _source(matrix: Any, grid: Grid, root: int | None, dtype: Any) -> BlockSource:
     """What gives the blocks of a matrix. Collective: one rank may have been given none."""
     if root is not None:
         if root not in range(grid.size):
             raise ArgumentError("root", root, f"expected a rank, 0 to {grid.size - 1}")
-        return RootMatrix(grid, matrix, root)
+        return RootMatrix(grid, matrix, root, dtype)
     with grid.world.together():
-        return matrix if hasattr(matrix, "block") else MatrixSource(matrix)
+        if not hasattr(matrix, "block"):
+            return MatrixSource(matrix, dtype)
+        if dtype is not None and matrix.dtype != np.dtype(dtype):
+            raise ArgumentError("dtype", np.dtype(dtype), f"the source of blocks gives {matrix.dtype}")
+        return matrix
     raise AssertionError("unreachable: together() raises")
 
 
 def distribute(
     matrix: Any, grid: Grid, algorithm: str, sparsity_aware: bool | str = False, *, root: int | None = None,
-    **partitions: Any,
+    dtype: Any = None, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """A matrix as a distributed operator. Collective.
 
     >>> from mpi4py import MPI
     >>> A = distribute(np.array([[0, 2], [1, 0]]), Grid(MPI.COMM_SELF, rows=1), "1d")
     >>> A.nnz, A @ np.array([1.0, 10.0])
-    (2, array([20.,  1.], dtype=float32))
+    (2, array([20.,  1.]))
 
     Args:
         matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.operators.sources.BlockSource`.
@@ -180,6 +186,8 @@ def distribute(
             or whole blocks, whichever should be faster between two ranks.
         root: the one rank that has the matrix and sends the others their blocks; what they give, such as
             None, does not matter. It keeps the matrix, which the adjoint or further layers may need.
+        dtype: of the values, float32 or float64; default: the shorter of them that holds the matrix's own,
+            float64 for integers of 32 and 64 bits, as in SciPy.
         partitions: ``row_parts``, ``col_parts`` and whatever else the algorithm's class takes.
 
     Raises:
@@ -188,10 +196,10 @@ def distribute(
     """
     check_type("grid", grid, Grid, "a Grid; distribute takes the matrix, the grid, the algorithm")
     vectors = {name: part for name, part in partitions.items() if not hasattr(part, "block")}
-    told = {"algorithm": algorithm, "sparsity_aware": sparsity_aware, "root": root}
+    told = {"algorithm": algorithm, "sparsity_aware": sparsity_aware, "root": root, "dtype": dtype}
     grid.world.agree(told | vectors)
     cls = get(algorithm, sparsity_aware)
-    source = _source(matrix, grid, root)
+    source = _source(matrix, grid, root, dtype)
     if sparsity_aware:
         partitions["sparsity_aware"] = sparsity_aware
     return cls(grid, source, **partitions)

@@ -53,7 +53,7 @@ class MatrixSource:
 
     ``matrix`` is anything SciPy turns into CSR; duplicates are summed. Its arrays stay as they are, and are
     shared where they are canonical already: who changes them changes what is distributed next. ``dtype`` is
-    float32 or float64, by default the matrix's own, or float32 for integers.
+    float32 or float64, by default the shorter of them that holds the matrix's own.
 
     ArgumentError: what :func:`canonical` refuses, such as complex values and indices out of range.
     """
@@ -117,6 +117,7 @@ class RootMatrix:
         grid: of the operators that are made of it. Collective over it, as is :meth:`blocks`.
         matrix: on the root; what others give does not matter.
         root: the rank that holds it.
+        dtype: as of a :class:`MatrixSource`.
 
     Cost of a block, charged as ``adjacency``: two words per non-zero, one per row, and one.
 
@@ -124,10 +125,10 @@ class RootMatrix:
         ArgumentError: on every rank, what a :class:`MatrixSource` raises on the root.
     """
 
-    def __init__(self, grid: Grid, matrix: Any, root: int = 0) -> None:
+    def __init__(self, grid: Grid, matrix: Any, root: int = 0, dtype: Any = None) -> None:
         self.root, self.comm = root, grid.along_on_host(*grid.shape)
         with self.comm.together():
-            self.held = MatrixSource(matrix) if self.comm.rank == root else None
+            self.held = MatrixSource(matrix, dtype) if self.comm.rank == root else None
         held = self.held
         facts = held and (held.shape, held.dtype, held.symmetric, int(held.matrix.nnz))
         self.shape, self.dtype, self.symmetric, self.nnz = self.comm.share(facts, root)  # type: ignore[misc]

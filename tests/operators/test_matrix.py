@@ -124,7 +124,7 @@ def test_matrix_source_knows_symmetry():
     assert dg.MatrixSource(matrices["symmetric"]).symmetric
     for name in ("directed", "wide", "prime"):
         assert not dg.MatrixSource(matrices[name]).symmetric
-    assert dg.MatrixSource(sp.csr_array(np.eye(3, dtype=int))).dtype == np.float32
+    assert dg.MatrixSource(sp.csr_array(np.eye(3, dtype=int))).dtype == np.float64
 
 
 def test_local_blocks_answer_only_for_what_they_hold():

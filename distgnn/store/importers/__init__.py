@@ -127,9 +127,9 @@ def form_of(path: Path) -> str | None:
 def with_companions(path: Path, options: ImportOptions) -> tuple[Path, ImportOptions, list[Path]]:
     """Find the file of edges in a directory, the options that its other files stand for, and files left over.
 
-    The directory has no other format. The edges are in the only file called `edges` or NAME_edges, or in the only file that can have a graph.
-    Files called features, labels, target, split and nodes, alone or behind NAME_, belong to them, and
-    NAME.json has features. In names of files, case does not matter.
+    The directory has no other format. The edges are in the only file called `edges` or NAME_edges, or in
+    the only file that can have a graph. Files called features, labels, target, split and nodes, alone or
+    behind NAME_, belong to them, and NAME.json has features. In names of files, case does not matter.
     """
     if not path.is_dir() or options.format in DIRECTORIES or is_other(path):
         return path, options, []

@@ -37,7 +37,7 @@ def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Importe
 
     Row i of the other arrays is node i's.
     """
-    features, highest = [name for name in FEATURES if name in archive], -1
+    features = [name for name in FEATURES if name in archive]
     table = DenseRows(archive.stored(features[0]), archive.where(features[0])) if features else None
     count, ends = edge_streams(archive)
     weights = weight_name(archive, count, options)
@@ -52,16 +52,12 @@ def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Importe
             held = held[len(src) :]
 
     n = nodes(archive, table)
-    if n is None:
-        for src, dst in ends():
-            highest = max(highest, int(src.max(initial=-1)), int(dst.max(initial=-1)))
-        n = highest + 1
+    n = highest(ends) + 1 if n is None else n
     check_declared(n, path)
     source = Imported(path.stem, path, n, stream, options)
     source.edge_count = count
-    taken = list(end_names(archive))
-    taken += [weights] if weights is not None and options.weights else []
-    taken += [name for name in COUNTS if name in archive][:1]
+    more = weights if options.weights else None, first(archive, COUNTS)
+    taken = [*end_names(archive), *filter(None, more)]
     if table is not None and not options.features:
         source.set_features(table)
         taken += features[:1]
@@ -73,6 +69,11 @@ def open_arrays(archive: Archive, path: Path, options: ImportOptions) -> Importe
     source.note_arrays(archive, taken)
     source.settle_direction(directed=True)
     return source
+
+
+def highest(ends: Ends) -> int:
+    """Find the highest end of an edge, -1 without edges."""
+    return max((int(max(src.max(initial=-1), dst.max(initial=-1))) for src, dst in ends()), default=-1)
 
 
 def first(archive: Archive, names: tuple[str, ...]) -> str | None:
