@@ -116,8 +116,8 @@ class DistSparse(ABC):
         """``F = Aᵀ G``."""
 
     def __matmul__(self, H: Any) -> Any:
-        """``A H``. Collective. On one rank ``H`` may also be an array, n x f by node, and so is the product. It
-        has the wider of both types.
+        """``A H``. Collective. On one rank ``H`` may also be an array, n x f by node, and so is the product,
+        whose type is the wider one.
 
         Raises:
             ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
@@ -144,7 +144,8 @@ class DistSparse(ABC):
     def _wide(self, H: np.ndarray) -> np.ndarray:
         """``A H`` in double precision, of a shorter A on one rank."""
         product = np.empty((self.shape[0], H.shape[1]))
-        product[self.output_layout.row_ids] = self._one_piece @ H[self.input_layout.row_ids].astype(np.float64)
+        given = H[self.input_layout.row_ids].astype(np.float64)
+        product[self.output_layout.row_ids] = self._one_piece @ given
         return product
 
     @cached_property

@@ -16,10 +16,10 @@ class Minibatches:
 
     Args:
         training: distinct global ids, in any order, on the host or int64 on a GPU.
-        batch_size: nodes per minibatch; the last one has what is left.
+        batch_size: nodes per minibatch; the last one has what is left, and is the only one of too few nodes.
 
     Raises:
-        ArgumentError: no training nodes, or a batch size below 1 or above their number.
+        ArgumentError: no training nodes, or a batch size below 1.
     """
 
     def __init__(self, training: Any, batch_size: int, seed: int = 0) -> None:
@@ -45,6 +45,3 @@ def check_batch_size(size: int, nodes: int) -> None:
         raise ArgumentError("batch_size", size, problem)
     if size < 1:
         raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
-    if size > nodes:
-        problem = f"there are only {nodes} training nodes; expected 1 to {nodes}"
-        raise ArgumentError("batch_size", size, problem)

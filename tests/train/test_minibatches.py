@@ -61,10 +61,14 @@ def test_positions_are_uniform() -> None:
     assert 4 * 43 * 0.6 < statistic.sum() < 4 * 43 * 1.5 and statistic.max() < 25
 
 
+def test_a_batch_of_too_few_nodes_has_all() -> None:
+    (batch,) = Minibatches(NODES, 44).epoch(1)
+    assert sorted(batch) == sorted(NODES)
+
+
 @pytest.mark.parametrize(
     ("nodes", "size", "message"),
     [
-        (43, 44, "batch_size=44: there are only 43 training nodes; expected 1 to 43"),
         (43, 0, "batch_size=0: expected a whole number of at least 1"),
         (0, 1, "no training nodes"),
     ],

@@ -215,7 +215,7 @@ def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: A
     cut: Any = s.partition_graph
     A: Any = Partitioned(model.grid, graph.source, graph.parts) if cut else Replicated(graph.source)
     drawn = sampler.of(s, A, lambda: training_nodes(targets)[0])
-    size = s.batch_size or min(BATCH_SIZE, targets.counts[TRAIN])
+    size = min(s.batch_size or BATCH_SIZE, targets.counts[TRAIN])
     return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
 
 
