@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,18 @@ import numpy as np
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import parquet
+from distgnn.store.importers.coded import CodedEdges
 from distgnn.store.importers.columns import ID_NAMES, Check, Columns, Field
 from distgnn.store.importers.features import attach_features, feature_ids, note_isolated
-from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, scan, sparse_limit, table_edges
+from distgnn.store.importers.imported import (
+    HIGHEST_ID,
+    Imported,
+    Scan,
+    Stream,
+    scan,
+    sparse_limit,
+    table_edges,
+)
 from distgnn.store.importers.labels import attach_labels
 from distgnn.store.importers.made import Made
 from distgnn.store.importers.names import Collected, Names, shown
@@ -37,7 +47,7 @@ class EdgeFile:
     """A file of edges: its fields are source, target and perhaps weight.
 
     `kind`: node ids are integers or text; `unsure`: the header may be an edge; `ragged`: as in
-    `Columns.blocks`.
+    `Columns.blocks`; `coded`: edges between words, once they have been read.
     """
 
     table: Columns
@@ -46,6 +56,7 @@ class EdgeFile:
     ragged: bool = False
     expected: str = ""
     unsure: bool = False
+    coded: CodedEdges | None = None
 
     def rows(self, check: Check) -> Iterator[np.ndarray]:
         """Yield the edges as structured rows of these fields, in whichever order the columns are."""
@@ -59,7 +70,14 @@ class EdgeFile:
         ends = [column for _, column, _ in self.fields[:2]]
         was_edge = self.unsure and self.table.settle_header(ids, *ends)
         self.unsure = self.unsure and not was_edge
+        self.coded = None if was_edge else self.coded
         return was_edge
+
+    def read_once(self, options: ImportOptions) -> CodedEdges:
+        """Read the edges between words, unless that was done."""
+        path, rows = self.table.path, self.rows(finite_weights)
+        self.coded = self.coded or CodedEdges(rows, path, most_bytes(path), options.scratch)
+        return self.coded
 
     def note(self, ids: str, source: Imported) -> None:
         """Note for the summary the columns that were read as edges; `ids`: the kind of ids."""
@@ -143,16 +161,13 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
     """Open the graph of edges between nodes that have ids of their own."""
     listed = None
     if options.node_list:
-        listed = read_nodes(Path(options.node_list), options, edges.kind, lambda: collected(edges, path))
+        ends = partial(collected, edges, path, options)
+        listed = read_nodes(Path(options.node_list), options, edges.kind, ends)
     ids, isolated = (listed, np.zeros(0)) if listed is not None else all_ids(edges, path, options)
     if edges.settle_header(ids) and listed is None:
         ids, isolated = all_ids(edges, path, options)  # with the ids of the first line
 
-    def stream() -> Iterator[Edges]:
-        check = known(ids, str(options.node_list or path))
-        for src, dst, weight in table_edges(edges.rows(check), path):
-            yield ids.find(src), ids.find(dst), weight
-
+    stream = named_edges(edges, ids, path, options)
     source = Imported(name_of(path), path, len(ids), stream, options)
     source.set_ids(ids, listed=listed is not None)
     edges.note("words" if ids.words else "whole numbers", source)
@@ -171,9 +186,20 @@ def named(edges: EdgeFile, path: Path, options: ImportOptions) -> Imported:
     return source
 
 
+def named_edges(edges: EdgeFile, ids: Names, path: Path, options: ImportOptions) -> Stream:
+    """Make the function that yields edges by the numbers of these ids; UserError names the line of others."""
+
+    def stream() -> Iterator[Edges]:
+        check = known(ids, str(options.node_list or path))
+        for src, dst, weight in table_edges(edges.rows(check), path):
+            yield ids.find(src), ids.find(dst), weight
+
+    return (edges.read_once(options).stream(ids) if edges.kind == "text" else None) or stream
+
+
 def all_ids(edges: EdgeFile, path: Path, options: ImportOptions) -> tuple[Names, np.ndarray]:
     """Collect the ids of all nodes, and those of them that a table of features has and edges have not."""
-    ids = Names(collected(edges, path), path)
+    ids = Names(collected(edges, path, options), path)
     listed = feature_ids(options, ids)
     isolated = np.unique(listed[ids.find(listed) < 0])
     if not len(isolated):
@@ -183,10 +209,16 @@ def all_ids(edges: EdgeFile, path: Path, options: ImportOptions) -> tuple[Names,
     return Names(np.sort(np.concatenate([ids.names, isolated])), path), isolated
 
 
-def collected(edges: EdgeFile, path: Path) -> np.ndarray:
+def most_bytes(path: Path) -> int:
+    """Return the bytes that the ids of a file may take."""
+    return max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * os.path.getsize(path))
+
+
+def collected(edges: EdgeFile, path: Path, options: ImportOptions) -> np.ndarray:
     """Collect all ids at the ends of edges, in ascending order."""
-    limit = max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * os.path.getsize(path))
-    ids = Collected(path, limit)
+    if edges.kind == "text":
+        return edges.read_once(options).names()
+    ids = Collected(path, most_bytes(path))
     for rows in edges.rows(finite_weights):
         ids.add(rows["source"], rows["target"])
     return ids.names()

@@ -25,6 +25,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.columns import BadValue, Check, Columns, Field, first_bad, structured
 from distgnn.store.importers.files import BYTE_ORDER_MARK, AnyPath, check_line, lines, open_binary, reading
 from distgnn.store.importers.names import Names, encoded, is_number, looks_like
+from distgnn.store.importers.plain_text import plain_rows
 
 TYPES: dict[str, Any] = {"integers": np.int64, "words": object, "numbers": np.float64, "features": np.float64}
 
@@ -100,6 +101,8 @@ class Table:
     def _parse(self, block: bytes) -> np.ndarray:
         """Parse a block; ValueError is caused by one line alone."""
         words = self.dtype.hasobject
+        if words and (rows := self._plain(block)) is not None:
+            return self._checked(rows)
         text = io.StringIO(_uncommented(block, self.comments)) if words else io.BytesIO(block)
         with warnings.catch_warnings():
             warnings.simplefilter("error", DeprecationWarning)  # older NumPy reads 1.5 as an integer
@@ -111,8 +114,15 @@ class Table:
                 )  # fmt: skip
             except DeprecationWarning as warning:
                 raise ValueError(str(warning)) from None
-        if words:
-            rows = _in_utf8(rows)
+        return self._checked(_in_utf8(rows) if words else rows)
+
+    def _plain(self, block: bytes) -> np.ndarray | None:
+        """Parse a block as plain text; None where it is none."""
+        if any(self.dtype[name].shape for name in self.dtype.names or ()):
+            return None
+        return plain_rows(block, self.dtype, self.columns, self.delimiter or " ")
+
+    def _checked(self, rows: np.ndarray) -> np.ndarray:
         if self.check and len(rows) and (wrong := self.check(rows)):
             raise BadValue(wrong)
         return rows
