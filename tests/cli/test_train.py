@@ -256,8 +256,8 @@ def test_force_replaces_what_an_interrupted_first_save_left(store: str, tmp_path
     saved.mkdir()
     (saved / "000000-00000.h5").write_bytes(b"half")
     (saved / BEGUN).touch()
-    words = ["train", store, "--epochs", "1", "--checkpoint", str(saved)]
-    assert cli.main([*words, "--force"]) == 0
+    words = ["train", store, "--checkpoint", str(saved)]
+    assert cli.main([*words, "--force", "--epochs", "1"]) == 0
     assert cli.main([*words, "--resume", "--epochs", "2"]) == 0
 
 

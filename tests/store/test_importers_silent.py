@@ -51,6 +51,11 @@ def test_names_of_companions_in_any_case(tmp_path: Path, features: str) -> None:
     assert source.left == ["id, days, views, partner of DE_target.csv", "README.txt"]
 
 
+def test_which_column_has_the_labels_is_asked(tmp_path: Path) -> None:
+    told = "cannot tell the column of labels among id, days, mature, views, partner, new_id; label_column=NAME"
+    refused(multiscale(tmp_path), told)
+
+
 def test_two_files_for_one_thing_are_refused(tmp_path: Path) -> None:
     write(multiscale(tmp_path) / "features.csv", "id,x\n0,1\n1,2\n2,3\n")
     told = "features=.*: DE.json and features.csv could both be it"

@@ -109,9 +109,9 @@ def word_roles(table: Columns, options: ImportOptions, usual: Sequence[str], wha
         raise UserError(f"{table.path}: {last + 1} column; expected node ids and {what}s")
     ids, chosen = id_role(table, options), options.label_column if what == "label" else None
     word = table.find("label_column", chosen, last, usual)
+    if what == "label" and chosen is None and last > 1 and table.position(*usual) is None:
+        word = _only_other(table, ids, options) if ids != word or not options.id_column else word
     if ids != word:
-        if what == "label" and chosen is None and last > 1 and table.position(*usual) is None:
-            word = _only_other(table, ids, options)
         return Roles(ids, [word])
     given, other = ("id_column", "label_column") if options.id_column else ("label_column", "id_column")
     if last == 1 and (what == "split" or getattr(options, other) is None):  # only the other column is left
