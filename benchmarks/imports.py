@@ -73,7 +73,8 @@ def joined(ends: np.ndarray, line: str) -> str:
 
 def measured(path: Path, versions: dict[str, Path], repeats: int) -> dict[str, float]:
     """Read the list with every version in turns; return the least seconds of each, 0 where it is refused.
-    SystemExit where versions find different graphs."""
+    SystemExit where versions find different graphs.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in versions}
     graphs = set()
     for _ in range(repeats):

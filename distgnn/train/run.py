@@ -225,7 +225,7 @@ class Run:
         nodes = self.targets.counts[TRAIN]
         size = min(self.settings.batch_size or BATCH_SIZE, nodes)
         if size < (self.settings.batch_size or 0) and self.grid.rank == 0:
-            told.warning("batch_size=%d: taken as %d, all training nodes", self.settings.batch_size, nodes)
+            log.warning("batch_size=%d: taken as %d, all training nodes", self.settings.batch_size, nodes)
         s = self.settings = dataclasses.replace(self.settings, batch_size=size)
         per_update, bulk = s.batches_per_update or 1, s.bulk or 1
         return MinibatchTraining(self.model, self.X, self.targets, drawn, size, per_update, bulk, s.seed)

@@ -29,7 +29,7 @@ def opened(path: Path, **options: object) -> Source:
 
 
 def multiscale(folder: Path) -> Path:
-    """A directory as SNAP's multiscale sets of Twitch have it."""
+    """Write a directory as SNAP's multiscale sets of Twitch have it."""
     write(folder / "DE_edges.csv", "from,to\n0,1\n1,2\n2,0\n")
     write(folder / "DE.json", json.dumps({"0": [0, 2], "1": [1], "2": []}))
     rows = "73,1459,False,9,True,2\n85,1629,True,3,False,0\n91,411,True,7,False,1\n"
@@ -52,8 +52,8 @@ def test_names_of_companions_in_any_case(tmp_path: Path, features: str) -> None:
 
 
 def test_which_column_has_the_labels_is_asked(tmp_path: Path) -> None:
-    told = "cannot tell the column of labels among id, days, mature, views, partner, new_id; label_column=NAME"
-    refused(multiscale(tmp_path), told)
+    problem = "cannot tell the column of labels among id, days, mature, views, partner, new_id; label_column="
+    refused(multiscale(tmp_path), problem)
 
 
 def test_two_files_for_one_thing_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def small_store(folder: Path, comm: Any = None, **options: Any) -> str:
     return str(path)
 
 
+def line(words: Iterable[Any]) -> list[str]:
+    """A command line of `train` in which a flag replaces an earlier one: those of a test, their network's."""
+    parts: dict[str, list[str]] = {"": ["train"]}
+    name = ""
+    for word in map(str, words):
+        if word.startswith("--"):
+            name = word.partition("=")[0]
+            parts[name] = []
+        parts[name].append(word)
+    return [word for part in parts.values() for word in part]
+
+
 def run(comm: Any, *words: Any) -> int:
     """Run `distgnn train` on these ranks; return its exit code.
 
@@ -77,14 +90,14 @@ def run(comm: Any, *words: Any) -> int:
     """
     command = cli.command_module("train")
     try:
-        return command.run(cli.parse(["train", *map(str, words)]), comm)
+        return command.run(cli.parse(line(words)), comm)
     except UserError as error:
         raise Origins().explain(error, map(cli.command_parser, cli.COMMANDS)) from None
 
 
 def made(comm: Any, *words: Any) -> Run:
     """Make the run that a command line asks for."""
-    args = cli.parse(["train", *map(str, words)])
+    args = cli.parse(line(words))
     return Run(args.store, cli.command_module("train").settings(args), comm)
 
 

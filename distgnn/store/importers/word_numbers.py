@@ -29,7 +29,7 @@ class WordNumbers:
         return words.astype(f"S{np.char.str_len(words).max(initial=1)}")
 
     def of(self, words: np.ndarray) -> np.ndarray:
-        """Number these words, dtype S; new ones get the next numbers. int64."""
+        """Return numbers of these words, int64; words have dtype S, and new ones get the next numbers."""
         words = words.astype(f"S{-(-max(words.itemsize, 1) // 8) * 8}")
         hashes = hashed(words)
         numbers = self._find(hashes)
