@@ -44,7 +44,7 @@ def check_type(argument: str, value: object, kinds: type | tuple[type, ...], exp
 
 def did_you_mean(name: object, known: Iterable[object], shown: str = "{}") -> str:
     """Return ``; did you mean NAME?`` of the nearest known name; nothing where none is near."""
-    names = {str(one).lower(): str(one) for one in known}
+    names = {str(word).lower(): str(word) for word in known}
     near = difflib.get_close_matches(str(name).lower(), sorted(names), n=1)
     return f"; did you mean {shown.format(names[near[0]])}?" if near else ""
 

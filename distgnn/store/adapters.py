@@ -35,9 +35,9 @@ class Given:
     weights: Any = None
     directed: bool | None = None
 
-    def filled(self, **found: Any) -> Given:
-        """Fill in what was found in the graph where nothing was given."""
-        new = {name: value for name, value in found.items() if getattr(self, name) is None}
+    def filled(self, **attributes: Any) -> Given:
+        """Fill in what was attributes in the graph where nothing was given."""
+        new = {name: value for name, value in attributes.items() if getattr(self, name) is None}
         return replace(self, **new)
 
     @property
@@ -113,15 +113,15 @@ def ends(graph: Any) -> np.ndarray:
     Anything else is returned as it is. An array (2, 2) has an edge in each column.
     """
     pair = isinstance(graph, Sequence) and not isinstance(graph, str) and len(graph) == 2
-    if pair and all(hasattr(one, "shape") for one in graph):
-        sources, targets = (array("graph", one) for one in graph)
+    if pair and all(hasattr(part, "shape") for part in graph):
+        sources, targets = (array("graph", part) for part in graph)
         if sources.shape != targets.shape:
             problem = f"{len(sources)} sources and {len(targets)} targets; expected as many"
             raise ArgumentError("graph", "a pair", problem)
         return np.stack([sources, targets])
-    found = array("graph", graph)
-    listed = found.ndim == 2 and found.shape[1] == 2 and found.shape[0] != 2
-    return found.T if listed else found
+    ends_of_edges = array("graph", graph)
+    listed = ends_of_edges.ndim == 2 and ends_of_edges.shape[1] == 2 and ends_of_edges.shape[0] != 2
+    return ends_of_edges.T if listed else ends_of_edges
 
 
 def _check_place(name: str, given: Any) -> None:
@@ -139,13 +139,13 @@ def _of_pyg(given: Given) -> Given:
     edges = getattr(data, "edge_index", None)
     if edges is None:
         edges = _of_sparse_tensor(getattr(data, "adj_t", None))
-    found = {"X": getattr(data, "x", None), "y": getattr(data, "y", None)}
-    found |= {"split": _split(lambda name: getattr(data, name, None))}
-    found |= {"nodes": getattr(data, "num_nodes", None)}
+    attributes = {"X": getattr(data, "x", None), "y": getattr(data, "y", None)}
+    attributes |= {"split": _split(lambda name: getattr(data, name, None))}
+    attributes |= {"nodes": getattr(data, "num_nodes", None)}
     if given.wants_weights and not sp.issparse(edges):
         weights = [getattr(data, name, None) for name in ("edge_weight", "edge_attr")]
         given = replace(given, weights=_weights(data, weights))
-    return _sized(replace(given, graph=edges).filled(**found))
+    return _sized(replace(given, graph=edges).filled(**attributes))
 
 
 def _of_sparse_tensor(adjacency: Any) -> Any:
@@ -159,22 +159,22 @@ def _of_dgl(given: Given) -> Given:
     graph = given.graph
     if len(getattr(graph, "canonical_etypes", ())) > 1:
         raise _refused(graph, "has edges of several kinds: pass dgl.to_homogeneous(graph)")
-    pair = tuple(array("graph", one) for one in graph.edges())
+    pair = tuple(array("graph", part) for part in graph.edges())
     data = graph.ndata
-    found = {"X": _entry(data, "feat", "features", "x"), "y": _entry(data, "label", "labels", "y")}
-    found |= {"split": _split(lambda name: _entry(data, name)), "nodes": int(graph.num_nodes())}
+    attributes = {"X": _entry(data, "feat", "features", "x"), "y": _entry(data, "label", "labels", "y")}
+    attributes |= {"split": _split(lambda name: _entry(data, name)), "nodes": int(graph.num_nodes())}
     if given.wants_weights:
         weights = [_entry(graph.edata, name) for name in ("weight", "w", "edge_weight")]
         given = replace(given, weights=_weights(graph, weights))
-    return _sized(replace(given, graph=np.stack(pair)).filled(**found))
+    return _sized(replace(given, graph=np.stack(pair)).filled(**attributes))
 
 
 def _of_ogb(given: Given) -> Given:
     graph = given.graph
-    found = {"X": graph.get("node_feat"), "nodes": graph.get("num_nodes")}
+    attributes = {"X": graph.get("node_feat"), "nodes": graph.get("num_nodes")}
     if given.wants_weights:
         given = replace(given, weights=_weights(graph, [graph.get("edge_feat")]))
-    return _sized(replace(given, graph=graph["edge_index"]).filled(**found))
+    return _sized(replace(given, graph=graph["edge_index"]).filled(**attributes))
 
 
 def _of_networkx(given: Given) -> Given:
@@ -204,7 +204,7 @@ def _split(part: Callable[[str], Any]) -> dict[str, Any] | None:
     masks = {name: mask for name in MASKS if (mask := part(name)) is not None}
     for name, mask in masks.items():
         if len(mask.shape) > 1 and mask.shape[1] > 1:
-            pick = ", ".join(f"graph.{one}[:, 0]" for one in masks)
+            pick = ", ".join(f"graph.{mask_name}[:, 0]" for mask_name in masks)
             raise ArgumentError("split", name, f"has {mask.shape[1]} splits: pass one, as split=({pick})")
     return {name.removesuffix("_mask"): mask for name, mask in masks.items()} or None
 
@@ -216,7 +216,7 @@ def _entry(data: Any, *names: str) -> Any:
 
 def _weights(graph: Any, candidates: Sequence[Any]) -> np.ndarray:
     """Return the first weights of edges that there are, one number for each."""
-    weights = next((one for one in candidates if one is not None), None)
+    weights = next((values for values in candidates if values is not None), None)
     if weights is None:
         raise ArgumentError("weights", True, f"the {type(graph).__name__} has no weights of its edges")
     values = array("weights", weights)

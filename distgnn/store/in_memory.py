@@ -98,10 +98,10 @@ def _entries(
         weights.append(np.full(n, -np.inf) if weighted else None)  # 1 where there is no such entry
     merged = merge(_records(keys, weights if weighted else None))
     key = merged["key"] if weighted else merged
-    found = None
+    merged_weights = None
     if weighted:
-        found = np.where(np.isneginf(merged["weight"]), 1.0, merged["weight"])
-    return key // n, key % n, found, int(np.count_nonzero(looped))
+        merged_weights = np.where(np.isneginf(merged["weight"]), 1.0, merged["weight"])
+    return key // n, key % n, merged_weights, int(np.count_nonzero(looped))
 
 
 def _records(keys: list[np.ndarray], weights: list[Any] | None) -> np.ndarray:

@@ -146,7 +146,7 @@ def test_a_choice_is_explained(capsys, algorithm):
 def test_orders_of_a_store_are_choices(capsys, store):
     found = json.loads(printed(capsys, store, *MACHINE, "--ranks", 4, "--json"))
     assert {(one["algorithm"], one["order"]) for one in found["choices"]} == {
-        *((name, "random") for name in ("1d", "1.5d", "2d", "3d-split", "3d")), ("3d", "double")
+        *((name, "random") for name in ("1d", "1.5d", "2d", "3d-split", "3d", "rdm")), ("3d", "double")
     }  # fmt: skip
     assert {one["order"] for one in found["infeasible"]} == {"double"}
     table = printed(capsys, store, *MACHINE, "--ranks", 4)

@@ -69,7 +69,7 @@ class OnlyDlpack:
 
 
 def entries(source) -> dict[tuple[int, int], float]:
-    """Weight by (source, target) of each edge."""
+    """Return the weight of each edge by (source, target)."""
     found = {}
     for src, dst, weight in source.edges():
         values = np.ones(len(src)) if weight is None else weight

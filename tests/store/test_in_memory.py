@@ -21,7 +21,7 @@ DIRECTIONS = {"directed": True, "undirected": False, "open": None}
 
 
 def arrays(seed: int, symmetric: bool = False) -> tuple[np.ndarray, ...]:
-    """Edges with repeats and loops, features, labels of which some are missing, and weights."""
+    """Draw edges with repeats and loops, features, labels of which some are missing, and weights."""
     rng = np.random.default_rng(seed)
     edges = rng.integers(0, N, (2, 900))
     edges[:, :40] = edges[:, 40:80]  # repeats

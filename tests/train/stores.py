@@ -72,7 +72,7 @@ def small_store(folder: Path, comm: Any = None, **options: Any) -> str:
 
 
 def line(words: Iterable[Any]) -> list[str]:
-    """A command line of `train` in which a flag replaces an earlier one: those of a test, their network's."""
+    """Write a command line of `train` in which a flag of a test replaces an earlier one of its network."""
     parts: dict[str, list[str]] = {"": ["train"]}
     name = ""
     for word in map(str, words):

@@ -45,7 +45,7 @@ class CodedEdges:
         self.words = numbers.words()
 
     def names(self) -> np.ndarray:
-        """All ids at the ends of edges, in ascending order."""
+        """Return all ids at the ends of edges, in ascending order."""
         return np.sort(self.words)
 
     def stream(self, ids: Names) -> Callable[[], Iterator[Edges]] | None:

@@ -24,7 +24,7 @@ class WordNumbers:
         self._hashes, self._numbers = np.zeros(4096, np.uint64), np.full(4096, -1, np.int64)
 
     def words(self) -> np.ndarray:
-        """All words by number, UTF-8 in a dtype S of the length of the longest."""
+        """Return all words by number, UTF-8 in a dtype S of the length of the longest."""
         words = self._words[: self.count]
         return words.astype(f"S{np.char.str_len(words).max(initial=1)}")
 
