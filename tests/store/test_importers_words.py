@@ -50,7 +50,7 @@ def test_plain_text_is_read_as_the_other_is(content, dtype, mark, tmp_path, monk
 
 ODD = [b'"a",b\n', b"a, b\n", b"#a,b\n", b"a,\n", b"a,b,c\n", b"a\n", b"a,b\n\nc,d\n", b"a\x00,b\n"]
 ODD += [b"a\x1c,b\n", "a\u3000,b\n".encode(), "a\x85,b\n".encode(), b"x" * 1025 + b",b\n"]
-ODD += [b"a,b\nc\rd,e\n", b"a,b\n,\nc,d\n"]
+ODD += [b"a,b\nc\rd,e\n", b"a,b\n,\nc,d\n", b"a\nb\n"]
 
 
 @pytest.mark.parametrize("content", ODD)
