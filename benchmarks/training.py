@@ -22,7 +22,7 @@ def epochs(
     A: sp.csr_array,
     algorithm: str,
     widths: Sequence[int],
-    sparsity_aware: bool = False,
+    sparsity_aware: bool | str = False,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """Train without end; give the records of `train`. Collective.
