@@ -130,11 +130,11 @@ class Plan:
     def train(self) -> Step:
         """Generate, prepare and train, on the full graph and on minibatches (--check: beside NumPy)."""
         graph, nodes, epochs = self.scratch / "graph", *((300, 2) if self.tiny else (20_000, 10))
-        train = f"train {graph}.dg --backend cupy --layers 3 --hidden 128 --epochs {epochs}"
+        train = f"train {graph}.dg --backend cupy --layers 3 --hidden 128"
         words = [
             f"generate sbm {graph} --nodes {nodes}",
             f"prepare {graph} {graph}.dg",
-            f"{train} --check",
+            f"{train} --epochs {epochs} --check",
             f"{train} --sampler sage --eval-every 0 --epochs 2 --check",
         ]
         return Step("train", 50 * self.stretch, [python(f"-m distgnn {line}") for line in words])

@@ -101,7 +101,9 @@ def test_an_exception_that_leaves_the_block_ends_all_even_where_it_is_caught(tmp
     assert "failed: ValueError: a bug" in result.err
 
 
-def test_the_hooks_of_before_come_back() -> None:
+def test_the_hooks_of_before_come_back(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # a command of an earlier test has its own
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
     before = sys.excepthook, threading.excepthook
     with dg.abort_on_error():
         assert sys.excepthook is not before[0] and threading.excepthook is not before[1]
@@ -110,7 +112,6 @@ def test_the_hooks_of_before_come_back() -> None:
     sys.excepthook = other = lambda *args: None  # somebody else's, installed later
     installed.undo()
     assert (sys.excepthook, threading.excepthook) == (other, before[1])
-    sys.excepthook = before[0]
 
 
 def test_on_one_rank_the_block_passes_exceptions_on() -> None:

@@ -96,7 +96,7 @@ def test_the_command(
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--graph", "nothing"], "--graph nothing: neither a store NAME.dg nor one of rmat-15"),
+        (["--graph", "nothing"], "--graph nothing: no store NAME.dg; expected one of rmat-15"),
         (["--widths", "0"], "--widths 0: a width is at least 1"),
     ],
 )
