@@ -48,7 +48,8 @@ def test_an_exception_in_a_thread_of_the_caller_ends_nothing(tmp_path: Path, spl
     body += textwrap.indent(textwrap.dedent(FAILING_THREAD), "    ")
     body += "matrix = np.eye(8, dtype=np.float32)\n"
     body += 'A = dg.distribute(matrix, grid, "1d")\n'
-    body += "print(world.rank, A.nnz, flush=True)\n"
+    body += "import os\n"
+    body += "os.write(1, f'{world.rank} {A.nnz}\\n'.encode())\n"  # a line at once
     result = run_program(tmp_path, 4, body)
     assert result.code == 0, result.err
     assert sorted(result.out.splitlines()) == [f"{rank} 8" for rank in range(4)]
