@@ -84,12 +84,16 @@ def arrangements(settings: Settings, ranks: int) -> Iterator[Way]:
 
 
 def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[Way]:
-    """Yield the algorithms and shapes of grids for these settings, each shape once."""
+    """Yield the algorithms and shapes of grids for these settings, each shape once. A single block row, which
+    nobody sends rows, is sparsity-aware only on one rank, where scaling begins, or where that is asked for.
+    """
     needed_rows = settings.sparsity_aware
     for name, sizes in asked(settings).items():
-        aware = (False, True) if name in operators.SPARSITY_AWARE else (False,)
         for grid in operators.grids(name, ranks):
             if sizes.items() <= grid.items():
+                sends = needed_rows or ranks == 1 or grid.get("rows") != 1
+                able = sends and name in operators.SPARSITY_AWARE
+                aware = (False, True) if able else (False,)
                 given = {axis: grid[axis] for axis in (*sizes, *(a for a in grid if a not in sizes))}
                 sent = [one for one in aware if needed_rows is None or one == bool(needed_rows)]
                 yield from (Way(name, given, order, one) for one in sent)
