@@ -86,6 +86,9 @@ class Backend:
     def synchronize(self) -> None:
         """Wait until everything queued on the current stream is done; messages under way are driven."""
 
+    def finish(self) -> None:
+        """Wait until everything queued on any stream is done."""
+
     def mark(self) -> Mark:
         """Stands for everything queued on the current stream up to now."""
         return DONE
@@ -212,6 +215,9 @@ class CupyBackend(Backend):
             progress.watch(self.mark())
         else:
             self.xp.cuda.get_current_stream().synchronize()
+
+    def finish(self) -> None:
+        self.xp.cuda.Device().synchronize()
 
     def mark(self) -> Mark:
         event = self.xp.cuda.Event(disable_timing=True)

@@ -125,7 +125,11 @@ class Workspace:
             self._count(self.purpose, -self._free.pop().size)
 
     def retire(self) -> None:
-        """Let go of all memory, lent or not: none of it is lent again."""
+        """Let go of all memory, lent or not: none of it is lent again.
+
+        Copies of a device end first, as memory that is let go may be allocated again.
+        """
+        self.backend.finish()
         self.clear()
         while self._lent:
             self._count(self.purpose, -self._lent.popitem()[1].size)

@@ -44,6 +44,9 @@ class _Pinned(Backend):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return self.device.pinned(shape, dtype)
 
+    def finish(self) -> None:
+        self.device.finish()
+
 
 @functools.cache
 def staging(device: Backend) -> Staging:
