@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def agreed(argv: Sequence[str], origins: config.Origins) -> argparse.Namespace:
-    """:func:`parse`, of which all ranks of the job have the same outcome: settings, help, or an error.
+    """Run :func:`parse` so that all ranks of the job have the same outcome: settings, help, or an error.
 
     Collective. Raises on every rank: DisagreementError where ranks differ in what is compared here, in their
     code or in their environment. Else prints help, warns, and raises as `parse` does.
@@ -87,7 +87,7 @@ def agreed(argv: Sequence[str], origins: config.Origins) -> argparse.Namespace:
 
 
 def facts(outcome: argparse.Namespace | Help | UserError) -> dict[str, Any]:
-    """What ranks compare of what a command line came to."""
+    """Return the facts of a command line that ranks compare."""
     if isinstance(outcome, Help):
         return {"the command": f"{outcome}"}
     if isinstance(outcome, UserError):
@@ -98,7 +98,9 @@ def facts(outcome: argparse.Namespace | Help | UserError) -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argparse.Namespace:
-    """The command line with environment and ``--config`` file filled in; ``.command`` is the command's name.
+    """Parse the command line with environment and ``--config`` file filled in.
+
+    ``.command`` is the command's name.
 
     Puts into `origins` where settings come from, and warnings of what is not taken from there.
 
@@ -119,7 +121,7 @@ def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argpars
 
 
 def command_parser(name: str) -> Parser:
-    """The parser of one command, with its defaults."""
+    """Make the parser of one command, with its defaults."""
     parser = Parser(prog=f"distgnn {name}", description=command_module(name).HELP)
     command_module(name).add_arguments(parser)
     output.add_options(parser)
@@ -128,7 +130,7 @@ def command_parser(name: str) -> Parser:
 
 
 def overview() -> Parser:
-    """The parser that knows all commands by name, for ``distgnn --help``."""
+    """Make the parser that knows all commands by name, for ``distgnn --help``."""
     about = "Train graph neural networks over MPI with interchangeable distributed sparse products."
     order = "Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over the "
     codes = "--config file. Exit codes: 0 done, 2 bad usage or input, 1 failed."
@@ -141,7 +143,7 @@ def overview() -> Parser:
 
 
 def command_module(name: str) -> ModuleType:
-    """The module of a command."""
+    """Return the module of a command."""
     return importlib.import_module(f"distgnn.cli.{name}")
 
 
@@ -161,7 +163,7 @@ class Formatter(argparse.HelpFormatter):
 
 
 def _as_typed(action: argparse.Action, value: Any) -> str:
-    """A value the way it is written on the command line."""
+    """Write a value as on the command line."""
     if isinstance(value, (list, tuple)):
         return (" " if action.nargs else ",").join(_as_typed(action, part) for part in value)
     if isinstance(value, bool):
@@ -187,7 +189,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse, which keeps the last of a flag given twice; here it is refused, unless it adds up."""
+        """Parse as argparse does; a flag given twice is refused, unless it adds up."""
         given: list[argparse.Action] = []
         words = [*(args or ())]
         for word in words[: [*words, "--"].index("--")]:

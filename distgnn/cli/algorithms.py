@@ -30,12 +30,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def plain(rows: list[dict[str, Any]]) -> str:
-    """Columns aligned for a terminal."""
+    """Write columns aligned for a terminal."""
     lines = [COLUMNS, *([str(row[column]) for column in COLUMNS] for row in rows)]
     return "\n".join(text.aligned(lines))
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """A Markdown table; names, files and commands as code."""
+    """Write a Markdown table; names, files and commands as code."""
     cells = ([f"`{row[name]}`" if name in CODE else row[name] for name in COLUMNS] for row in rows)
     return "\n".join(text.markdown(COLUMNS, cells))

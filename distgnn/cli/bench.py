@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def describe(ceilings: tuple[float, float]) -> str:
-    """What the figures were measured on and with, and what the columns say."""
+    """Describe the machine and settings of the figures, and the columns."""
     from distgnn.bench import spmm, timing
     from distgnn.local import host
 

@@ -64,7 +64,7 @@ def _run(args: argparse.Namespace, world: Any) -> None:
 
 
 def table(found: Calibration) -> str:
-    """Every fit in a line, aligned for a terminal; the notes."""
+    """Write every fit in a line, aligned for a terminal; then the notes."""
     heads = "kind", "level", "samples", "R²", "median", "largest", "parameters"
     lines = [heads, *(_line(one) for one in found.fits)]
     about = "median and largest: of the residuals, as shares of the measured seconds"
@@ -82,7 +82,7 @@ def _line(one: Fit) -> tuple[str, ...]:
 
 
 def _shown(name: str, value: float) -> str:
-    """A parameter with its unit."""
+    """Write a parameter with its unit."""
     from distgnn.plan.fit import FASTEST
 
     if name in ("progress", "slowdown"):

@@ -47,7 +47,7 @@ MAY_DIFFER = {
 
 
 def facts(parser: ArgumentParser, args: Namespace) -> dict[str, str]:
-    """The settings that all ranks must share, by flag."""
+    """Return the settings that all ranks must share, by flag."""
     named: dict[str, str] = {}
     for action in parser._actions:
         if action.dest not in ("help", *MAY_DIFFER) and action.dest not in named:
@@ -57,7 +57,7 @@ def facts(parser: ArgumentParser, args: Namespace) -> dict[str, str]:
 
 
 def _shown(value: Any) -> str:
-    """A setting in an error: the word for a switch, what was typed for others."""
+    """Write a setting for an error: the word for a switch, the typed text for others."""
     words = {None: "not given", True: "yes", False: "no"}
     return words[value] if value is None or isinstance(value, bool) else _text(value)
 
@@ -99,7 +99,7 @@ def apply(
 
 @dataclass
 class Origins:
-    """Where settings come from.
+    """Sources of settings.
 
     Attributes:
         sources: flag name -> file or variable that set it.
@@ -112,7 +112,7 @@ class Origins:
     def explain(
         self, error: UserError, parsers: Iterable[ArgumentParser] = (), own: ArgumentParser | None = None
     ) -> UserError:
-        """The same error in the words of the command line, and with the source of a setting that is no flag.
+        """Rewrite an error in the words of the command line, with the source of a setting that is no flag.
 
         Arguments become flags, also in advice such as ``force=True``, where they are flags of `parsers`;
         those that the command of the parser `own` takes by place have no dashes.
@@ -141,14 +141,15 @@ _ADVICE = re.compile(r"(?<=[\s(])([a-z_]+)=([^\s;()]*[^\s;(),.:])")
 
 
 def typed(name: str, value: Any) -> str:
-    """A setting as it is written on the command line."""
+    """Write a setting as on the command line."""
     if str(value) in ("True", "None"):  # words, where the error comes from another rank
         return f"--{name}"
     return f"--no-{name.removeprefix('no-')}" if str(value) == "False" else f"--{name} {_text(value)}"
 
 
 def unknown_variables(environ: Mapping[str, str], parsers: Iterable[ArgumentParser]) -> list[str]:
-    """A line about each DISTGNN_ variable that no flag of these (all) commands and nothing else reads."""
+    """Write a line about each DISTGNN_ variable that no flag of these (all) commands and nothing else reads.
+    """
     known = {*map(_variable, _NAMES), *(_variable(name) for parser in parsers for name in _flags(parser))}
     unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
     hints = {name: did_you_mean(name, known) for name in unknown}
@@ -176,14 +177,14 @@ def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -
 
 
 def _given(parser: ArgumentParser, flags: Mapping[str, Action], argv: Words) -> dict[str, Any]:
-    """What the command line itself sets, the file of settings included: dest -> value."""
+    """Return the settings of the command line itself, the file of settings included: dest -> value."""
     finder = _bare(parser, () if {"-h", "--help"} & set(argv) else flags.values())
     finder.add_argument("--config", default=SUPPRESS)
     return vars(finder.parse_known_args(list(argv))[0])
 
 
 def _bare(parser: ArgumentParser, actions: Iterable[Action]) -> ArgumentParser:
-    """A parser of the same kind with some of its flags, none of them required or with a default."""
+    """Make a parser of the same kind with some of its flags, none of them required or with a default."""
     bare = type(parser)(prog=parser.prog, add_help=False)
     for action in map(copy.copy, actions):
         action.default, action.required = SUPPRESS, False
@@ -196,7 +197,7 @@ def _variable(name: str) -> str:
 
 
 def _flags(parser: ArgumentParser) -> dict[str, Action]:
-    """The settable flags by their long name without dashes."""
+    """Return the settable flags by their long name without dashes."""
     flags = {}
     for action in parser._actions:
         names = [option[2:] for option in action.option_strings if option.startswith("--")]
@@ -206,7 +207,7 @@ def _flags(parser: ArgumentParser) -> dict[str, Action]:
 
 
 def _read(path: str, command: str, commands: Words, flags: Iterable[str]) -> Layer:
-    """What the file says for a command."""
+    """Read the file's settings for a command."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -237,7 +238,7 @@ def _dashed(name: str) -> str:
 
 
 def _convert(parser: ArgumentParser, action: Action, value: Any, source: str) -> Any:
-    """`value` as `action` would have stored it, had it been given as a flag."""
+    """Convert `value` as `action` would have stored it, had it been given as a flag."""
     flag = action.option_strings[-1] if value is False else action.option_strings[0]
     if action.nargs == 0:
         switch = SWITCH.get(str(value).lower())
@@ -257,7 +258,8 @@ def _convert(parser: ArgumentParser, action: Action, value: Any, source: str) ->
 
 
 def _text(value: Any) -> str:
-    """A value as on the command line: [15, 10] is ``15,10``, {rows = 4, reps = 2} is ``rows=4,reps=2``."""
+    """Write a value as on the command line: [15, 10] is ``15,10``, {rows = 4, reps = 2} is ``rows=4,reps=2``.
+    """
     if isinstance(value, Mapping):
         return ",".join(f"{name}={_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What ``distgnn train`` prints while it trains."""
+"""Output of ``distgnn train`` while it trains."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def train(
 
 
 def describe(run: Run) -> str:
-    """What is trained and how, in one line."""
+    """Describe the network, the graph and the algorithm of a run, in one line."""
     s, arranged = run.settings, f"grid {written(run.grid.shape)}"
     ranks = f"{run.grid.size} rank{'s' if run.grid.size > 1 else ''}"
     graph = f"{run.store.n} nodes, {run.store.nnz} non-zeros, widths {'-'.join(map(str, run.widths))}"
@@ -74,8 +74,10 @@ def describe(run: Run) -> str:
 
 @contextmanager
 def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[Epoch], None]]:
-    """Yields a function that takes records: of a stage of this rank and, where `shown`, as one of about fifty
-    lines on stdout. A terminal has the bar of the stage instead.
+    """Yield a function that takes records.
+
+    Of a stage of this rank and, where `shown`, as one of about fifty lines on stdout. A terminal has the bar
+    of the stage instead.
     """
     total = epochs - first_epoch + 1
     step, bar = max(1, total // 50), sys.stdout.isatty() and sys.stderr.isatty()
@@ -95,7 +97,7 @@ def _numbers(record: Epoch) -> str:
 
 
 def summary(run: Run) -> str:
-    """The last lines on the terminal."""
+    """Return the last lines on the terminal."""
     end, lines = run.end, []
     if run.trace_cut:
         kept = f"the latest {MOST_EVENTS} events of each rank, earlier ones are left out"

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns the exit code: 1 where the algorithms do not agree."""
+    """Run the demo; return the exit code, 1 if the algorithms do not agree."""
     from distgnn.comm.launch import launched
 
     if not launched()[2]:
@@ -61,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _relaunch() -> None:
-    """Become ``mpiexec -n 4 distgnn demo …``, with the mpiexec beside this Python, or else any."""
+    """Replace this process by ``mpiexec -n 4 distgnn demo …``, with the mpiexec beside this Python, or else
+    any.
+    """
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
@@ -90,8 +92,8 @@ def _make_store(out: Path, nodes: int) -> None:
 
 
 def _train(out: Path, algorithm: str, epochs: int) -> int:
-    """``distgnn train --check`` with one algorithm, on a grid with as many axes as it can have, the squarest,
-    not on the fastest: on few ranks that would be block rows for most. Returns its exit code.
+    """Run ``distgnn train --check`` with one algorithm, on a grid with as many axes as it can have, the
+    squarest; return its exit code. The fastest grid would be block rows for most.
     """
     from mpi4py import MPI
 
@@ -108,7 +110,7 @@ def _train(out: Path, algorithm: str, epochs: int) -> int:
 
 
 def _parse(words: str, path: Path) -> argparse.Namespace:
-    """A command line; @ stands for the path."""
+    """Parse a command line; @ stands for the path."""
     from distgnn.cli import command_parser
 
     name, *rest = words.split()
@@ -116,7 +118,7 @@ def _parse(words: str, path: Path) -> argparse.Namespace:
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """What the table and the report need of a run's log."""
+    """Read the parts of a run's log that the table and the report need."""
     start, *events, end = map(json.loads, path.read_text().splitlines())
     losses = [math.nan if event["loss"] is None else event["loss"] for event in events]
     algorithm, grid = start["config"]["algorithm"], start["grid"]
@@ -124,14 +126,14 @@ def read_log(path: Path) -> dict[str, Any]:
 
 
 def difference(losses: list[float], others: list[float]) -> float:
-    """The largest relative difference between two loss curves; infinite where one is not a number."""
+    """Return the largest relative difference between two loss curves; infinite where one is not a number."""
     if not all(math.isfinite(loss) for loss in [*losses, *others]):
         return math.inf
     return max(abs(a - b) / abs(b) for a, b in zip(losses, others, strict=True))
 
 
 def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
-    """One line of the table."""
+    """Return one line of the table."""
     end, apart = row["end"], difference(row["losses"], reference["losses"])
     what = row["algorithm"], "x".join(map(str, row["grid"].values())), f"{row['losses'][-1]:.7f}"
     found = f"{apart:.1e}", f"{end['test_acc']:.4f}", f"{max(end['words']):,}"
@@ -143,7 +145,7 @@ def _line(values: Sequence[str]) -> str:
 
 
 def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
-    """Say whether the algorithms agree and write the report. Returns whether they do not."""
+    """Tell whether the algorithms agree and write the report. Return True if they do not."""
     from distgnn.report.page import write
 
     epochs, checked = len(rows[0]["losses"]), [row["end"]["check"] for row in rows]

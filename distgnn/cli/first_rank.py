@@ -1,4 +1,4 @@
-"""How commands without a grid run in a job: on rank 0 while the others wait without a core, or on all."""
+"""Commands without a grid in a job: they run on rank 0 while the others wait without a core, or on all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def on_all_ranks(work: Callable[[Any], None]) -> None:
 
 
 def _world() -> Any:
-    """The communicator of all ranks, None where there is only one."""
+    """Return the communicator of all ranks, None if there is only one."""
     if launched()[0] == 1:
         return None
     from mpi4py import MPI
@@ -38,7 +38,7 @@ def _world() -> Any:
 
 
 def _interruptible(work: Callable[[], None]) -> None:
-    """SIGTERM, as from `scancel`, acts like Ctrl-C while `work` runs, so that it can tidy up."""
+    """Let SIGTERM, as from `scancel`, act like Ctrl-C while `work` runs, so that it can tidy up."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

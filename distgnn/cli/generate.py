@@ -90,7 +90,7 @@ def generate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def given(args: argparse.Namespace, graphs: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given; ArgumentError for one that this kind of graph doesn't know."""
+    """Return the options that were given; raise ArgumentError for an option unknown to this kind of graph."""
     from distgnn.errors import ArgumentError
 
     takes = {kind: {*COMMON, *inspect.signature(graph).parameters} for kind, graph in graphs.items()}
@@ -104,7 +104,7 @@ def given(args: argparse.Namespace, graphs: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(out: str, graph: dict[str, Any]) -> str:
-    """One line about what was written."""
+    """Write one line about the files."""
     edges = f"{graph['edges']} {'directed' if graph['directed'] else 'undirected'} edges listed"
     features = f"{graph['width']} features" if graph["width"] else "no features"
     labels = f"{graph['classes']} classes" if graph["classes"] else "no labels"

@@ -33,7 +33,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def answer(args: argparse.Namespace) -> str:
-    """The text to print; UserError for no store, a cut that its matrix does not have, or a damaged file."""
+    """Return the text to print.
+
+    Raise UserError for no store, a cut that its matrix does not have, or a damaged file.
+    """
     import json
 
     from distgnn.store.read.inspect import describe
@@ -55,14 +58,17 @@ def answer(args: argparse.Namespace) -> str:
 
 
 def megabytes(rows: list[int], width: int, itemsize: int) -> dict[str, Any]:
-    """What ranks send in a product, on average and at most, if it is these rows of H: ICPP'24, Table 2."""
+    """Return the megabytes that ranks send in a product, on average and at most, for these rows of H.
+
+    ICPP'24, Table 2.
+    """
     size, average, most = width * itemsize / 1e6, sum(rows) / len(rows), max(rows)
     imbalance = 100 * (most / average - 1) if average else 0.0
     return {"width": width, "average": average * size, "max": most * size, "imbalance_percent": imbalance}
 
 
 def text(path: str, facts: dict[str, Any]) -> str:
-    """The facts in aligned lines."""
+    """Write the facts in aligned lines."""
     lines = [("store", f"{path}, {facts['bytes'] / 1e6:.1f} MB on disk"), *graph_lines(facts)]
     for name, order in facts["orders"].items():
         lines += order_lines(name, order)
@@ -73,7 +79,7 @@ def text(path: str, facts: dict[str, Any]) -> str:
 
 
 def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is the same in every order."""
+    """Return the facts that are the same in every order."""
     split, degrees = facts["split"], facts["degrees"]
     kind = ["directed" if facts["directed"] else "undirected"]
     kind.append("weighted" if facts["weighted"] else "unweighted")
@@ -96,7 +102,7 @@ def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def ids_text(facts: dict[str, Any]) -> str:
-    """What nodes are called."""
+    """Describe the ids of nodes."""
     if not facts["ids"]["own"]:
         return f"0..{facts['n'] - 1}"
     first = facts["ids"]["first"]
@@ -106,7 +112,7 @@ def ids_text(facts: dict[str, Any]) -> str:
 
 
 def order_lines(name: str, order: dict[str, Any]) -> list[tuple[str, str]]:
-    """An order, and the cuts of it that were asked for."""
+    """Describe an order, and the cuts of it that were asked for."""
     rows, cols = order["shards"]
     versions = order.get("versions", [order])
     words = f"{rows}x{cols} shards, {order['bytes'] / 1e6:.1f} MB, non-zeros max/mean"
@@ -123,13 +129,13 @@ def order_lines(name: str, order: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def balances(numbers: list[float], digits: int = 2) -> str:
-    """Max/mean of each version of an order, in words."""
+    """Write max/mean of each version of an order, in words."""
     words = " and ".join(f"{number:.{digits}f}" for number in numbers)
     return f"{words}, in even and odd layers" if len(numbers) > 1 else words
 
 
 def volume_text(cut: dict[str, Any]) -> str:
-    """What sparsity-aware products send between them, in one line."""
+    """Describe the volume between the parts in sparsity-aware products, in one line."""
     mb, rows = cut["send_mb"], max(cut["receives"])
     sent = f"{mb['average']:.3g} MB, at most {mb['max']:.3g} MB (imbalance {mb['imbalance_percent']:.1f} %)"
     got = f"receives at most {rows} rows; volume {cut['volume']} rows, edge cut {cut['edge_cut']}"

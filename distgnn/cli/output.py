@@ -1,5 +1,6 @@
-"""What a command says beside its result: warnings and what it does, on stderr and in files of the ranks, and
-how far long work is. Results alone go to stdout.
+"""Messages of a command beside its result: warnings and progress, on stderr and in files of the ranks.
+
+Results alone go to stdout.
 
 =========  ===========================================================================================
 -q         errors only
@@ -43,7 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def opened(args: argparse.Namespace) -> Iterator[None]:
-    """Inside, messages and progress go where the command line says. ArgumentError: a log can't be written."""
+    """Send messages and progress, inside the context, where the command line says.
+
+    Raise ArgumentError if a log can't be written.
+    """
     rank, package = launched()[1], logging.getLogger("distgnn")
     handlers: list[logging.Handler] = [_on_stderr(args, rank)]
     if args.log_dir:
@@ -73,7 +77,7 @@ def opened(args: argparse.Namespace) -> Iterator[None]:
 
 
 def _on_stderr(args: argparse.Namespace, rank: int) -> logging.Handler:
-    """Of errors the command line prints a line itself."""
+    """Add a handler for stderr. The command line prints a line of an error itself."""
     handler = logging.StreamHandler(sys.stderr)
     level = logging.INFO if args.verbose and rank == 0 else logging.WARNING
     handler.setLevel(logging.ERROR if args.quiet else level)
@@ -92,7 +96,7 @@ class _Lower(logging.Formatter):
 
 
 def _in_file(folder: Path, rank: int) -> logging.Handler:
-    """What was there stays: a run is appended."""
+    """Add a handler that appends to a file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(folder / f"rank-{rank:04d}.log", encoding="utf-8")
@@ -174,7 +178,7 @@ class Lines:
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
-        """Also say how long a stage lasts that does not advance by itself."""
+        """Tell also how long a stage lasts that does not advance by itself."""
         over = threading.Event()
 
         def tick() -> None:
@@ -198,7 +202,7 @@ class Lines:
 
 
 def describe(stage: Stage) -> str:
-    """``write shards: 43 %, 1.2M entries/s, 12 s left``."""
+    """Write ``write shards: 43 %, 1.2M entries/s, 12 s left``."""
     parts, spent = [], stage.seconds
     rate = stage.done / spent if spent else 0.0
     if stage.total:

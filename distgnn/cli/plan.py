@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def numbers_of_ranks(text: str) -> list[int]:
-    """ "64", "4,8,16", or "1..2048": the powers of two from the first to the last."""
+    """Parse "64", "4,8,16", or "1..2048": the powers of two from the first to the last."""
     try:
         if ".." not in text:
             found = [count(word) for word in text.split(",")]
@@ -92,7 +92,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def answer(args: argparse.Namespace) -> str:
-    """The text to print, once files are written. UserError: bad input, or nothing can be trained."""
+    """Return the text to print, once files are written.
+
+    Raise UserError for bad input, or if nothing can be trained.
+    """
     from distgnn.plan import machine
 
     check(args)
@@ -102,7 +105,7 @@ def answer(args: argparse.Namespace) -> str:
 
 
 def check(args: argparse.Namespace) -> None:
-    """ArgumentError for arguments that do not go together."""
+    """Raise ArgumentError for arguments that do not go together."""
     given = [name for name in SIZES if getattr(args, name) is not None]
     if args.store is not None and (given or args.directed):
         name = (given or ["directed"])[0]
@@ -144,7 +147,8 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Graph]:
-    """By order. UserError: no store, an order it has not, or nothing to train on."""
+    """Return the graphs by order. Raise UserError for no store, an order it has not, or nothing to train on.
+    """
     from distgnn.nn.loss import checked_metric
     from distgnn.plan.choices import ALL_RANKS
     from distgnn.plan.dry.graphs import Graph
@@ -168,7 +172,7 @@ def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Gra
 def choices(
     args: argparse.Namespace, settings: Settings, graphs: dict[str | None, Graph], machine: Machine
 ) -> str:
-    """The ranking, or one of it explained."""
+    """Return the ranking, or one choice of it explained."""
     import json
 
     from distgnn.plan import tables
@@ -188,7 +192,7 @@ def choices(
 
 
 def first_run(args: argparse.Namespace, best: Choice) -> list[str]:
-    """Lines with the command that trains the best choice and checks it; none without a store."""
+    """Return lines with the command that trains the best choice and checks it; none without a store."""
     if args.store is None:
         return []
     from distgnn.cli import command_parser
@@ -209,7 +213,7 @@ def first_run(args: argparse.Namespace, best: Choice) -> list[str]:
 def curves(
     args: argparse.Namespace, settings: Settings, graphs: dict[str | None, Graph], machine: Machine
 ) -> str:
-    """Seconds by number of ranks; files with drawings."""
+    """Return seconds by number of ranks; write files with drawings."""
     import json
 
     from distgnn.plan import curves as drawings

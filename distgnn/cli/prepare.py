@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def inputs(args: argparse.Namespace) -> dict[str, str]:
-    """The sizes of the files that every rank reads, which ranks compare."""
+    """Return the sizes of the files that every rank reads, which ranks compare."""
     parts = [part.strip() for part in (args.partition or "").split(",")]
     given = (args.source, args.features, args.labels, args.split, args.node_list)
     named = [name for name in (*given, *parts) if name and (name == args.source or ":" not in name)]
@@ -94,7 +94,7 @@ def inputs(args: argparse.Namespace) -> dict[str, str]:
 
 
 def size(path: Path) -> str:
-    """Of a file, or of the files in a directory."""
+    """Return the size of a file, or of the files in a directory."""
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         total = sum(file.stat().st_size for file in files if file.is_file() or file == path)
@@ -135,7 +135,7 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
 
 
 def summary(done: Summary) -> str:
-    """Say what was written, which columns were read as what, what partitions cost, and what it all took."""
+    """Report the files, the columns that were read, the cost of partitions, and the seconds in all."""
     direction = "directed" if done.directed else "undirected"
     grids = ", ".join(f"{name} {rows}x{cols}" for name, (rows, cols) in done.shards.items())
     features = f"{done.width} features" if done.width else "no features"
@@ -157,7 +157,7 @@ def summary(done: Summary) -> str:
 
 
 def partition_line(name: str, q: Quality) -> str:
-    """An order by partition in a line."""
+    """Describe an order by partition in a line."""
     from distgnn.partition import largest_over_mean
 
     parts = len(q.nodes)

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, comm: Any = None) -> int:
-    """Returns the exit code."""
+    """Train; return the exit code."""
     from distgnn.cli.console import train
 
     return train(args.store, settings(args), comm, args.machine)

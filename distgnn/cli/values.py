@@ -24,12 +24,12 @@ class AddedUp(Action):
 
 
 def natural(text: str) -> int:
-    """An int that is at least 0."""
+    """Parse an int that is at least 0."""
     return _whole(text, 0)
 
 
 def count(text: str) -> int:
-    """An int that is at least 1."""
+    """Parse an int that is at least 1."""
     return _whole(text, 1)
 
 
@@ -49,7 +49,7 @@ def fetching(text: str) -> bool | str:
 
 
 def checked(text: str) -> bool | int | str:
-    """ "all", a number of updates, or a switch as files and the environment write it."""
+    """Parse "all", a number of updates, or a switch as files and the environment write it."""
     word = text.strip().lower()
     if word == "all" or (word in SWITCH and word not in ("0", "1")):
         return SWITCH.get(word, word)
@@ -61,7 +61,7 @@ def checked(text: str) -> bool | int | str:
 
 
 def widths(text: str) -> list[int]:
-    """ "64" or "64,32"."""
+    """Parse "64" or "64,32"."""
     try:
         return [count(word) for word in text.split(",")]
     except ArgumentTypeError:
@@ -69,7 +69,7 @@ def widths(text: str) -> list[int]:
 
 
 def numbers(text: str) -> list[float]:
-    """ "5e-4" or "5e-4,0"."""
+    """Parse "5e-4" or "5e-4,0"."""
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:

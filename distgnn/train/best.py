@@ -1,4 +1,4 @@
-"""What validation says of the weights so far: which were the best, and whether training should go on."""
+"""Results of validation so far: the best weights, and whether training should go on."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ class Best:
         self.blocks: dict[str, Array] = {}
 
     def observe(self, epoch: int, accuracies: Mapping[str, float]) -> None:
-        """The accuracies of the weights after an epoch, of which the first ``val_`` counts. To be told the
-        same twice changes nothing. Epoch 0 does not count: untrained weights are never the best."""
+        """Take the accuracies of the weights after an epoch, of which the first ``val_`` counts.
+
+        Taking the same twice changes nothing. Epoch 0 does not count: untrained weights are never the best.
+        """
         if epoch == 0:
             return
         name = next(name for name in accuracies if name.startswith("val_"))
@@ -58,7 +60,7 @@ class Best:
 
     @property
     def stale(self) -> bool:
-        """Whether nothing better was seen for as many epochs as patience allows."""
+        """True if nothing better was seen for as many epochs as patience allows."""
         if self.found is None or self.patience is None:
             return False
         return self.seen - self.found["epoch"] >= self.patience
@@ -71,7 +73,7 @@ class Best:
             p.block[...] = self.blocks[p.name]
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint, beside ``blocks``, as JSON."""
+        """Return the state for a checkpoint, beside ``blocks``, as JSON."""
         counts = {"drops": self.drops, "since": self.since, "seen": self.seen, "stopped": self.stopped}
         return counts | {"found": self.found, "kept": bool(self.blocks)}
 

@@ -79,7 +79,7 @@ class SerialCheck:
         }  # fmt: skip
 
     def verdict(self) -> str:
-        """How it went, in one line, on rank 0."""
+        """Return the outcome in one line, on rank 0."""
         first, last = self.epochs or (0, 0)
         epochs = f"epochs {first} to {last}" if first != last else f"epoch {last}"
         updates = "1 update" if self.compared == 1 else f"{self.compared} updates"
@@ -89,7 +89,7 @@ class SerialCheck:
     def _differs(
         self, epoch: int, losses: Sequence[float], serial: Iterator[float], updates: int
     ) -> str | None:
-        """The problem, if there is one, with the losses of the first of an epoch's updates."""
+        """Return the problem, if there is one, with the losses of the first of an epoch's updates."""
         for number, loss in enumerate(losses, 1):
             where = f"epoch {epoch}" if updates == 1 else f"epoch {epoch}, update {number}"
             try:

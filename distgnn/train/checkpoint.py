@@ -118,8 +118,9 @@ def take_over(
     reader: CheckpointReader, parameters: Sequence[Parameter], optimizer: Optimizer | None = None,
     best: bool = False,
 ) -> None:  # fmt: skip
-    """The parameters and the state of their optimiser, or without it, in place; with `best` the best ones.
-    UserError: some are missing, or have other shapes.
+    """Copy the parameters and the state of their optimiser, or without it, in place.
+
+    With `best` the best ones. Raise UserError if some are missing, or have other shapes.
     """
     for p in parameters:
         alone = [(BEST + p.name if best else p.name, p.block)]
@@ -168,8 +169,9 @@ def _fill(block: Array, reader: CheckpointReader, name: str, like: Parameter) ->
 
 @contextmanager
 def writer(path: str | None, comm: Comm, resumed: str | None) -> Iterator[None]:
-    """Be the only run that writes a checkpoint; what killed ones have left in it is removed. Collective to
-    enter. `resumed`: the id of what was restored, if anything.
+    """Be the only run that writes a checkpoint; remove the leftovers of killed runs. Collective to enter.
+
+    `resumed`: the id of the restored checkpoint, if any.
 
     Raises:
         UserError: another run writes it, or has since it was restored (on every rank).
@@ -185,7 +187,7 @@ def writer(path: str | None, comm: Comm, resumed: str | None) -> Iterator[None]:
 
 
 def check_path(path: Path, resume: bool, force: bool) -> None:
-    """UserError unless a checkpoint can be written at `path`, or gone on from there."""
+    """Raise UserError unless a checkpoint can be written at `path`, or gone on from there."""
     parent = path.absolute().parent
     if not parent.is_dir():
         raise ArgumentError("checkpoint", path, f"directory {parent} does not exist")
@@ -207,12 +209,12 @@ def check_path(path: Path, resume: bool, force: bool) -> None:
 
 
 def _blocks(parameter: Parameter, optimizer: Optimizer) -> list[tuple[str, Array]]:
-    """A parameter's block and its optimiser state by the names they have in a checkpoint."""
+    """Return a parameter's block and its optimiser state by the names they have in a checkpoint."""
     name, state = parameter.name, optimizer.state[parameter.name]
     return [(name, parameter.block), *((f"{name}.{slot}", state[slot]) for slot in optimizer.slots)]
 
 
 def _best(parameter: Parameter, best: Best | None) -> list[tuple[str, Array]]:
-    """A parameter's block of the best weights, where they are kept, likewise."""
+    """Return a parameter's block of the best weights, where they are kept, likewise."""
     blocks = {} if best is None else best.blocks
     return [(BEST + parameter.name, blocks[parameter.name])] if blocks else []

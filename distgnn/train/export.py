@@ -98,7 +98,7 @@ def export_weights(
 def contents(
     weights: str | os.PathLike[str], which: str | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:  # fmt: skip
-    """What :func:`export_weights` writes: arrays by name, and the config."""
+    """Return the arrays by name that :func:`export_weights` writes, and the config."""
     reader = checkpoint.load(weights, Comm(MPI.COMM_SELF, backend.get("numpy"), "self"))
     best, number = chosen(reader, which)
     trained, prefix = reader.meta["run"], BEST if best else ""

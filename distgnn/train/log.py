@@ -65,7 +65,10 @@ class RunLog:
                 self._file = _open(Path(path), after, force)
 
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
-        """One line, on disk before the next epoch begins. Collective; ArgumentError: a disk that is full."""
+        """Write one line, on disk before the next epoch begins. Collective.
+
+        Raise ArgumentError if the disk is full.
+        """
         if self._path is None:
             return
         with self._world.together():
@@ -90,7 +93,9 @@ class RunLog:
 
 
 def run_record(grid: Grid, config: Mapping[str, Any]) -> records.Start:
-    """What ran where: resolved configuration, versions, MPI, and every rank's host and device. Collective.
+    """Return the record of a run: resolved configuration, versions, MPI, and every rank's host and device.
+
+    Collective.
 
     Raises:
         UserError: the environment has no answer to whether MPI is CUDA-aware (on every rank).
@@ -115,8 +120,10 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> records.Start:
 
 
 def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> records.End:
-    """What the run cost, by rank: traffic, flops, peak memory, buffers by purpose, the ledger. Collective.
-    Of up to MOST_RANKS also ``traffic``, the words that each rank (a row) sent each other (a column).
+    """Return the cost of a run, by rank: traffic, flops, peak memory, buffers by purpose, the ledger.
+
+    Collective. Of up to MOST_RANKS also ``traffic``, the words that each rank (a row) sent each other (a
+    column).
     """
     mine = {name: getattr(ledger, name) for name in ("words", "bytes", "messages", "flops")}
     mine |= {"peak_bytes": grid.backend.peak_bytes(), "buffer_bytes": ledger.peak}
@@ -155,7 +162,7 @@ def _writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
-    """All of it, or nothing: a disk that is nearly full takes a part."""
+    """Write all of a line, or nothing: a disk that is nearly full takes a part."""
     before = os.fstat(file.fileno()).st_size
     try:
         while data:
@@ -173,7 +180,7 @@ def cut(path: Path, epoch: int) -> None:
 
 
 def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
-    """Every line, and whether it stays. What is no line of a log stays."""
+    """Give every line, and whether it stays. Lines of no log stay."""
     with open(path, "rb") as file:
         for line in file:
             try:
@@ -208,5 +215,5 @@ def _finite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy numbers and paths as JSON."""
+    """Convert NumPy numbers and paths for JSON."""
     return _finite(value.item()) if hasattr(value, "item") else str(value)

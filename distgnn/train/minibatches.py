@@ -28,18 +28,18 @@ class Minibatches:
         check_batch_size(batch_size, len(self.training))
 
     def __len__(self) -> int:
-        """Minibatches per epoch."""
+        """Count the minibatches of an epoch."""
         return -(-len(self.training) // self.size)
 
     def epoch(self, epoch: int) -> list[Any]:
-        """The minibatches of an epoch, int64 global ids, where the training nodes are."""
+        """Give the minibatches of an epoch, int64 global ids, where the training nodes are."""
         hashes = rng.hashes(rng.key(self.seed, rng.MINIBATCH, epoch), self.training)
         order = self.training[backend.module(hashes).argsort(hashes, kind="stable")]
         return [order[start : start + self.size] for start in range(0, len(order), self.size)]
 
 
 def check_batch_size(size: int, nodes: int) -> None:
-    """ArgumentError unless minibatches of this size can be made of so many training nodes."""
+    """Raise ArgumentError unless minibatches of this size can be made of so many training nodes."""
     if nodes == 0:
         problem = "the graph has no training nodes to make minibatches of; give it a split with some"
         raise ArgumentError("batch_size", size, problem)

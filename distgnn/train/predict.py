@@ -1,4 +1,4 @@
-"""What a trained network says of every node: classes, probabilities, embeddings, from a checkpoint."""
+"""Predictions of a trained network for every node: classes, probabilities, embeddings, from a checkpoint."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Predictor:
             normalize_rows(self.X)
 
     def _check(self, trained: Mapping[str, Any], weights: Any) -> None:
-        """UserError where the network can't be applied to this graph."""
+        """Raise UserError if the network can't be applied to this graph."""
         if trained["model"] not in NETWORKS:
             problem = f"holds weights of model={trained['model']}; enter it in distgnn.nn.NETWORKS first"
             raise UserError(f"{weights}: {problem}")
@@ -125,7 +125,7 @@ class Predictor:
                 raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
 
     def _names(self, meta: Mapping[str, Any], classes: int) -> list[str] | None:
-        """Those that the network's classes have. A warning where the store's classes have others."""
+        """Return the names of the network's classes. Warn if the store's classes have others."""
         here = self.store.manifest["class_names"]
         names = meta.get("class_names", here)
         names = names if names and len(names) == classes else None
@@ -143,8 +143,11 @@ class Predictor:
         return names
 
     def scores(self, metric: str | None = None) -> dict[str, float]:
-        """train_acc, val_acc and test_acc, or those of another metric, as in ``Settings``; NaN without
-        labelled nodes; empty for a graph without labels or with other classes, or other names. Collective."""
+        """Compute train_acc, val_acc and test_acc, or those of another metric, as in ``Settings``.
+
+        NaN without labelled nodes; empty for a graph without labels or with other classes, or other names.
+        Collective.
+        """
         alike = (self.store.classes, self.store.multilabel) == (self.model.widths[-1], self.multilabel)
         if not alike or self._renamed or not self.store.manifest["split"]:
             return {}
@@ -152,7 +155,7 @@ class Predictor:
         return scores(Z, self.model.targets(*load_targets(self.store, self.model.output_layout), metric))
 
     def _activation(self, layer: int) -> Callable[[np.ndarray], Answer]:
-        """What is done to whole rows of a hidden layer's output. Collective."""
+        """Apply the activation to whole rows of a hidden layer's output. Collective."""
         norm = self.model.layers[layer].norm
         if norm is None:
             return _positive
@@ -160,7 +163,8 @@ class Predictor:
         return lambda rows: _positive(_normal(rows) * gain + shift)
 
     def _forward(self, layer: int) -> DistDense:
-        """What a layer gives, before its activation; from what was made before, if that is not beyond it."""
+        """Return a layer's output, before its activation; from an earlier result, if that is not beyond it.
+        """
         done, H = self._made if self._made and self._made[0] <= layer else (0, self.X)
         if done < layer:
             self._made, H = None, self.model.forward(H, layers=layer, after=done)
@@ -213,7 +217,8 @@ class Predictor:
 
 
 def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool, int]:
-    """Whether to take the best weights of a checkpoint, and after which epoch those were that are taken.
+    """Tell whether to take the best weights of a checkpoint, and after which epoch the weights were that are
+    taken.
 
     ArgumentError: neither "best" nor "last", or "best" where it was not kept (on every rank alike).
     """
@@ -229,7 +234,7 @@ def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool
 
 
 def _parts(Z: DistDense) -> Iterator[np.ndarray | None]:
-    """Its rows by node, some at a time, on rank 0. Collective."""
+    """Give the rows by node, some at a time, on rank 0. Collective."""
     return by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1]))
 
 
@@ -237,13 +242,13 @@ Answer = tuple[np.ndarray, "np.ndarray | None"]  # numbers, and labels where the
 
 
 def softmax(rows: np.ndarray) -> np.ndarray:
-    """Logits to probabilities, row by row."""
+    """Convert logits to probabilities, row by row."""
     powers = np.exp(rows - rows.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
 
 def sigmoid(rows: np.ndarray) -> np.ndarray:
-    """Logits to probabilities, each by itself."""
+    """Convert logits to probabilities, each by itself."""
     powers = np.exp(-abs(rows))
     return np.where(rows >= 0, rows.dtype.type(1), powers) / (1 + powers)
 

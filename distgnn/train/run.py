@@ -177,12 +177,12 @@ class Run:
         check_columns(s, self.widths, self.grid.shape)
 
     def _check_kernels(self) -> None:
-        """A product, so that an environment which asks for kernels that are not there is refused now."""
+        """Make a product, so that an environment which asks for missing kernels is refused now."""
         one, on = np.ones((1, 1), self.settings.dtype), self.grid.backend
         local.spmm(CSR.from_scipy(sp.csr_array(one), on), on.asarray(one))
 
     def _load(self) -> None:
-        """Operator, model, features, targets and minibatches."""
+        """Load operator, model, features, targets and minibatches."""
         s, order, network = self.settings, self.order.name, NETWORKS[str(self.settings.model)]
         how = order, s.dtype, s.sparsity_aware or False
         A = load(self.store, self.grid, str(s.algorithm), *how, neighbours=network.neighbours)
@@ -246,12 +246,15 @@ class Run:
         self.optimizer.lr = self.settings.lr * factor
 
     def _observe(self, epoch: int, accuracies: dict[str, float]) -> None:
-        """Accuracies of the weights after an epoch. What counts does not depend on where a run ends."""
+        """Take the accuracies of the weights after an epoch.
+
+        The best epoch does not depend on where a run ends.
+        """
         if self.follows and accuracies and epoch % self.settings.eval_every == 0:
             self.best.observe(epoch, accuracies)
 
     def _compare_and_save(self, record: records.Epoch) -> records.End:
-        """Returns the scores of what was saved, and after the last epoch."""
+        """Compare, and save; return the scores of the saved weights, and after the last epoch."""
         s, epoch = self.settings, record["epoch"]
         if self.check is not None:
             whole_graph = [cast(float, record["loss"])]  # None stands in logs alone
@@ -275,14 +278,14 @@ class Run:
         return records.End(**records.named(found))
 
     def _best(self) -> records.End:
-        """For the last line of the log."""
+        """Return the best epoch for the last line of the log."""
         record: records.End = {} if self.best.found is None else {"best": self.best.found}
         if self.best.stopped:
             record["stopped"] = f"no better epoch in {self.settings.patience}"
         return record
 
     def _medians(self, steps: list[dict[str, float]]) -> records.End:
-        """The median seconds of an epoch in each step of minibatch training, by rank. Collective."""
+        """Return the median seconds of an epoch in each step of minibatch training, by rank. Collective."""
         if self.minibatches is None:
             return {}
         mine = {name: float(np.median([epoch[name] for epoch in steps])) for name in STEPS}
@@ -307,7 +310,7 @@ class Run:
         return epoch
 
     def _check(self) -> SerialCheck:
-        """The comparison with a serial training, after a resume from the checkpoint on. Collective."""
+        """Make the comparison with a serial training, after a resume from the checkpoint on. Collective."""
         s = self.settings
 
         def serial() -> Serial:
@@ -317,7 +320,7 @@ class Run:
         return SerialCheck(self.grid.world, serial, s.checked_updates, s.dtype)
 
     def identity(self) -> dict[str, Any]:
-        """What a run that goes on from this one's checkpoint must share with it. Not the grid."""
+        """Return the facts that a run must share to go on from this one's checkpoint. The grid is none."""
         s = self.settings
         shared = (*SHARED, *(SHARED_BATCHES if s.sampler else ()))
         identity: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
@@ -329,27 +332,27 @@ class Run:
         return identity | {name: True for name in ("residual", "layer_norm") if getattr(s, name)}
 
     def _config(self, path: str) -> dict[str, Any]:
-        """The settings with defaults resolved, for the log."""
+        """Return the settings with defaults resolved, for the log."""
         config = {"store": path} | dataclasses.asdict(self.settings)
         config |= {"grid": self.grid.shape, "order": self.order.name, "layers": len(self.widths) - 1}
         return config | {"widths": self.widths, "n": self.store.n, "nnz": self.store.nnz}
 
 
 def log_epoch(record: records.Epoch) -> None:
-    """What an epoch took on this rank."""
+    """Log the costs of an epoch on this rank."""
     spent = ", ".join(f"{phase} {seconds:.4f}" for phase, seconds in record["phases"].items())
     log.debug("epoch %d: loss %s, %.4f s (%s)", record["epoch"], record["loss"], record["seconds"], spent)
 
 
 def _if_set(s: Settings) -> dict[str, Any]:
-    """What else the updates depend on."""
+    """Return the other settings on which updates depend."""
     of = f"{s.schedule} of {s.epochs} epochs" if s.schedule == "cosine" else s.schedule
     given = {"schedule": of, "warmup": s.warmup or None, "clip": s.clip}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def check_content(store: Store) -> None:
-    """UserError unless the store has what training needs."""
+    """Raise UserError unless the store has all that training needs."""
     split = store.manifest["split"]
     needed = {"features=FILE": store.width, "labels=FILE": store.classes, "split=0.6/0.2/0.2": split}
     for setting, there in needed.items():
@@ -361,7 +364,7 @@ def check_content(store: Store) -> None:
 
 
 def check_columns(settings: Settings, widths: Sequence[int], grid: Mapping[str, int]) -> None:
-    """ArgumentError for a grid on which ranks get no column of a layer's product; see ``operators``.
+    """Raise ArgumentError for a grid on which ranks get no column of a layer's product; see ``operators``.
 
     Args:
         settings: resolved; widths: of the features, the hidden layers and the classes; grid: sizes by axis.
@@ -371,7 +374,7 @@ def check_columns(settings: Settings, widths: Sequence[int], grid: Mapping[str, 
 
 
 def check_outputs(settings: Settings) -> None:
-    """UserError if something would be overwritten, or can't be written."""
+    """Raise UserError if something would be overwritten, or can't be written."""
     if settings.checkpoint:
         checkpoint.check_path(Path(settings.checkpoint), settings.resume, settings.force)
     if settings.log:

@@ -27,13 +27,16 @@ from distgnn.train.settings import Settings
 
 
 def make(settings: Settings, store: Store, order: str, grid: Grid, targets: Targets) -> Sampler:
-    """A sampler for settings that are resolved. Collective."""
+    """Make a sampler for resolved settings. Collective."""
     return of(settings, _graph(settings, store, order, grid), lambda: training_nodes(targets)[0])
 
 
 def of(settings: Settings, graph: Graph, training: Callable[[], np.ndarray]) -> Sampler:
-    """The sampler on this graph; `training` gives the positions of the training nodes where they are needed.
-    Collective where one of them is."""
+    """Make the sampler on this graph.
+
+    `training` gives the positions of the training nodes where they are needed. Collective where one of them
+    is.
+    """
     fanout = settings.fanout or ()
     options: Any = {"seed": settings.seed, "rescale": bool(settings.rescale)}
     if settings.sampler == "sage":
@@ -48,7 +51,7 @@ def of(settings: Settings, graph: Graph, training: Callable[[], np.ndarray]) -> 
 
 
 def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
-    """The matrix to sample from: on every rank, or partitioned over the grid. Collective."""
+    """Return the matrix to sample from: on every rank, or partitioned over the grid. Collective."""
     order = store.order(name)
     given = source(settings, store, order)
     if isinstance(given, RootOrder):
@@ -69,7 +72,7 @@ def _on_every_rank(order: RootOrder, settings: Settings) -> BlockSource:
 
 
 def source(settings: Settings, store: Store, order: Order) -> BlockSource:
-    """What is sampled from, in an order that takes its dtype from the settings."""
+    """Return the source of samples, in an order that takes its dtype from the settings."""
     order.dtype = np.dtype(settings.dtype)
     neighbours = NETWORKS[str(settings.model)].neighbours
     return neighbours_of(order, not store.manifest["directed"]) if neighbours else order

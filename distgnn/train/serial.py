@@ -28,8 +28,10 @@ class Serial(Protocol):
     """A serial training."""
 
     def epoch(self, epoch: int, lr: float) -> Iterator[float]:
-        """Yields the loss of every update of the next epoch before it is made, with this step size.
-        NotFiniteError: the loss or a parameter is not finite."""
+        """Yield the loss of every update of the next epoch before it is made, with this step size.
+
+        Raise NotFiniteError if the loss or a parameter is not finite.
+        """
         ...
 
 
@@ -49,7 +51,7 @@ class FullGraph:
         self.rows, self.train_features = labelled(labels, split, TRAIN), train_features
 
     def epoch(self, epoch: int, lr: float) -> Iterator[float]:
-        """As of :class:`Serial`: one update."""
+        """Yield the loss of the one update of the epoch."""
         loss, gradients = self.network.epoch_gradients(self.labels, self.rows, epoch, self.train_features)
         yield loss
         self.network.update(self.optimizer, gradients, lr, epoch)
@@ -73,7 +75,7 @@ class OnMinibatches:
         self.minibatches = Minibatches(nodes, size, settings.seed)
 
     def epoch(self, epoch: int, lr: float) -> Iterator[float]:
-        """As of :class:`Serial`: the means over the minibatches of each update."""
+        """Yield the mean loss over the minibatches of each update."""
         batches = self.minibatches.epoch(epoch)
         for first in range(0, len(batches), self.per_update):
             loss, count, gradients = self._group(epoch, first, batches[first : first + self.per_update])
@@ -85,7 +87,8 @@ class OnMinibatches:
                 self.network.update(self.optimizer, mean, lr, epoch)
 
     def _group(self, epoch: int, first: int, batches: Sequence[Array]) -> tuple[float, int, dict[str, Any]]:
-        """Sums over the minibatches of an update: losses, the nodes that they are over, and gradients."""
+        """Return sums over the minibatches of an update: losses, the nodes that they are over, and gradients.
+        """
         total, count, sums = 0.0, 0, {name: 0 * w for name, w in self.network.parameters().items()}
         for number, batch in enumerate(batches, first):
             (sample,) = self.sampler.sample_at([batch], epoch=epoch, first=number)
@@ -98,7 +101,7 @@ class OnMinibatches:
         return total, count, sums
 
     def _minibatch(self, sample: Sample, step: int) -> tuple[float, dict[str, Any]]:
-        """The sum of losses and its gradients."""
+        """Return the sum of losses and its gradients."""
         network, size = self.network, len(sample.batch)
         graphs = [(network.block_operator(block.A), block.cols) for block in sample.blocks]
         weights = size * (np.ones(size) if sample.loss_weights is None else sample.loss_weights)
@@ -111,8 +114,10 @@ def reference(
     store: Store, order: Order, widths: Sequence[int], settings: Settings,
     checkpoint: CheckpointReader | None = None,
 ) -> Serial:  # fmt: skip
-    """The serial training of a run, which goes on from a checkpoint if there is one. Reads all that it needs
-    of the store; not collective."""
+    """Make the serial training of a run, which goes on from a checkpoint if there is one.
+
+    Reads all that it needs of the store; not collective.
+    """
     s, n = settings, store.n
     inputs = order.layer(-1)  # features and labels as layer 0 takes them
     ids = inputs.permutation(0, n)
@@ -142,7 +147,7 @@ def _features(store: Store, inputs: Order, settings: Settings) -> Array:
 def _take_over(
     reader: CheckpointReader, arrays: dict[str, np.ndarray], optimizer: ReferenceOptimizer
 ) -> None:  # fmt: skip
-    """The parameters and the state of the optimiser of a checkpoint."""
+    """Copy the parameters and the state of the optimiser of a checkpoint."""
 
     def whole(name: str, like: np.ndarray) -> np.ndarray:
         rows, cols = reader.shapes[name]
