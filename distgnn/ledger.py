@@ -1,4 +1,4 @@
-"""What was communicated and computed: calls, messages, words, bytes, flops, seconds.
+"""Ledgers of communication and computation: calls, messages, words, bytes, flops, seconds.
 
 Counting is always on; timing is opt-in and touches nothing but clocks. Ledgers are context managers and nest:
 an operation is charged to every ledger that is open, so that a caller can count one product inside a counted
@@ -62,13 +62,14 @@ class Entry:
     touched: int = 0
     seconds: float = 0.0
     flight: float = 0.0
-    told: tuple[Fraction | int, Fraction | int, int] = (0, 0, 0)  # words, bytes, flops up to the latest event
+    # words, bytes and flops up to the latest event
+    at_event: tuple[Fraction | int, Fraction | int, int] = (0, 0, 0)
     # words, shared equally by these ranks
     peers: defaultdict[Peers, Fraction | int] = field(default_factory=lambda: defaultdict(int))
 
 
 class Event(NamedTuple):
-    """What took time, by ``time.perf_counter``, and what its key was charged since the event before."""
+    """An interval that took time, by ``time.perf_counter``, and its key's charges since the event before."""
 
     phase: str
     operation: str
@@ -83,14 +84,14 @@ class Event(NamedTuple):
 
 
 class Union:
-    """The length of a union of intervals, told in the order in which they end."""
+    """The length of a union of intervals, which are added in the order in which they end."""
 
     def __init__(self) -> None:
         self._settled = 0.0  # what the oldest add up to
         self._apart: list[tuple[float, float]] = []
 
     def add(self, start: float, stop: float) -> None:
-        """Another interval, which ends no earlier than those before."""
+        """Add another interval, which ends no earlier than those before."""
         apart = self._apart
         while apart and apart[-1][1] >= start:
             start = min(start, apart.pop()[0])
@@ -122,7 +123,7 @@ class Ledger:
 
     Attributes, all of this rank:
         words, bytes, messages, calls: of communication; flops: of computation.
-        peak: bytes by purpose at the moment when those told to :func:`held` were most.
+        peak: bytes by purpose at the moment when :func:`held` had counted most.
         loaded: bytes read from the files of stores, by the name of the dataset.
     """
 
@@ -174,8 +175,9 @@ class Ledger:
 
     @property
     def touched(self) -> dict[str, int]:
-        """Bytes that products and packing read and wrote, by phase, as if no cache kept any: of a sparse
-        product a row of B for every non-zero.
+        """Bytes that products and packing read and wrote, by phase, as if no cache kept any.
+
+        A sparse product reads a row of B for every non-zero.
         """
         totals: dict[str, int] = defaultdict(int)
         for (phase, *_), entry in self._entries.items():
@@ -227,14 +229,14 @@ class Ledger:
         """Do nothing: a wait is no traffic. See :func:`waited`."""
 
     def _measured(self, key: Key, start: float, stop: float, inside: float) -> None:
-        """A timed region is over."""
+        """Add a timed region that is over."""
         entry = self._entries[key]
         entry.seconds += stop - start - inside
         if key[0] == "comm":
             self._under_way.add(start, stop)
         if self.events is not None:
-            words, nbytes, flops = entry.told
-            entry.told = entry.words, entry.bytes, entry.flops
+            words, nbytes, flops = entry.at_event
+            entry.at_event = entry.words, entry.bytes, entry.flops
             charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
             self.events.append(Event(*key[:3], start, stop, False, *charged, key[3]))
 
@@ -250,19 +252,20 @@ class Ledger:
             self.peak = dict(other.peak)
 
     def traffic(self, rank: int) -> dict[tuple[int, int], int]:
-        """Words by (sender, receiver), ranks of the grid, as charged to this rank of it. What all ranks are
-        charged adds up to who sent whom how much.
+        """Return words by (sender, receiver), ranks of the grid, as charged to this rank of it.
+
+        What all ranks are charged adds up to who sent whom how much.
         """
-        found: dict[tuple[int, int], Fraction | int] = defaultdict(int)
+        words_by_route: dict[tuple[int, int], Fraction | int] = defaultdict(int)
         for (_, operation, *_), entry in self._entries.items():
             for peers, words in entry.peers.items():
                 for peer in peers:
                     route = (rank, peer) if operation == "reduce" else (peer, rank)
-                    found[route] += Fraction(words, len(peers))
-        return {route: round(words) for route, words in sorted(found.items())}
+                    words_by_route[route] += Fraction(words, len(peers))
+        return {route: round(words) for route, words in sorted(words_by_route.items())}
 
     def entries(self) -> list[dict[str, Any]]:
-        """One record per key for logs."""
+        """Return one record per key for logs."""
         return [
             {
                 "phase": phase, "operation": operation, "group": group, "matrix": matrix, "calls": e.calls,
@@ -312,8 +315,9 @@ def charge(
     itemsize: Fraction | int = 0, messages: int = 0, flops: int = 0, touched: int = 0,
     shape: tuple[int, ...] = (), peers: Peers | Mapping[int, int] = (),
 ) -> None:  # fmt: skip
-    """Charge a call to every open ledger: ``words`` elements of ``itemsize`` bytes came, ``flops`` done, so
-    many bytes ``touched``.
+    """Charge a call to every open ledger.
+
+    ``words`` elements of ``itemsize`` bytes came, ``flops`` were done, so many bytes ``touched``.
 
     Args:
         peers: ranks of the grid that share the words equally, or the words of each.
@@ -326,16 +330,18 @@ def charge(
 
 
 def sent(operation: str, group: str, matrix: str, nbytes: int) -> None:
-    """Tell every open ledger that a message of so many bytes is given to be sent, in an exchange: others are
-    charged for it.
+    """Tell every open ledger that a message of so many bytes is given to be sent, in an exchange.
+
+    Others are charged for it.
     """
     for ledger in _books.get().open:
         ledger.sent(("comm", operation, group, matrix), nbytes)
 
 
 def waited(operation: str, group: str, matrix: str, nbytes: int = -1) -> None:
-    """Tell every open ledger that so many bytes, or all, of what this rank was charged for these messages
-    have come.
+    """Tell every open ledger how much has come of what this rank was charged for these messages.
+
+    ``nbytes``: so many bytes, or -1 for all.
     """
     for ledger in _books.get().open:
         ledger.waited(("comm", operation, group, matrix), nbytes)
@@ -344,8 +350,9 @@ def waited(operation: str, group: str, matrix: str, nbytes: int = -1) -> None:
 def timed(
     phase: str, operation: str, group: str = "", matrix: str = "", *, synchronize: Any = None
 ) -> AbstractContextManager[None]:
-    """Time a region for the open ledgers that asked for it; free when none did. Only then ``synchronize`` is
-    called around it, for the clock's sake (GPU kernels).
+    """Time a region for the open ledgers that asked for it; free when none did.
+
+    Only then ``synchronize`` is called around it, for the clock's sake (GPU kernels).
     """
     timing = [ledger for ledger in _books.get().open if ledger.timing]
     return _timed(timing, (phase, operation, group, matrix), synchronize) if timing else _untimed
@@ -374,7 +381,10 @@ def _timed(timing: list[Ledger], key: Key, synchronize: Any) -> Iterator[None]:
 
 
 def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 0, matrix: str = "") -> None:
-    """So many bytes were under way between these seconds of ``time.perf_counter``, the latter being now."""
+    """Note that so many bytes were under way between ``start`` and ``stop`` of ``time.perf_counter``.
+
+    ``stop`` is now.
+    """
     for ledger in _books.get().open:
         if ledger.timing:
             ledger._entries["comm", operation, group, matrix].flight += stop - start
@@ -384,7 +394,7 @@ def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 
 
 
 def held(purpose: str, nbytes: int) -> None:
-    """Memory of this purpose was taken, or with a negative number given back."""
+    """Note that memory of this purpose was taken, or with a negative number given back."""
     books = _books.get()
     books.held[purpose] += nbytes
     total = sum(books.held.values())
@@ -394,7 +404,7 @@ def held(purpose: str, nbytes: int) -> None:
 
 
 def holds(owner: object, purpose: str, nbytes: int) -> None:
-    """``owner`` holds memory of this purpose, as long as it lives."""
+    """Note that ``owner`` holds memory of this purpose, as long as it lives."""
     held(purpose, nbytes)
     weakref.finalize(owner, _let_go, _books.get().held, purpose, nbytes).atexit = False
 
@@ -404,6 +414,6 @@ def _let_go(held: dict[str, int], purpose: str, nbytes: int) -> None:
 
 
 def loaded(dataset: str, nbytes: int) -> None:
-    """So many bytes of a dataset were read from a file of a store."""
+    """Note that so many bytes of a dataset were read from a file of a store."""
     for ledger in _books.get().open:
         ledger.loaded[dataset] += nbytes

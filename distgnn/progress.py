@@ -1,7 +1,8 @@
-"""What is driven while the host computes, as MPI moves non-blocking messages only while somebody calls it.
+"""The functions that drive messages while the host computes.
 
-Whoever has messages under way registers a function that drives them; whoever computes for long calls
-:func:`poll` now and then; whoever waits for messages does it in :func:`wait`.
+MPI moves non-blocking messages only while somebody calls it. Whoever has messages under way registers a
+function that drives them; whoever computes for long calls :func:`poll` now and then; whoever waits for
+messages does it in :func:`wait`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ def register(poll: Callable[[], None]) -> None:
 
 
 def unregister(poll: Callable[[], None]) -> None:
-    """Call it no longer, if it was registered."""
+    """Call ``poll`` no longer, if it was registered."""
     polls = _polls.get()
     if poll in polls:
         polls.remove(poll)
 
 
 def pending() -> bool:
-    """Is anything under way?"""
+    """Tell whether anything is under way."""
     return bool(_polls.get())
 
 
@@ -77,7 +78,7 @@ def wait(
 
 
 def watch(done: Callable[[], bool], advance: Callable[[], object] = lambda: None) -> None:
-    """:func:`wait` for a device, which is a matter of microseconds: without naps."""
+    """Wait for a device like :func:`wait`, but without naps: it is a matter of microseconds."""
     while not done():
         advance()
         poll()

@@ -15,13 +15,10 @@ FOLDERS = ("distgnn", "kernels", "docs", "notebooks", "tests", "benchmarks", "jo
 NOT_YET = (
     "distgnn/arrays",
     "distgnn/cli",
-    "distgnn/comm",
-    "distgnn/ledger.py",
     "distgnn/local",
     "distgnn/nn",
     "distgnn/operators",
     "distgnn/plan",
-    "distgnn/progress.py",
     "distgnn/sampling",
     "distgnn/train",
 )

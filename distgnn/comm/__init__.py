@@ -1,1 +1,1 @@
-"""What travels: groups of ranks, messages under way, panels, sums, rows, and the grid."""
+"""Communication: groups of ranks, messages under way, panels, sums, rows, and the grid."""

@@ -1,4 +1,7 @@
-"""What all ranks of a group must have been told alike: compared in one small message, and named where not.
+"""Comparison of the facts that all ranks of a group must share, in one small message.
+
+An error names the facts that differ. The module imports neither NumPy nor anything of the package that does,
+so that a job can compare its ranks first.
 
 Imports neither NumPy nor anything of the package that does, so that a job can compare its ranks first.
 """
@@ -22,7 +25,7 @@ Facts = Mapping[str, Any]
 
 
 def agree(mpi: Communicator, facts: Facts, sources: Mapping[str, str] | None = None) -> None:
-    """DisagreementError on every rank unless all ranks of `mpi` give equal facts. Collective.
+    """Raise DisagreementError on every rank unless all ranks of `mpi` give equal facts. Collective.
 
     Numbers, texts, paths, dtypes, arrays, lists and mappings of them can be compared. Costs an all-reduce of
     64 bytes; the facts themselves travel only if they differ. Not charged to the ledger, like `together`.
@@ -33,19 +36,19 @@ def agree(mpi: Communicator, facts: Facts, sources: Mapping[str, str] | None = N
     """
     if mpi.Get_size() == 1:
         return
-    told = {name: text(value) for name, value in facts.items()}
-    digest = hashlib.sha256(repr(sorted(told.items())).encode("utf-8", "backslashreplace")).digest()
+    texts = {name: text(value) for name, value in facts.items()}
+    digest = hashlib.sha256(repr(sorted(texts.items())).encode("utf-8", "backslashreplace")).digest()
     # The maximum of the complements is the complement of the minimum.
     extremes = bytearray(digest + bytes(255 - byte for byte in digest))
     mpi.Allreduce(MPI.IN_PLACE, [extremes, MPI.UNSIGNED_CHAR], MPI.MAX)
     largest, complement = extremes[: len(digest)], extremes[len(digest) :]
     if any(most + rest != 255 for most, rest in zip(largest, complement, strict=True)):
-        raise disagreement(mpi.allgather(Told(told, MPI.Get_processor_name(), dict(sources or {}))))
+        raise disagreement(mpi.allgather(RankFacts(texts, MPI.Get_processor_name(), dict(sources or {}))))
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a rank was told, on which host, and by what."""
+class RankFacts:
+    """The facts of one rank, its host, and the sources of the facts."""
 
     facts: Mapping[str, str]
     host: str
@@ -54,7 +57,7 @@ class Told:
 
 @contextmanager
 def together(mpi: Communicator) -> Iterator[None]:
-    """Errors inside are raised on every rank of `mpi`, so that nobody waits for a rank that has left.
+    """Raise an error inside on every rank of `mpi`, so that nobody waits for a rank that has left.
 
     A rank that failed raises its own exception; the others raise that of the lowest failing rank: a
     :class:`UserError` as such, anything else as a RuntimeError that says which rank failed and how. The
@@ -71,16 +74,16 @@ def together(mpi: Communicator) -> Iterator[None]:
     mpi.Allreduce(MPI.IN_PLACE, [first, MPI.INT64_T], MPI.MIN)
     if first[0] == size:
         return
-    told: Any = failure
+    raised: Any = failure
     if failure is not None and not isinstance(failure, UserError):
         host = MPI.Get_processor_name()
-        told = RuntimeError(f"rank {rank} on host {host} failed with {type(failure).__name__}: {failure}")
-    told = mpi.bcast(told, first[0])
-    raise told if failure is None else failure
+        raised = RuntimeError(f"rank {rank} on host {host} failed with {type(failure).__name__}: {failure}")
+    raised = mpi.bcast(raised, first[0])
+    raise raised if failure is None else failure
 
 
 def text(value: Any) -> str:
-    """A value as it is compared and shown: equal for equal settings, whatever type they were given in."""
+    """Return a value as it is compared and shown: equal for equal settings, whatever type they have."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple, range)):
@@ -102,34 +105,34 @@ def _array(value: Any) -> str:
 
 
 def short(digest: Any) -> str:
-    """The first digits of a hash, for people."""
+    """Return the first digits of a hash, for people."""
     return str(digest.hexdigest()[:12])
 
 
-def disagreement(everybody: Sequence[Told]) -> DisagreementError:
-    """The error that names what differs between ranks, from what each of them was told.
+def disagreement(everybody: Sequence[RankFacts]) -> DisagreementError:
+    """Make the error that names the facts in which ranks differ.
 
-    Of what only some ranks have (the flags of another command), nothing is said where all have what differs.
+    Facts that only some ranks have (the flags of another command) are named only where no others differ.
     """
-    names = dict.fromkeys(name for told in everybody for name in told.facts)
-    differing = [name for name in names if len({told.facts.get(name) for told in everybody}) > 1]
-    named = [name for name in differing if all(name in told.facts for told in everybody)] or differing
+    names = dict.fromkeys(name for member in everybody for name in member.facts)
+    differing = [name for name in names if len({member.facts.get(name) for member in everybody}) > 1]
+    named = [name for name in differing if all(name in member.facts for member in everybody)] or differing
     sentences = [_sentence(name, everybody) for name in named[:MOST_NAMED]]
     if len(named) > MOST_NAMED:
         sentences.append(f"{len(named) - MOST_NAMED} more differ")
     return DisagreementError(named[0], everybody[0].facts.get(named[0]), "; ".join(sentences))
 
 
-def _sentence(name: str, everybody: Sequence[Told]) -> str:
-    """``lr is 0.01 on ranks 0, 2-3 and 0.1 on rank 1 (host b)``: what most ranks were told comes first."""
+def _sentence(name: str, everybody: Sequence[RankFacts]) -> str:
+    """Write ``lr is 0.01 on ranks 0, 2-3 and 0.1 on rank 1 (host b)``: the commonest value comes first."""
     groups: dict[str, list[int]] = {}
-    for rank, told in enumerate(everybody):
-        groups.setdefault(told.facts.get(name, "not there"), []).append(rank)
+    for rank, member in enumerate(everybody):
+        groups.setdefault(member.facts.get(name, "not there"), []).append(rank)
     parts: list[str] = []
     for value, ranks in sorted(groups.items(), key=lambda group: (-len(group[1]), group[1]))[:MOST_NAMED]:
         group = [everybody[rank] for rank in ranks]
-        notes = [_some("host", [told.host for told in group])] if parts else []
-        notes += [_some("set by", [told.sources[name] for told in group if name in told.sources])]
+        notes = [_some("host", [member.host for member in group])] if parts else []
+        notes += [_some("set by", [member.sources[name] for member in group if name in member.sources])]
         note = ", ".join(filter(None, notes))
         parts.append(f"{value or 'empty'} on {ranges(ranks)}{f' ({note})' if note else ''}")
     if len(groups) > MOST_NAMED:
@@ -138,14 +141,14 @@ def _sentence(name: str, everybody: Sequence[Told]) -> str:
 
 
 def _some(what: str, words: Sequence[str]) -> str:
-    """``host b, c and 2 more``; nothing of nothing."""
+    """Write ``host b, c and 2 more``; return an empty text if there are no words."""
     different = list(dict.fromkeys(words))
     more = f" and {len(different) - MOST_NAMED} more" if len(different) > MOST_NAMED else ""
     return f"{what} {', '.join(different[:MOST_NAMED])}{more}" if different else ""
 
 
 def ranges(ranks: Sequence[int]) -> str:
-    """``rank 1`` or ``ranks 0, 2-3``, of sorted ranks; of many ranges, the first."""
+    """Write ``rank 1`` or ``ranks 0, 2-3``, of sorted ranks; of many ranges, the first."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:

@@ -48,8 +48,9 @@ class Charges:
         self._charge(operation, matrix, words, array.itemsize, messages, self._peers, shape)
 
     def allgather(self, matrix: str, block: Any, parts: np.ndarray) -> None:
-        """Charge an all-gather of row blocks, cut by the partition vector ``parts``, of which one is this
-        rank's ``block``.
+        """Charge an all-gather of row blocks, cut by the partition vector ``parts``.
+
+        This rank's is ``block``.
         """
         row, sizes = math.prod(block.shape[1:]), np.diff(parts).tolist()
         peers = {self.ranks[other]: sizes[other] * row for other in others(self.rank, self.size)}

@@ -1,4 +1,4 @@
-"""Which GPU each rank of a node takes, and that two ranks on one are noticed."""
+"""Choice of a GPU for each rank of a node, and a warning where two ranks share one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ log = logging.getLogger(__name__)
 
 
 class Sight(NamedTuple):
-    """What a rank of a node sees: its rank in the world, the PCI bus ids of its devices in their order, which
-    may be one alone where the launcher shows every rank another, and the device that it is bound to.
+    """The devices that a rank of a node sees.
+
+    Attributes:
+        rank: this rank in the world.
+        devices: PCI bus ids in the order of the devices; one alone where the launcher shows every rank
+            another.
+        bound: the device that the rank is bound to, by its place in ``devices``; None if it is bound to none.
     """
 
     rank: int
@@ -26,8 +31,9 @@ class Sight(NamedTuple):
 
 
 def bind(backend: Backend, node: MPI.Intracomm) -> str:
-    """Bind this process to a device, once for good, and warn of those that several ranks share. Collective
-    over the ranks of a node. Returns the device's name for the log.
+    """Bind this process to a device, once for good, and return the device's name for the log.
+
+    Warns of devices that several ranks share. Collective over the ranks of a node.
     """
     mine = Sight(MPI.COMM_WORLD.Get_rank(), backend.devices(), backend.bound)
     if not mine.devices:
@@ -45,8 +51,9 @@ def bind(backend: Backend, node: MPI.Intracomm) -> str:
 
 
 def assign(ranks: Sequence[Sight]) -> list[int]:
-    """The device of each rank, by its place among those that the rank sees: the one that it is bound to, else
-    one that the fewest ranks before it have.
+    """Assign a device to each rank; return its place among the devices that the rank sees.
+
+    A rank gets the device that it is bound to, else one that the fewest ranks before it have.
     """
     users = Counter(rank.devices[rank.bound] for rank in ranks if rank.bound is not None)
     taken = []

@@ -1,4 +1,4 @@
-"""An all-to-allv: what each rank sends can be used as soon as it is there, while something else is computed.
+"""An all-to-allv whose parts can be used as soon as they arrive, while something else is computed.
 
 All receives are posted at once. Sends are started in the order in which they are given, a few at a time: with
 every rank sending to the one before it first, then to the one before that, and so on, what a rank receives
@@ -70,7 +70,7 @@ class Exchange(AbstractContextManager["Exchange"]):
             self.flight.drive()
 
     def wait(self, sources: Iterable[int]) -> None:
-        """Until what these ranks send is there, where products read it."""
+        """Wait until what these ranks send is there, where products read it."""
         wanted = [self.deliveries[source] for source in sources if source in self.deliveries]
         self.flight.until(lambda: not any(delivery.missing for delivery in wanted))
         self.flight.waited(sum(delivery.wire.nbytes for delivery in wanted))
@@ -78,13 +78,13 @@ class Exchange(AbstractContextManager["Exchange"]):
             self.comm.backend.follow(delivery.copied)
 
     def finish(self) -> None:
-        """Until everything is sent and received."""
+        """Wait until everything is sent and received."""
         self.flight.until(lambda: not self._busy())
         self.flight.waited()
 
     @contextmanager
     def driven(self) -> Iterator[None]:
-        """Around computations: with overlap they drive the messages, without those are through before."""
+        """Drive the messages during the computations inside; without overlap, finish them before."""
         if not self.overlap:
             self.finish()
         with self.flight.driven(self._busy()):
@@ -102,7 +102,7 @@ class Exchange(AbstractContextManager["Exchange"]):
         self.queue.extend((message, destination) for message in self.comm.countable(wire))
 
     def _release(self) -> None:
-        """The host copies; what nobody waited for is there, too."""
+        """Release the host copies, those included that nobody waited for."""
         for delivery in self.deliveries.values():
             self.comm.backend.follow(delivery.copied)
             self.comm.release(delivery.wire, delivery.copied)
@@ -126,8 +126,13 @@ class Exchange(AbstractContextManager["Exchange"]):
 
 
 class _Delivery:
-    """What one rank sends: the array it ends up in, what MPI receives into, messages that are missing, and
-    the mark of the copy from there to the array.
+    """The array that one rank sends, on its way to this rank.
+
+    Attributes:
+        array: where the numbers end up.
+        wire: what MPI receives into.
+        missing: messages that are still to come.
+        copied: the mark of the copy from ``wire`` to ``array``.
     """
 
     def __init__(self, array: Array, comm: Wires) -> None:

@@ -1,4 +1,4 @@
-"""What a process is that must be the same on all ranks of a job: its code, its libraries, its environment."""
+"""Facts of a process that must be the same on all ranks of a job: its code, libraries and environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIBRARIES = ("numpy", "scipy", "cupy", "mpi4py")
 
 
 def process(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The facts of this process, by the words in which an error names them."""
+    """Return the facts of this process, by the words in which an error names them."""
     variables = {name: environ[name] for name in VARIABLES if name in environ}
     return {**_fixed(), **dict.fromkeys(VARIABLES, "not set"), **variables}
 
@@ -51,13 +51,13 @@ def _release(library: str) -> str:
 
 
 def code() -> str:
-    """A hash of all that is run of this package: its Python files, compiled kernels and CUDA sources."""
+    """Return a hash of all code of this package: its Python files, compiled kernels and CUDA sources."""
     package = Path(distgnn.__file__).parent
     installed = (package / "kernels").is_dir()  # in a working tree they lie beside the package
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for root in [package] if installed else [package, package.parent / "kernels"]:
         for path in sorted(root.rglob("*")):
             if path.suffix in (".py", ".so", ".cu", ".cuh"):
                 content = hashlib.sha256(path.read_bytes()).hexdigest()
-                found.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
-    return short(found)
+                digest.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
+    return short(digest)

@@ -1,4 +1,4 @@
-"""Whole blocks or packed rows? What ``sparsity_aware="auto"`` goes by.
+"""Costs by which ``sparsity_aware="auto"`` chooses between whole blocks and packed rows.
 
 Of a rank's h rows another one needs k. Sent alone they must be packed first, unless they are consecutive.
 With b bytes per row, β seconds per byte sent, π per byte packed, and λ seconds for packing anything at all,
@@ -29,7 +29,7 @@ class Costs:
     call: float
 
     def choose(self, rows: np.ndarray, height: int) -> np.ndarray:
-        """These (rising) rows of a block of this height, or all of them where that is cheaper."""
+        """Return these (rising) rows of a block of this height, or all of its rows where that is cheaper."""
         if rows.size == 0 or rows[-1] - rows[0] + 1 == rows.size:
             return rows  # nothing has to be packed
         b = TUNING.fetched_row_bytes
@@ -38,7 +38,7 @@ class Costs:
 
 
 def measure(grid: Grid, comm: Comm) -> Costs:
-    """The costs between the ranks of ``comm``: medians over all ranks of ``grid``. Collective.
+    """Measure the costs between the ranks of ``comm``: medians over all ranks of ``grid``. Collective.
 
     Cost: 1 + TUNING.probes messages of TUNING.probe_rows rows to a neighbour, and as many of one; about 20 ms
     at 200 Mbit/s.

@@ -34,8 +34,9 @@ def under_way() -> list[Flight]:
 
 
 class Flight(AbstractContextManager["Flight"]):
-    """The messages of one operation that this rank sends and receives, and the work of a device that they
-    wait for. A context, which closes the flight.
+    """The messages of one operation that this rank sends and receives, and the device work they wait for.
+
+    A context, which closes the flight.
 
     Args:
         mpi: the group's communicator.
@@ -74,14 +75,14 @@ class Flight(AbstractContextManager["Flight"]):
         self._then.append((receive, then))
 
     def after(self, mark: Mark, then: Callable[[], object]) -> None:
-        """``then()`` when a device has done what a mark stands for; now, if it has."""
+        """Call ``then()`` when a device has done what a mark stands for; now, if it has."""
         if mark():
             then()
         else:
             self.marks.append((mark, then))
 
     def swap(self, receives: Mapping[int, Array], sends: Mapping[int, Array], tag: int) -> Iterator[None]:
-        """Receive from and send to ranks; yields until all is through."""
+        """Receive from and send to ranks; yield until all messages are complete."""
         left = len(receives) + len(sends)
 
         def done() -> None:
@@ -96,8 +97,9 @@ class Flight(AbstractContextManager["Flight"]):
             yield
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Drive this flight, and all others, until something is the case. As long as a device has something
-        to compute, this is no wait for messages.
+        """Drive this flight, and all others, until something is the case.
+
+        As long as a device has something to compute, this is no wait for messages.
         """
         if not done() and not (self.computed and self._computed_first(done)):
             with ledger.timed("comm", self.operation, self.group, self.matrix):
@@ -105,7 +107,7 @@ class Flight(AbstractContextManager["Flight"]):
 
     @contextmanager
     def driven(self, really: bool = True) -> Iterator[None]:
-        """Around computations, which drive the messages, unless told otherwise."""
+        """Let the computations inside drive the messages, unless ``really`` is False."""
         if really:
             progress.register(self.drive)
         try:
@@ -169,7 +171,7 @@ class Flight(AbstractContextManager["Flight"]):
             self._look()
 
     def _look(self) -> bool:
-        """See what has completed and start what can be. Has anything been completed?"""
+        """See what has completed and start what can be started. Return whether anything has completed."""
         passed = self.marks and self._passed()
         completed = self.requests[0].Testsome(self.requests) if self.requests else None
         if completed:
@@ -183,13 +185,13 @@ class Flight(AbstractContextManager["Flight"]):
         return bool(completed or passed)
 
     def _computed_first(self, done: Callable[[], bool]) -> bool:
-        """Drive messages until all that a device was given is computed, or something is the case. Is it?"""
+        """Drive messages until a device has computed all it was given, or ``done()``. Return ``done()``."""
         computed = self.computed() if self.computed else DONE
         progress.watch(lambda: computed() or done(), self._look)
         return done()
 
     def _passed(self) -> bool:
-        """Go on with what waited for the device. Has anything?"""
+        """Go on with what waited for the device. Return whether anything has."""
         marks, self.marks = self.marks, []
         for mark, then in marks:
             self.after(mark, then)

@@ -94,8 +94,10 @@ class Grid(Axes):
         return f"Grid({', '.join(f'{name}={count}' for name, count in self.shape.items())})"
 
     def along(self, *axes: str) -> Comm:
-        """The ranks that differ from this one only in ``axes``, numbered by their coordinates there, the
-        first axis slowest. Collective over the grid the first time, but for ``along()``: this rank alone.
+        """Return the group of the ranks that differ from this one only in ``axes``.
+
+        The ranks are numbered by their coordinates there, the first axis slowest. Collective over the grid
+        the first time, but for ``along()``: this rank alone.
         """
         if axes not in self._along:
             derive = partial(self._split, axes)
@@ -111,7 +113,10 @@ class Grid(Axes):
         return self.groups.split(world, color, self.index(*axes), self.count(*axes))
 
     def along_on_host(self, *axes: str) -> Comm:
-        """The group of :meth:`along`, to move host arrays whatever the grid's backend. Collective like it."""
+        """Return the group of :meth:`along`, to move host arrays whatever the grid's backend.
+
+        Collective like it.
+        """
         host = backends.get("numpy")
         if self.backend.name == host.name and not self.backend.on_device:
             return self.along(*axes)
@@ -123,7 +128,7 @@ class Grid(Axes):
 
     @contextmanager
     def on_node(self, wanted: Any) -> Iterator[Comm]:
-        """The ranks of this node that give the same small Python object, as a group that moves host arrays.
+        """Make a group of this node's ranks that give the same small Python object, to move host arrays.
 
         Collective; whoever leaves the context by an exception must do so with all of the group.
         """
@@ -136,8 +141,9 @@ class Grid(Axes):
             group.Free()
 
     def free(self) -> None:
-        """Give the grid's communicators back to MPI, which has room for about two thousand. Collective. The
-        grid and the matrices on it can't be used afterwards.
+        """Give the grid's communicators back to MPI, which has room for about two thousand. Collective.
+
+        The grid and the matrices on it can't be used afterwards.
         """
         del self._along[()]
         for comm in (self.world, *self._along.values()):

@@ -46,8 +46,9 @@ class Comm(Wires):
 
     @staticmethod
     def split(mpi: Communicator, color: int, rank: int, size: int) -> Any:
-        """Make the communicator of the ranks of ``mpi`` that give this color, ``size`` in all, of which this
-        rank is number ``rank``. Collective over ``mpi``.
+        """Make the communicator of the ranks of ``mpi`` that give this color. Collective over ``mpi``.
+
+        There are ``size`` of them, of which this rank is number ``rank``.
         """
         return mpi.Split(color, rank)
 
@@ -68,7 +69,7 @@ class Comm(Wires):
     # -- collectives on arrays -------------------------------------------------------------------------------
 
     def bcast(self, array: Any, root: int, words: int | None = None, matrix: str = "") -> Any:
-        """``array`` of rank ``root``, in place on every rank; all pass the same shape and dtype. Returns it.
+        """Broadcast ``array`` of rank ``root`` in place, and return it. All pass the same shape and dtype.
 
         ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes.
         """
@@ -106,8 +107,10 @@ class Comm(Wires):
         return array
 
     def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
-        """Put row blocks together: rank ``i`` gives rows ``parts[i]:parts[i+1]``, every rank gets all
-        ``parts[-1]`` rows, in ``out`` where that is given and there is more than one rank.
+        """Gather row blocks on every rank: rank ``i`` gives rows ``parts[i]:parts[i+1]``.
+
+        Every rank gets all ``parts[-1]`` rows, in ``out`` where that is given and there is more than one
+        rank.
         """
         row = math.prod(block.shape[1:])
         expected = int(parts[self.rank + 1] - parts[self.rank])
@@ -136,8 +139,9 @@ class Comm(Wires):
         return whole
 
     def reduce_scatter_rows(self, array: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
-        """Sum over the group; rank ``i`` keeps rows ``parts[i]:parts[i+1]``, in ``out`` where that
-        is given. ``array`` is left as scratch.
+        """Sum over the group; rank ``i`` keeps rows ``parts[i]:parts[i+1]``, in ``out`` where that is given.
+
+        ``array`` is left as scratch.
         """
         if array.shape[0] != parts[-1]:
             raise ValueError(f"reduce_scatter: {array.shape[0]} rows given, the partition covers {parts[-1]}")
@@ -208,17 +212,15 @@ class Comm(Wires):
         return int(lowest)
 
     def swap_objects(self, things: Sequence[T]) -> list[T]:
-        """``things[r]`` goes to rank ``r``; returns what every rank had for this one, by rank."""
+        """Send ``things[r]`` to rank ``r``; return what every rank had for this one, by rank."""
         return self.mpi.alltoall(things)
 
     def together(self) -> AbstractContextManager[None]:
-        """Errors inside are raised on every rank, see :func:`agree.together`. The region must not
-        communicate.
-        """
+        """Raise errors inside on every rank, see :func:`agree.together`. The region must not communicate."""
         return together(self.mpi)
 
     def agree(self, facts: Facts) -> None:
-        """DisagreementError on every rank unless all give equal facts, see :func:`agree.agree`."""
+        """Raise DisagreementError on every rank unless all give equal facts, see :func:`agree.agree`."""
         agree(self.mpi, facts)
 
     # -- inside ----------------------------------------------------------------------------------------------
@@ -250,8 +252,9 @@ class Comm(Wires):
         self, operation: str, matrix: str, arrays: Sequence[tuple[Any, bool, bool]], bounds: np.ndarray,
         add: Callable[..., Iterator[None]],
     ) -> None:  # fmt: skip
-        """Sum the first array, cut by ``bounds``, by :func:`add` or :func:`add_and_share`, where MPI has it;
-        a second one gets this rank's part. ``arrays``: as of :meth:`wires`.
+        """Sum the first array, cut by ``bounds``, by :func:`add` or :func:`add_and_share`, where MPI has it.
+
+        A second array gets this rank's part. ``arrays``: as of :meth:`wires`.
         """
         (array, *_), tag, sizes = arrays[0], self.reserve_tags(1), np.diff(bounds)
         step = min(max(TUNING.sum_chunk // array.itemsize, 1), self.count_limit)  # of a part at a time

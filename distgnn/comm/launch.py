@@ -1,4 +1,4 @@
-"""How a job of many ranks starts and ends: what the launcher says, and how every rank leaves together.
+"""Start and end of a job of many ranks: the variables of launchers, and a common exit of all ranks.
 
 Where a launcher announces several ranks, MPI comes up before anything else that can fail, as ranks in
 ``MPI_Init`` wait for all. Alone, nothing here imports MPI, so that ``--help`` works without it.
@@ -46,7 +46,7 @@ _meeting: Any = None  # a communicator of our own, so that leaving never meets a
 
 
 def launched(environ: Mapping[str, str] = os.environ) -> tuple[int, int, str]:
-    """(ranks, rank, variable) that the launcher of this process announced; (1, 0, "") without a launcher."""
+    """Return (ranks, rank, variable) that the launcher announced; (1, 0, "") without a launcher."""
     for size_name, rank_name in LAUNCHERS:
         size, rank = environ.get(size_name, ""), environ.get(rank_name, "")
         if size.isdecimal() and rank.isdecimal():
@@ -55,20 +55,21 @@ def launched(environ: Mapping[str, str] = os.environ) -> tuple[int, int, str]:
 
 
 def is_first() -> bool:
-    """Whether this rank speaks for the job; works before MPI is started."""
+    """Tell whether this rank speaks for the job; works before MPI is started."""
     return launched()[1] == 0
 
 
 def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
-    """One BLAS thread per rank unless the user chose otherwise. Call before NumPy is imported."""
+    """Set one BLAS thread per rank unless the user chose otherwise. Call this before NumPy is imported."""
     if launched(environ)[0] > 1:
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             environ.setdefault(name, "1")
 
 
 def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> None:
-    """UserError where the launcher started many processes that MPI did not connect (``comm_size`` is 1): each
-    would believe to be the whole job and write the same files.
+    """Raise UserError where the launcher started many processes that MPI did not connect.
+
+    ``comm_size`` is 1 then: each process would believe to be the whole job and write the same files.
     """
     size, _, name = launched(environ)
     if size > 1 and comm_size == 1:
@@ -80,7 +81,8 @@ def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> N
 
 
 def begin() -> None:
-    """Before all else in a program that may be a job of many ranks: their threads, the abort hook, and MPI.
+    """Set threads, the abort hook and MPI up, before all else in a program that may be a job of many ranks.
+
     Collective. What fails afterwards is raised on all ranks or ends the job; nothing is left waiting.
     """
     global _meeting
@@ -98,12 +100,12 @@ def begin() -> None:
 
 
 def no_library(error: BaseException) -> bool:
-    """Whether this is mpi4py's way to say that it finds no MPI."""
+    """Tell whether this error is mpi4py's way to say that it finds no MPI."""
     return isinstance(error, RuntimeError) and "cannot load MPI library" in str(error)
 
 
 def check_start() -> None:
-    """UserError where :func:`begin` found many unconnected processes, or a limit that is no number."""
+    """Raise UserError where :func:`begin` found many unconnected processes, or a limit that is no number."""
     if launched()[0] > 1:
         check_launcher(_mpi().COMM_WORLD.Get_size())
         if _seconds() is None:
@@ -112,13 +114,15 @@ def check_start() -> None:
 
 
 def ranks() -> Any:
-    """The communicator of all ranks where there are several, else None; after :func:`begin`."""
+    """Return the communicator of all ranks where there are several, else None; after :func:`begin`."""
     return _connected_world()
 
 
 def leave(error: UserError) -> int:
-    """Print ``error`` once for the job and return exit code 2 when every rank may exit. Every rank calls
-    this, as errors are raised collectively; a rank that comes alone speaks and aborts the rest.
+    """Print ``error`` once for the job and return exit code 2 when every rank may exit.
+
+    Every rank calls this, as errors are raised collectively; a rank that comes alone speaks and aborts the
+    rest.
     """
     line = f"distgnn: error: {error}"
     world = _connected_world()
@@ -196,14 +200,14 @@ def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def _where() -> str:
-    """This rank and its host, for errors."""
+    """Name this rank and its host, for errors."""
     world = _connected_world()
     rank = launched()[1] if world is None else world.Get_rank()
     return f"rank {rank} on host {os.uname().nodename}"
 
 
 def _end_early(problem: str) -> NoReturn:
-    """MPI does not start on this rank. The others may be in it already, where they would wait for ever."""
+    """End the job from this rank, on which MPI does not start: others may wait in MPI for ever."""
     if not is_first():
         time.sleep(1)  # what is wrong everywhere is told by rank 0
     print(f"distgnn: error: {problem} ({_where()})", file=sys.stderr, flush=True)
@@ -212,9 +216,10 @@ def _end_early(problem: str) -> NoReturn:
 
 
 def _tell_launcher(code: int) -> None:
-    """End the job from a rank on which MPI never started, where a process manager listens (PMI-1, which
-    MPICH's mpiexec and Slurm's pmi2 speak): it takes a process that exits before for one without MPI. Other
-    launchers end the job when a process exits with a code like this one.
+    """End the job from a rank on which MPI never started, where a process manager listens.
+
+    PMI-1, which MPICH's mpiexec and Slurm's pmi2 speak, takes a process that exits before for one without
+    MPI. Other launchers end the job when a process exits with a code like this one.
     """
     channel = os.environ.get("PMI_FD", "")
     if not channel.isdecimal() or "mpi4py.MPI" in sys.modules:  # then the channel is MPI's, or closed
@@ -228,7 +233,7 @@ def _tell_launcher(code: int) -> None:
 
 
 def _seconds() -> float | None:
-    """The limit that the environment sets, or the usual one; None where it is no number."""
+    """Return the limit that the environment sets, or the usual one; None where it is no number."""
     try:
         seconds = float(os.environ.get(START_VARIABLE, START_LIMIT))
     except ValueError:
@@ -238,8 +243,9 @@ def _seconds() -> float | None:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """What takes longer ends this process, by a child, as no thread runs while MPI starts: mpi4py holds
-    Python's lock. The launcher then ends the job.
+    """End this process if the region takes longer. The launcher then ends the job.
+
+    A child ends it, as no thread runs while MPI starts: mpi4py holds Python's lock.
     """
     if not seconds:
         yield
@@ -280,7 +286,7 @@ def _mpi() -> Any:
 
 
 def _connected_world() -> Any:
-    """All ranks if MPI is up and connected several, else None."""
+    """Return all ranks if MPI is up and connected several, else None."""
     if "mpi4py.MPI" not in sys.modules:
         return None
     mpi = _mpi()

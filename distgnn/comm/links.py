@@ -40,7 +40,7 @@ class Links:
         self._groups: list[tuple[Derive, Callable[[Any], None]]] = []
 
     def join(self, derive: Derive, connect: Callable[[Any], None]) -> None:
-        """Have a group told by ``connect`` of its communicator, now and after each error.
+        """Tell a group its communicator, by ``connect``, now and after each error.
 
         Args:
             derive: makes it of the grid's communicator. Collective over the grid.

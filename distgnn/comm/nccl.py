@@ -36,14 +36,16 @@ OPERATIONS = {"sum": "NCCL_SUM", "max": "NCCL_MAX", "min": "NCCL_MIN"}
 
 
 def yes(name: str, value: str) -> bool:
-    """What a variable says. UserError: neither yes nor no."""
+    """Read the value of a variable. UserError: it is neither yes nor no."""
     if value.lower() not in ("0", "1", "true", "false", "yes", "no"):
         raise UserError(f"{name}={value}: expected 0 or 1")
     return value.lower() in ("1", "true", "yes")
 
 
 def wanted(backend: Backend, direct: bool, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether groups of arrays of this backend sum and gather by NCCL; ``direct``: MPI takes these arrays.
+    """Tell whether groups of arrays of this backend sum and gather by NCCL.
+
+    ``direct``: MPI takes these arrays.
 
     Raises:
         UserError: the variable is neither yes nor no, or CuPy has no NCCL.
@@ -57,8 +59,10 @@ def wanted(backend: Backend, direct: bool, environ: Mapping[str, str] = os.envir
 
 
 class Nccl:
-    """NCCL's communicator of a group. Its methods are collective, take C-contiguous arrays of a device, and
-    return a mark of the result. Counts have 64 bits. Runs on the same devices repeat to the bit.
+    """NCCL's communicator of a group, with collective methods.
+
+    They take C-contiguous arrays of a device, and return a mark of the result. Counts have 64 bits. Runs on
+    the same devices repeat to the bit.
 
     Args:
         mpi: the group's communicator, in which the ranks find each other. Collective.
@@ -83,11 +87,11 @@ class Nccl:
             raise UserError(f"{VARIABLE}=1: {problem}") from error
 
     def takes(self, array: Array) -> bool:
-        """Whether NCCL knows the type of the array's elements."""
+        """Tell whether NCCL knows the type of the array's elements."""
         return array.dtype.name in TYPES
 
     def allreduce(self, array: Array, op: str = "sum") -> Mark:
-        """In place."""
+        """Reduce in place on all ranks."""
         place, code = self._place(array), getattr(self.library, OPERATIONS[op])
         what = place, place, array.size, self._kind(array), code
         return self._queue(lambda to: self.ranks.allReduce(*what, to), array.size)
@@ -99,18 +103,19 @@ class Nccl:
         return self._queue(lambda to: self.ranks.reduce(*what, to), array.size)
 
     def bcast(self, array: Array, root: int) -> Mark:
-        """In place."""
+        """Broadcast in place."""
         place = self._place(array)
         what = place, place, array.size, self._kind(array), root
         return self._queue(lambda to: self.ranks.broadcast(*what, to), array.size)
 
     def allgather(self, block: Array, whole: Array, bounds: np.ndarray) -> Mark:
-        """Rank r's block is ``whole[bounds[r]:bounds[r + 1]]``, both of one dimension. Blocks of different
-        sizes are broadcast together.
+        """Gather blocks of one dimension: rank r's becomes ``whole[bounds[r]:bounds[r + 1]]``.
+
+        Blocks of different sizes are broadcast together.
         """
         kind, mine = self._kind(block), self._place(block)
 
-        def one(root: int, first: int, size: int, to: int) -> None:
+        def broadcast(root: int, first: int, size: int, to: int) -> None:
             place = self._place(whole, first)
             self.ranks.broadcast(mine if root == self.rank else place, place, size, kind, root, to)
 
@@ -118,17 +123,18 @@ class Nccl:
             if _even(bounds):
                 self.ranks.allGather(mine, self._place(whole), block.size, kind, to)
             else:
-                self._of_each(bounds, one, to)
+                self._of_each(bounds, broadcast, to)
 
         return self._queue(call, whole.size)
 
     def reduce_scatter(self, array: Array, mine: Array, bounds: np.ndarray) -> Mark:
-        """The sum of all ranks' ``array[bounds[r]:bounds[r + 1]]`` in rank r's ``mine``, of one dimension.
+        """Sum all ranks' ``array[bounds[r]:bounds[r + 1]]`` in rank r's ``mine``, of one dimension.
+
         Parts of different sizes are reduced together.
         """
         kind, op, own = self._kind(array), self.library.NCCL_SUM, self._place(mine)
 
-        def one(root: int, first: int, size: int, to: int) -> None:
+        def reduce(root: int, first: int, size: int, to: int) -> None:
             place = self._place(array, first)
             self.ranks.reduce(place, own if root == self.rank else place, size, kind, op, root, to)
 
@@ -136,12 +142,12 @@ class Nccl:
             if _even(bounds):
                 self.ranks.reduceScatter(self._place(array), own, mine.size, kind, op, to)
             else:
-                self._of_each(bounds, one, to)
+                self._of_each(bounds, reduce, to)
 
         return self._queue(call, array.size)
 
     def free(self) -> None:
-        """The end, when all that was queued is done."""
+        """End the communicator when all that was queued is done."""
         self.ranks.destroy()
 
     def abort(self) -> None:
@@ -158,13 +164,13 @@ class Nccl:
             call(on.stream())
             return on.mark()
 
-    def _of_each(self, bounds: np.ndarray, one: Callable[[int, int, int, int], None], to: int) -> None:
-        """A collective for every rank that has a part, all in one go."""
+    def _of_each(self, bounds: np.ndarray, collective: Callable[[int, int, int, int], None], to: int) -> None:
+        """Call a collective for every rank that has a part, all in one go."""
         self.library.groupStart()
         try:
             for root, (first, last) in enumerate(pairwise(bounds.tolist())):
                 if first < last:
-                    one(root, first, last - first, to)
+                    collective(root, first, last - first, to)
         finally:
             self.library.groupEnd()
 
@@ -176,5 +182,5 @@ class Nccl:
 
 
 def _even(bounds: np.ndarray) -> bool:
-    """Are all parts of one size?"""
+    """Tell whether all parts are of one size."""
     return len(set(np.diff(bounds).tolist())) == 1

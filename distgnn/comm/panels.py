@@ -91,7 +91,7 @@ class SparsePanels:
             yield (panels.pop(stage) for stage, _ in enumerate(buffers))
 
     def _into(self, stage: int, buffer: int, room: Any) -> CSR:
-        """The panel of a stage in one of the buffers, which begins at this room."""
+        """Return the panel of a stage in one of the buffers, which begins at this room."""
         known = self.received.get((stage, buffer))
         if known is None or self.grid.backend.address(known.buffer) != self.grid.backend.address(room):
             known = self.received[stage, buffer] = CSR(*self.headers[stage], room)

@@ -1,5 +1,6 @@
-"""Broadcasts of many panels at once, around the ring of a group's ranks, while something else is computed
-(MG-GCN section 4.3).
+"""Broadcasts of many panels at once, around the ring of a group's ranks (MG-GCN section 4.3).
+
+Something else is computed while panels travel.
 
 Every rank hands a panel on to its successor until the root would be next: rank 1's panel in a group of four
 goes 1 → 2 → 3 → 0. Panels travel in segments, so that handing on begins before a panel has arrived. Every
@@ -60,7 +61,7 @@ CLOSED, OPEN, ASKED, HERE, SENT, OVER = range(6)  # the states of a segment
 
 
 def upstream(comm: Wires, roots: Sequence[int]) -> list[int]:
-    """The turns, given each stage's root, of a rank that begins at home and goes on against the travel."""
+    """List the stages, by each one's root, in the turns of a rank that begins at home and goes upstream."""
     return sorted(range(len(roots)), key=lambda stage: ((comm.rank - roots[stage]) % comm.size, stage))
 
 
@@ -149,7 +150,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
             yield array
 
     def _leave(self) -> None:
-        """After an error, send what is here: ranks that did not fail wait for it."""
+        """Send what is here, after an error: ranks that did not fail wait for it."""
         for panel in self.panels.values():
             for mark, segments in panel.marks:
                 progress.watch(mark)
@@ -171,7 +172,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
         return array, buffer
 
     def _post(self) -> None:
-        """From the first turn on, start the next panels: own ones, of others as many as buffers are free."""
+        """Start the next panels, from the first turn on: own ones, of others as many as buffers are free."""
         for turn, panel in [*self.panels.items()]:
             if panel.taken and panel.settled():
                 del self.panels[turn]
@@ -187,9 +188,10 @@ class Relay(AbstractContextManager[Generator[Array]]):
             self._open(panel)
 
     def _marks(self, panel: _Panel) -> deque[tuple[Mark, int]]:
-        """Return from which marks on MPI may have how many segments: own ones when they are computed, and
-        copied where they must be; others when what they are received into has been read, unless that is a
-        copy.
+        """Return from which marks on MPI may have how many segments.
+
+        Own segments: when they are computed, and copied where they must be. Others: when what they are
+        received into has been read, unless that is a copy.
         """
         if self.comm.direct or not panel.own:
             return deque([(self.computed if self.comm.direct else DONE, panel.count)])
@@ -283,13 +285,13 @@ class _Panel:
             self.pass_to(HERE if self.own else OPEN, segment)
 
     def ready(self) -> bool:
-        """Tell whether it can be taken: it has arrived, or is an own one."""
+        """Tell whether the panel can be taken: it has arrived, or is an own one."""
         return self.own or not any(self.number[:HERE])
 
     def settled(self) -> bool:
-        """Tell whether it has arrived and been handed on: MPI has done with its memory."""
+        """Tell whether the panel has arrived and been handed on: MPI has done with its memory."""
         return self.number[OVER] == self.count
 
     def finish(self) -> None:
-        """Note that the taker has done with it."""
+        """Note that the taker has done with the panel."""
         self.taken = True

@@ -54,11 +54,11 @@ class Rows:
         self.places = consecutive({q: rows.size for q, rows in self.needed.items()})
         self.received = sum(rows.size for rows in self.needed.values())
         wanted = [self.needed.get(q, np.empty(0, np.int64)) for q in range(comm.size)]
-        told = comm.swap_objects([(rows.size, as_slice(rows)) for rows in wanted])
-        self.sizes = {r: told[r][0] for r in [*reversed(comm.others()), comm.rank] if told[r][0]}
+        requests = comm.swap_objects([(rows.size, as_slice(rows)) for rows in wanted])
+        self.sizes = {r: requests[r][0] for r in [*reversed(comm.others()), comm.rank] if requests[r][0]}
         asked = {r: on.empty((size,), np.int64) for r, size in self.sizes.items()}
         all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked, "rows")
-        self.asked = {r: rows if r == self.me else told[r][1] or rows for r, rows in asked.items()}
+        self.asked = {r: rows if r == self.me else requests[r][1] or rows for r, rows in asked.items()}
 
     @contextmanager
     def fetch(self, X: Array, into: Array, matrix: str) -> Iterator[Exchange]:
@@ -89,8 +89,9 @@ class Rows:
     def add_back(
         self, Y: Array, into: Array, work: Iterable[tuple[Sequence[int], T]]
     ) -> Iterator[Iterator[T]]:
-        """Add all ranks' rows of ``Y`` to the rows of ``into`` they came from, at the end of the context: the
-        reverse of :meth:`fetch`. Collective.
+        """Add all ranks' rows of ``Y`` to the rows of ``into`` they came from, at the end of the context.
+
+        The reverse of :meth:`fetch`. Collective.
 
         Args:
             Y: (received, f), laid out as :meth:`fetch` leaves it.
@@ -130,26 +131,32 @@ class Rows:
                     exchange.send(Y[self.places[q]], q)
 
     def lengths(self, A: Any) -> Array:
-        """Entries of each of the needed rows of the ranks' CSR matrices. Collective; one all-to-allv."""
+        """Fetch the number of entries of each needed row of the ranks' CSR matrices.
+
+        Collective; one all-to-allv.
+        """
         kind = index_type(*A.shape)
-        found = self.comm.backend.empty((self.received,), kind)
+        received = self.comm.backend.empty((self.received,), kind)
         sent = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
-        all_to_all(self.comm, sent, {q: found[place] for q, place in self.places.items()}, "rows")
-        return found
+        all_to_all(self.comm, sent, {q: received[place] for q, place in self.places.items()}, "rows")
+        return received
 
     def fetch_ragged(self, A: Any, lengths: Array) -> Packed:
-        """The needed rows of the ranks' CSR matrices, packed, of :meth:`lengths`. Collective. Cost: two words
-        per entry of other ranks' rows, in two all-to-allvs.
+        """Fetch the needed rows of the ranks' CSR matrices, packed. Collective.
+
+        ``lengths``: as of :meth:`lengths`.
+
+        Cost: two words per entry of other ranks' rows, in two all-to-allvs.
         """
         ends = csr_rows.row_pointers(lengths)
         spans = {q: slice(int(ends[at.start]), int(ends[at.stop])) for q, at in self.places.items()}
         packed = {r: csr_rows.gather(A, rows) for r, rows in self.asked.items()}
-        found = []
+        parts = []
         for number, kind in ((1, index_type(*A.shape)), (2, A.dtype)):  # columns, values
             sent = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
-            found.append(self.comm.backend.empty((int(ends[-1]),), kind))
-            all_to_all(self.comm, sent, {q: found[-1][span] for q, span in spans.items()}, "adjacency")
-        return lengths, *found
+            parts.append(self.comm.backend.empty((int(ends[-1]),), kind))
+            all_to_all(self.comm, sent, {q: parts[-1][span] for q, span in spans.items()}, "adjacency")
+        return lengths, *parts
 
     def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:
         return [(q, whole[place]) for q, place in places.items() if q != self.me]
@@ -164,7 +171,10 @@ class Rows:
 
 
 def all_to_all(comm: Comm, sent: Mapping[int, Array], into: Mapping[int, Array], matrix: str) -> None:
-    """One all-to-allv: ``sent[r]`` goes to rank r, what rank q sends comes to ``into[q]``. Collective."""
+    """Send ``sent[r]`` to every rank r, and receive what rank q sends in ``into[q]``.
+
+    Collective; one all-to-allv.
+    """
     me = comm.rank
     with comm.exchange([(q, array) for q, array in into.items() if q != me], matrix) as exchange:
         for r in reversed(comm.others()):
@@ -176,13 +186,13 @@ def all_to_all(comm: Comm, sent: Mapping[int, Array], into: Mapping[int, Array],
 
 
 def by_owner(ids: np.ndarray, parts: np.ndarray) -> dict[int, np.ndarray]:
-    """Rising row numbers of a matrix cut by a partition vector, as rows of each rank's block."""
+    """Return rising row numbers of a matrix, cut by a partition vector, as rows of each rank's block."""
     bounds = np.searchsorted(ids, parts).tolist()
     return {q: ids[first:last] - parts[q] for q, (first, last) in enumerate(pairwise(bounds))}
 
 
 def consecutive(sizes: Mapping[int, int]) -> dict[int, slice]:
-    """Places one after another."""
+    """Place parts of these sizes one after another."""
     ends = list(accumulate(sizes.values()))
     return {q: slice(end - size, end) for (q, size), end in zip(sizes.items(), ends, strict=True)}
 

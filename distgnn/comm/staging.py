@@ -12,8 +12,9 @@ from distgnn.arrays.workspace import Workspace
 
 
 class Staging:
-    """Memory that is lent, and lent again when no copy needs it any more: to pin memory takes longer than to
-    copy into it.
+    """Memory that is lent, and lent again when no copy needs it any more.
+
+    To pin memory takes longer than to copy into it.
     """
 
     def __init__(self, device: Backend) -> None:
@@ -21,14 +22,14 @@ class Staging:
         self.late: list[tuple[np.ndarray, Mark]] = []  # given back, but not read yet
 
     def borrow(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """A host array of any content, until it is given back."""
+        """Borrow a host array of any content, until it is given back."""
         late, self.late = self.late, []
         for array, read in late:
             self.give_back(array, read)
         return self.memory.borrow(shape, dtype)
 
     def give_back(self, array: np.ndarray, read: Mark = DONE) -> None:
-        """``read``: the mark of the last copy from it."""
+        """Take an array back; ``read``: the mark of the last copy from it."""
         if read():
             self.memory.give_back(array)
         else:
@@ -50,5 +51,5 @@ class _Pinned(Backend):
 
 @functools.cache
 def staging(device: Backend) -> Staging:
-    """That of this process."""
+    """Return the staging memory of this process for a device."""
     return Staging(device)

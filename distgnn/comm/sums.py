@@ -34,8 +34,9 @@ STRAIGHT = (1,)
 
 
 class Sums(AbstractContextManager["Sums"]):
-    """All-reduces, and reduces to one rank, of arrays handed over one after another, the same on all ranks of
-    the group; a context, at the end of which all are complete.
+    """All-reduces, and reduces to one rank, of arrays handed over one after another.
+
+    The order is the same on all ranks of the group. A context, at the end of which all sums are complete.
 
     Args:
         group: the ranks; workspace: lends memory for what they send.
@@ -66,8 +67,9 @@ class Sums(AbstractContextManager["Sums"]):
             self._rooms.close()
 
     def start(self, array: Array, root: int | None = None) -> None:
-        """Begin to sum a C-contiguous array in place; it is the sum when the context ends. With ``root`` it
-        is the sum on that rank only; on the others it must stay as it is until then.
+        """Begin to sum a C-contiguous array in place; it is the sum when the context ends.
+
+        With ``root`` it is the sum on that rank only; on the others it must stay as it is until then.
 
         Cost: an all-reduce's words, or with ``root`` as many as the array has, sent by every other rank.
         """
@@ -86,7 +88,7 @@ class Sums(AbstractContextManager["Sums"]):
         yield from blocks
 
     def finish(self, root: int | None) -> None:
-        """Until all that was started with this root is complete; its arrays may then be used again."""
+        """Wait until all that was started with this root is complete; its arrays may then be used again."""
         if root in self.series:
             self.series[root].finish()
 
@@ -176,7 +178,10 @@ class Series:
                 self.active.append((room, steps))
 
     def _under_way(self, room: int, steps: Iterator[None]) -> bool:
-        """Is it, after another step? A chunk that is complete gives its room to others."""
+        """Take another step.
+
+        Return whether the chunk is still under way; a complete one gives its room to others.
+        """
         if next(steps, self) is None:
             return True
         self.free.append(room)
@@ -205,7 +210,7 @@ class Series:
         flight.landed(begun, nbytes)
 
     def _room(self, size: int, dtype: Any, room: int) -> Array:
-        """Memory for what the others have of this rank's part of a chunk; sums are made there."""
+        """Lend memory for what the others have of this rank's part of a chunk; sums are made there."""
         name, width = ("sum", -(-size // self.group.size)) if self.root is None else ("sum at root", size)
         shape = (self.group.size - 1 if self.root in (None, self.group.rank) else 0, width)
         if self.group.direct:
@@ -216,9 +221,10 @@ class Series:
 def add(
     group: Wires, flight: Flight, parts: Mapping[int, Array], received: Mapping[int, Array], tag: int
 ) -> Iterator[None]:
-    """Send the part of every other rank in ``parts`` to it, and add up what all ranks have of the own part,
-    in place and in the order of the ranks. ``received``: rooms for what the others send, left as scratch.
-    Yields while something must be waited for.
+    """Send the part of every other rank in ``parts`` to it, and add up what all ranks have of the own part.
+
+    The sum is made in place and in the order of the ranks. ``received``: rooms for what the others send, left
+    as scratch. Yields while something must be waited for.
     """
     yield from flight.swap(received, {r: part for r, part in parts.items() if r != group.rank}, tag)
     if received:
@@ -237,8 +243,9 @@ def add(
 def add_and_share(
     group: Wires, flight: Flight, parts: Mapping[int, Array], received: Mapping[int, Array], tag: int
 ) -> Iterator[None]:
-    """:func:`add` for the parts of all ranks, then give all sums to all ranks: an all-reduce. Two ranks with
-    two numbers each:
+    """Call :func:`add` for the parts of all ranks, then give all sums to all ranks: an all-reduce.
+
+    Two ranks with two numbers each:
 
         rank 0     a0 a1        a0+b0 a1           a0+b0 a1+b1
         rank 1     b0 b1        b0    a1+b1        a0+b0 a1+b1

@@ -1,4 +1,4 @@
-"""How arrays of a backend move between the ranks of this process: what MPI takes, and whether NCCL helps."""
+"""Transport of a backend's arrays between the ranks of this process: what MPI takes, and NCCL's part."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ HOST, DIRECT, STAGED, NCCL = "host", "CUDA-aware MPI", "host copies", "host copi
 
 
 def cuda_aware(environ: Mapping[str, str] = os.environ) -> tuple[bool, str]:
-    """Does this MPI take device pointers, and how do we know? ``DISTGNN_CUDA_AWARE`` decides. Without it any
-    yes does, of MPI's ``mpi_memory_alloc_kinds``, ``MPIX_Query_cuda_support`` or
-    ``MPICH_GPU_SUPPORT_ENABLED``: a query may say no where the variable is what switches support on.
+    """Tell whether this MPI takes device pointers, and the reason.
+
+    ``DISTGNN_CUDA_AWARE`` decides. Without it any yes does, of MPI's ``mpi_memory_alloc_kinds``,
+    ``MPIX_Query_cuda_support`` or ``MPICH_GPU_SUPPORT_ENABLED``: a query may say no where the variable is
+    what switches support on.
 
     Raises:
         UserError: ``DISTGNN_CUDA_AWARE`` is neither yes nor no.
@@ -52,12 +54,12 @@ def _cuda_aware_once() -> bool:
 
 
 def direct(backend: Backend) -> bool:
-    """Whether MPI is given arrays of a backend as they are."""
+    """Tell whether MPI is given arrays of a backend as they are."""
     return not backend.on_device or _cuda_aware_once()
 
 
 def transport(backend: Backend) -> str:
-    """How arrays of a backend move in this process, one of those above.
+    """Return how arrays of a backend move in this process: HOST, DIRECT, STAGED or NCCL.
 
     Raises:
         UserError: an environment variable is neither yes nor no, or NCCL is asked for and not there.

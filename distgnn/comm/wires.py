@@ -122,14 +122,16 @@ class Wires:
         return flat if self.direct else staging(self.backend).borrow(flat.shape, flat.dtype)
 
     def fill(self, wire: Array, array: Array, computed: Mark) -> Mark:
-        """Have what is in ``array``, of one dimension, in its wire, or the same part of both. Returns the
-        mark from which on MPI may read the wire.
+        """Fill the wire with what is in ``array``, of one dimension, or the same part of both.
+
+        Returns the mark from which on MPI may read the wire.
         """
         return computed if self.direct else self.backend.carry(array, wire, computed)
 
     def unwire(self, wire: Array, array: Array, read: Mark) -> Mark:
-        """Bring what was received into ``wire`` to ``array``, once that has been ``read``. Returns the mark
-        that those must follow who use it.
+        """Bring what was received into ``wire`` to ``array``, once that has been ``read``.
+
+        Returns the mark that those must follow who use it.
         """
         return DONE if self.direct else self.backend.carry(wire, array, read)
 
@@ -170,7 +172,7 @@ class Wires:
         self, operation: str, matrix: str, array: tuple[Array, bool, bool], call: Callable[[Array], None],
         reduction: bool = False,
     ) -> None:  # fmt: skip
-        """``call`` MPI with all of an array, in as many parts as it must."""
+        """Call MPI with all of an array, in as many parts as it must."""
         with self.wires(operation, matrix, array, reduction=reduction) as (wire,):
             for part in self.countable(wire):
                 call(part)

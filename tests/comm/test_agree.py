@@ -10,14 +10,14 @@ import pytest
 import distgnn as dg
 from distgnn import ledger
 from distgnn.comm import facts
-from distgnn.comm.agree import Told, agree, disagreement, ranges, text, together
+from distgnn.comm.agree import RankFacts, agree, disagreement, ranges, text, together
 from distgnn.errors import ArgumentError, DisagreementError
 
 
 def told(values: list[str | None], hosts: str = "", sources: dict[int, str] | None = None) -> str:
     """Return the error of ranks with these values of x, on hosts of one letter, by sources."""
     everybody = [
-        Told(
+        RankFacts(
             {} if value is None else {"x": value},
             hosts[rank] if hosts else "a",
             {"x": sources[rank]} if sources and rank in sources else {},
@@ -45,14 +45,14 @@ def test_the_error_of_many_ranks_stays_short() -> None:
         and "0 on ranks 0, 2, 4, 6, 8, 10 and more, 1024 in all and" in line
     )
     assert len(told(list(map(str, range(2048))))) < 150
-    many = [Told({name: str(rank) for name in "abcde"}, "h", {}) for rank in range(2)]
+    many = [RankFacts({name: str(rank) for name in "abcde"}, "h", {}) for rank in range(2)]
     assert str(disagreement(many)).endswith("; 2 more differ")
     assert ranges([3, 4, 5, 9]) == "ranks 3-5, 9"
 
 
 def test_flags_of_another_command_are_not_named_beside_it() -> None:
     train, info = ({"command": "train", "--lr": "1"}, {"command": "info", "--json": "no"})
-    error = disagreement([Told(train, "a", {}), Told(info, "a", {})])
+    error = disagreement([RankFacts(train, "a", {}), RankFacts(info, "a", {})])
     assert (error.argument, error.value) == ("command", "train")
     assert "--" not in str(error)
 
