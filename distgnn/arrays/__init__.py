@@ -1,1 +1,1 @@
-"""What a rank holds: arrays of NumPy or CuPy, CSR blocks, buffers that are used again."""
+"""Data of one rank: arrays of NumPy or CuPy, CSR blocks, buffers that are used again."""

@@ -1,4 +1,4 @@
-"""Which array library holds the numbers, NumPy or CuPy: the only place that knows one from the other."""
+"""Array libraries that hold the numbers, NumPy or CuPy: the only place that knows one from the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Clock = tuple[Callable[[], Any], Callable[[Any, Any], float]]
 
 
 def DONE() -> bool:
-    """The mark of what is done already, such as everything on a host."""
+    """Return True: the mark of what is done already, such as everything on a host."""
     return True
 
 
@@ -46,7 +46,7 @@ class Backend:
     bound: int | None = None
 
     def devices(self) -> list[str]:
-        """PCI bus ids of the devices that this process may be bound to; none on a host."""
+        """List the PCI bus ids of the devices that this process may be bound to; none on a host."""
         return []
 
     def bind(self, device: int) -> str:
@@ -54,29 +54,31 @@ class Backend:
         return "host"
 
     def asarray(self, x: Any, dtype: Any = None) -> Any:
-        """A C-contiguous array on this backend's device holding the same numbers; copies only if it must."""
+        """Return a C-contiguous array on this backend's device of the same numbers; copy only if it must."""
         return np.ascontiguousarray(x, dtype=dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A C-contiguous array of anything. On the host it starts at a cache line: NumPy's large arrays start
-        16 bytes after one, where a gathered row of 16 numbers takes two lines instead of one.
+        """Make a C-contiguous array of any content.
+
+        On the host it starts at a cache line: NumPy's large arrays start 16 bytes after one, where a gathered
+        row of 16 numbers takes two lines instead of one.
         """
         return _at_cache_line(np.empty, shape, np.dtype(dtype))
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A C-contiguous array of zeros, placed like those of :meth:`empty`."""
+        """Make a C-contiguous array of zeros, placed like those of :meth:`empty`."""
         return _at_cache_line(np.zeros, shape, np.dtype(dtype))
 
     def address(self, x: Any) -> int:
-        """Where the array begins in memory."""
+        """Return the address at which the array begins in memory."""
         return int(x.ctypes.data)
 
     def to_host(self, x: Any) -> np.ndarray:
-        """The array as NumPy."""
+        """Return the array as NumPy."""
         return np.asarray(x)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """A host array that device copies reach at full speed."""
+        """Make a host array that device copies reach at full speed."""
         return np.empty(shape, dtype=dtype)
 
     def copy_in(self, host: np.ndarray, array: Any) -> None:
@@ -90,53 +92,56 @@ class Backend:
         """Wait until everything queued on any stream is done."""
 
     def mark(self) -> Mark:
-        """Stands for everything queued on the current stream up to now."""
+        """Mark everything queued on the current stream up to now."""
         return DONE
 
     def beside(self, lane: str, after: Mark = DONE) -> AbstractContextManager[None]:
-        """Inside, the current stream is the one of this name, and goes on after a mark. What is queued there
-        runs beside what is computed. No array may be made there.
+        """Make the stream of this name the current one inside, to go on after a mark.
+
+        What is queued there runs beside what is computed. No array may be made there.
         """
         return _here
 
     def carry(self, source: Any, target: Any, after: Mark) -> Mark:
-        """Begin to copy an array to pinned host memory of its shape, or back, after a mark and beside what is
-        computed.
+        """Begin to copy an array to pinned host memory of its shape, or back, after a mark.
+
+        The copy runs beside what is computed.
         """
         target[...] = source
         return DONE
 
     def follow(self, mark: Mark) -> None:
-        """What is queued on the current stream from now on runs after a mark, for which the host does not
-        wait.
+        """Order what is queued on the current stream from now on after a mark.
+
+        The host does not wait for it.
         """
 
     def stream(self) -> int:
-        """The handle of the current stream, for libraries."""
+        """Return the handle of the current stream, for libraries."""
         return 0
 
     def nccl(self) -> Any:
-        """The module of NCCL's communicators, or None where there is none."""
+        """Return the module of NCCL's communicators, or None where there is none."""
         return None
 
     def clock(self) -> Clock:
-        """The clock for work that is queued on the current stream."""
+        """Return the clock for work that is queued on the current stream."""
         return time.perf_counter, lambda start, end: end - start
 
     def at_a_time(self) -> int:
-        """Numbers of an array that a pass in several operations treats at a time."""
+        """Return how many numbers of an array a pass in several operations treats at a time."""
         return TUNING.cached_numbers
 
     def csr_matrix(self, parts: tuple[Any, Any, Any], shape: tuple[int, int]) -> Any:
-        """The library's sparse matrix of these values, columns and row pointers."""
+        """Make the library's sparse matrix of these values, columns and row pointers."""
         return sparse.csr_array(parts, shape=shape)
 
     def peak_bytes(self) -> int:
-        """The most memory this process has held so far, in bytes."""
+        """Return the most memory this process has held so far, in bytes."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def memory_bytes(self) -> int:
-        """Bytes of memory that the node, or its control group, has; of a GPU, those of the device."""
+        """Return the bytes of memory of the node, or of its control group; on a GPU, those of the device."""
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         try:
             limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -157,8 +162,9 @@ def _at_cache_line(allocate: Callable[..., Any], shape: tuple[int, ...], dtype: 
 
 
 class CupyBackend(Backend):
-    """CuPy arrays on one GPU, which ``comm/devices.py`` chooses. The thread that binds it computes on a
-    stream of its own from then on.
+    """CuPy arrays on one GPU, which ``comm/devices.py`` chooses.
+
+    The thread that binds it computes on a stream of its own from then on.
     """
 
     name = "cupy"
@@ -286,7 +292,7 @@ class _Event:
 
 
 def event_clock(xp: Any) -> Clock:
-    """The clock of events on the current stream. Its seconds wait for the second event."""
+    """Return the clock of events on the current stream. Its seconds wait for the second event."""
 
     def mark() -> Any:
         event = xp.cuda.Event()
@@ -317,13 +323,15 @@ def _make(name: str) -> Backend:
 
 
 def available() -> list[str]:
-    """Names of the backends that work on this machine."""
+    """List the names of the backends that work on this machine."""
     return ["numpy", "cupy"] if _has_gpu() else ["numpy"]
 
 
 def get(name: str | None = None) -> Backend:
-    """The backend called ``name``, by default what ``DISTGNN_BACKEND`` says; ``auto`` takes a GPU if there is
-    one. ArgumentError: unknown name, or ``cupy`` asked for where no GPU answers.
+    """Return the backend called ``name``, by default what ``DISTGNN_BACKEND`` says.
+
+    ``auto`` takes a GPU if there is one. ArgumentError: unknown name, or ``cupy`` asked for where no GPU
+    answers.
     """
     name = name or os.environ.get("DISTGNN_BACKEND", "auto")
     if name not in ("auto", "numpy", "cupy"):
@@ -335,12 +343,12 @@ def get(name: str | None = None) -> Backend:
 
 
 def register(kind: type, on: Backend) -> None:
-    """Have :func:`of` know that a backend makes arrays of this type."""
+    """Tell :func:`of` that a backend makes arrays of this type."""
     _backends[kind] = on
 
 
 def of(array: Any) -> Backend:
-    """The backend an array lives on."""
+    """Return the backend an array lives on."""
     if (known := _backends.get(type(array))) is not None:
         return known
     return _make("numpy" if isinstance(array, (np.ndarray, np.generic)) else "cupy")
@@ -355,5 +363,5 @@ def as_array(x: Any) -> Any:
 
 
 def module(array: Any) -> Any:
-    """``numpy``, ``cupy`` or what has their functions for arrays of another backend."""
+    """Return ``numpy``, ``cupy`` or what has their functions for arrays of another backend."""
     return of(array).xp

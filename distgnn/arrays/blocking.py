@@ -21,8 +21,10 @@ def rows_within(numbers: int, width: int) -> int:
 
 
 def passes(array: Any, rows: int | None = None) -> list[slice]:
-    """Cut the rows of an array, or so many rows of its width, into blocks for a pass in several operations,
-    whose intermediate results stay in a cache. Blocks begin at multiples of 8 rows; an empty array has none.
+    """Cut the rows of an array, or so many rows of its width, into blocks for a pass in several operations.
+
+    The intermediate results of a block stay in a cache. Blocks begin at multiples of 8 rows; an empty array
+    has none.
     """
     rows, width = len(array) if rows is None else rows, array.shape[1] if array.ndim > 1 else 1
     step = max(rows_within(backend.of(array).at_a_time(), width) // 8 * 8, 8)
@@ -30,8 +32,9 @@ def passes(array: Any, rows: int | None = None) -> list[slice]:
 
 
 def bounded(counts: np.ndarray, most: int | None) -> list[Range]:
-    """Cut rows into blocks of at most ``most`` entries, or of one row that has more, from the entries of each
-    row; for None into one block.
+    """Cut rows into blocks of at most ``most`` entries, or of one row that has more; for None into one block.
+
+    ``counts``: the entries of each row.
     """
     if most is None:
         return [(0, len(counts))] if len(counts) else []

@@ -1,4 +1,4 @@
-"""The caller's matrix as CSR to rely on: the one place where foreign indices and values are checked."""
+"""Conversion of the caller's matrix to reliable CSR: the one place that checks foreign indices and values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WRAPPERS = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array, "coo
 
 
 def canonical(matrix: Any, dtype: Any = None) -> Any:
-    """A matrix as CSR with sorted rows, without duplicates, with indices in range; stored zeros stay.
+    """Convert a matrix to CSR with sorted rows, without duplicates, with indices in range; stored zeros stay.
 
     The caller's object is left as it is, its flags included. Its arrays are shared where they are canonical
     already, whatever its flags say, and copied where they are not: nobody may write into the result.
@@ -47,7 +47,7 @@ def canonical(matrix: Any, dtype: Any = None) -> Any:
 
 
 def as_matrix(matrix: Any) -> Any:
-    """A sparse matrix of SciPy as it is, or an array of real numbers; else ArgumentError."""
+    """Return a sparse matrix of SciPy as it is, or an array of real numbers; else raise ArgumentError."""
     if matrix is None:
         problem = "every rank must give the matrix, the same one; or one rank, which root=RANK names"
         raise ArgumentError("matrix", None, problem)
@@ -81,7 +81,7 @@ def value_type(own: Any, asked: Any = None) -> np.dtype:
 
 
 def check_real(argument: str, dtype: Any) -> np.dtype:
-    """The dtype; ArgumentError unless it is of real numbers or truth values."""
+    """Return the dtype; raise ArgumentError unless it is of real numbers or truth values."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "biuf":
         what = "complex values" if dtype.kind == "c" else "values that are no numbers"
@@ -90,13 +90,16 @@ def check_real(argument: str, dtype: Any) -> np.dtype:
 
 
 def identical(A: sp.csr_array, B: sp.csr_array) -> bool:
-    """Have two canonical matrices the same entries, stored zeros included, with equal values?"""
+    """Tell whether two canonical matrices have the same entries, stored zeros included, with equal values."""
     arrays = ((A.indptr, B.indptr), (A.indices, B.indices), (A.data, B.data))
     return A.shape == B.shape and all(np.array_equal(*pair) for pair in arrays)
 
 
 def _converted(matrix: Any, dtype: Any) -> sp.csr_array:
-    """CSR of the same entries, an object of our own. Arrays are checked before SciPy follows them."""
+    """Convert to CSR of the same entries, an object of our own.
+
+    Arrays are checked before SciPy follows them.
+    """
     for name in ("indptr", "indices", "offsets"):
         if getattr(matrix, name, np.empty(0, int)).dtype.kind != "i":
             raise TypeError(f"{name} are not signed integers")
@@ -110,7 +113,7 @@ def _converted(matrix: Any, dtype: Any) -> sp.csr_array:
 
 
 def _check_compressed(matrix: Any) -> None:
-    """ValueError unless row (column) pointers rise, and column (row) numbers are in range."""
+    """Raise ValueError unless row (column) pointers rise, and column (row) numbers are in range."""
     height, width = matrix.shape
     if matrix.format == "bsr":
         height, width = height // matrix.blocksize[0], width // matrix.blocksize[1]
@@ -127,7 +130,10 @@ def _check_compressed(matrix: Any) -> None:
 
 
 def _native(array: np.ndarray, dtype: Any = None) -> np.ndarray:
-    """C-contiguous, in this machine's byte order; the same array where it is so already."""
+    """Make an array C-contiguous, in this machine's byte order.
+
+    Returns the same array where it is so already.
+    """
     return np.ascontiguousarray(array, dtype=dtype or array.dtype.newbyteorder("="))
 
 

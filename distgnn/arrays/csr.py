@@ -25,7 +25,7 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def index_type(*sizes: int) -> np.dtype:
-    """The smaller of int32 and int64 that counts to all of these."""
+    """Return the smaller of int32 and int64 that counts to all of these."""
     return _INT32 if max(sizes) < 1 << 31 else _INT64
 
 
@@ -56,12 +56,12 @@ class CSR:
 
     @staticmethod
     def nbytes(shape: Shape, nnz: int, index_dtype: Any, dtype: Any) -> int:
-        """Bytes of the buffer such a block needs."""
+        """Return the bytes of the buffer such a block needs."""
         return nnz * np.dtype(dtype).itemsize + (nnz + shape[0] + 1) * np.dtype(index_dtype).itemsize
 
     @classmethod
     def empty(cls, shape: Shape, nnz: int, dtype: Any, backend: Backend) -> CSR:
-        """A block to be filled, on ``backend``'s device. Its indices are int32 where they fit."""
+        """Make a block to be filled, on ``backend``'s device. Its indices are int32 where they fit."""
         index_dtype = index_type(nnz, *shape)
         buffer = backend.empty((cls.nbytes(shape, nnz, index_dtype, dtype),), np.uint8)
         block = cls(shape, nnz, index_dtype, dtype, buffer)
@@ -70,7 +70,8 @@ class CSR:
 
     @classmethod
     def from_scipy(cls, matrix: Any, backend: Backend, dtype: Any = None) -> CSR:
-        """A SciPy sparse matrix as a block on ``backend``'s device: a copy, sorted, duplicates summed.
+        """Copy a SciPy sparse matrix to a block on ``backend``'s device, sorted, duplicates summed.
+
         ArgumentError: what :func:`canonical` refuses (checked here once, never per product).
         """
         dtype = value_type(matrix.dtype, dtype)
@@ -86,16 +87,16 @@ class CSR:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the values."""
+        """The dtype of the values."""
         return np.dtype(self.data.dtype)
 
     @staticmethod
     def count(shape: Shape, nnz: int) -> int:
-        """Payload elements of such a block when it travels: values, column numbers and row pointers."""
+        """Count the payload elements of such a block on its way: values, column numbers and row pointers."""
         return 2 * nnz + shape[0] + 1
 
     def header(self) -> Header:
-        """What a receiver must know to make room: the arguments of :meth:`nbytes`."""
+        """Return what a receiver must know to make room: the arguments of :meth:`nbytes`."""
         return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
 
     def row_blocks(self, nonzeros: int) -> list[tuple[Range, CSR]]:
@@ -106,7 +107,10 @@ class CSR:
         return [(rows, self.rows(*rows)) for rows in self.cached[key]]
 
     def rows(self, first: int, last: int) -> CSR:
-        """These rows: views with row pointers of their own. Made once and kept; the block itself for all."""
+        """Return these rows: views with row pointers of their own.
+
+        The views are made once and kept. For all rows it returns the block itself.
+        """
         if (first, last) == (0, self.shape[0]):
             return self
         key = f"rows {first} to {last}"
@@ -115,7 +119,7 @@ class CSR:
         return self.cached[key]
 
     def with_values(self, data: Any) -> CSR:
-        """A block of the same structure, which is shared, with other values."""
+        """Make a block of the same structure, which is shared, with other values."""
         other = object.__new__(CSR)
         other.shape, other.buffer, other.cached = self.shape, None, {}
         other.indptr, other.indices, other.data = self.indptr, self.indices, data
@@ -130,14 +134,15 @@ class CSR:
         return rows
 
     def transposed(self, backend: Backend) -> CSR:
-        """The transposed block, its rows sorted; made where the block is, so that nothing is held twice on a
-        host. On a GPU by sorting, for which one of more than ``sorted_on_device`` non-zeros is too large: it
-        goes through the host.
+        """Make the transposed block, its rows sorted, where the block is, so that a host holds nothing twice.
+
+        On a GPU by sorting, for which one of more than ``sorted_on_device`` non-zeros is too large: it goes
+        through the host.
         """
         return KERNELS.kernel("transposed", self.indptr)(self, backend)
 
     def to_scipy(self) -> sp.csr_array:
-        """The block as a SciPy matrix on the host, sharing memory where the block is there already."""
+        """Return the block as a SciPy matrix on the host, sharing memory where the block is there already."""
         matrix = sp.csr_array(self.shape, dtype=self.dtype)
         # Given to the constructor, they would be copied: SciPy "prunes" views of a buffer with more elements.
         for name in ("data", "indices", "indptr"):
@@ -155,7 +160,7 @@ def _fill(block: CSR, matrix: Any, backend: Backend) -> None:
 
 
 def _row_starts(A: CSR, first: int, last: int) -> Range:
-    """Non-zeros before these two rows."""
+    """Return the number of non-zeros before each of these two rows."""
     return int(A.indptr[first]), int(A.indptr[last])
 
 

@@ -13,7 +13,7 @@ Functions = Mapping[str, Kernel]  # by the names of operations
 
 
 def always() -> bool:
-    """True: the kernels need nothing that a machine may lack."""
+    """Return True: the kernels need nothing that a machine may lack."""
     return True
 
 
@@ -60,8 +60,8 @@ class Table:
 
     def kernel(self, operation: str, array: Any) -> Kernel:
         """Return the kernel for an array; TypeError where there is none."""
-        found = self.find(operation, array)
-        if found is None:
+        function = self.find(operation, array)
+        if function is None:
             name = backend.of(array).name
             raise TypeError(f"{operation}: no kernel takes {array.dtype} arrays of the backend {name}")
-        return found
+        return function

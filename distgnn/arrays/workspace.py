@@ -1,5 +1,6 @@
-"""Memory that is used again: a fresh large array costs a page fault every 4 KiB, often as much as the
-product.
+"""Memory that is used again.
+
+A fresh large array costs a page fault every 4 KiB, often as much as the product.
 
 A :class:`Workspace` keeps arrays from epoch to epoch (MG-GCN section 4.2): buffers that are borrowed and
 given back, of which an L-layer network has L + 1 out at a time, and rooms: buffers that belong to a name,
@@ -27,7 +28,7 @@ _workspaces: weakref.WeakSet[Workspace] = weakref.WeakSet()
 
 
 def retire_all() -> None:
-    """Have no workspace lend memory again that it has lent: messages that nobody waits for may use it."""
+    """Let no workspace lend memory again that it has lent: messages that nobody waits for may use it."""
     for workspace in list(_workspaces):
         workspace.retire()
 
@@ -53,8 +54,9 @@ class Workspace:
 
     @contextmanager
     def rooms(self) -> Iterator[Take]:
-        """Lend rooms as long as the context lasts: it gives ``take(name, shape, dtype)``, which returns an
-        array of any content, in the same memory every time.
+        """Lend rooms as long as the context lasts: it gives ``take(name, shape, dtype)``.
+
+        ``take`` returns an array of any content, in the same memory every time.
 
         Raises:
             RuntimeError: from ``take``, where another context holds a room of this name.
@@ -82,8 +84,9 @@ class Workspace:
         return self._named[name][:size].view(dtype).reshape(shape)
 
     def borrow(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """A C-contiguous array of any content, until it is given back: the smallest free buffer that is large
-        enough, else a new one in place of the largest.
+        """Borrow a C-contiguous array of any content, until it is given back.
+
+        It is the smallest free buffer that is large enough, else a new one in place of the largest.
         """
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size == 0:
@@ -105,7 +108,7 @@ class Workspace:
 
     @contextmanager
     def lend(self, shape: tuple[int, ...], dtype: Any) -> Iterator[Array]:
-        """:meth:`borrow` for as long as the context lasts."""
+        """Lend an array of :meth:`borrow` for as long as the context lasts."""
         array = self.borrow(shape, dtype)
         try:
             yield array
@@ -113,7 +116,7 @@ class Workspace:
             self.give_back(array)
 
     def forget(self, array: Array) -> None:
-        """A borrowed array that won't be given back."""
+        """Forget a borrowed array that won't be given back."""
         for buffer in self._returned(array):
             self._count(self.purpose, -buffer.size)
 
@@ -135,7 +138,7 @@ class Workspace:
             self._count(self.purpose, -self._lent.popitem()[1].size)
 
     def _returned(self, array: Array) -> list[Array]:
-        """The buffer that this array was lent from, if any."""
+        """Return the buffer that this array was lent from, if any."""
         address = self.backend.address(array) if array.size else None
         return [self._lent.pop(address)] if address in self._lent else []
 

@@ -1,5 +1,6 @@
-"""1.5D block-row product with c copies (CAGNET section IV-B, Algorithm 2; sparsity-aware paper, section 4.2,
-Algorithm 2).
+"""1.5D block-row product with c copies.
+
+CAGNET section IV-B, Algorithm 2; sparsity-aware paper, section 4.2, Algorithm 2.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ class Block15D(BlockRows):
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every c that divides P, by the words that a rank receives in a product at most (see `words`), which
-        need no graph: first the smallest c within 10 % of the least, as ``H`` is held in c copies.
+        """List the grids of every c that divides P, by the words that a rank receives in a product at most.
+
+        See `words`, which needs no graph. First comes the smallest c within 10 % of the least, as ``H`` is
+        held in c copies.
         """
         received = {c: words(ranks, c) for c in range(1, ranks + 1) if ranks % c == 0}
         near = 1.1 * min(received.values())
@@ -71,9 +74,10 @@ class Block15D(BlockRows):
 
 
 def words(ranks: int, c: int) -> int:
-    """What a rank of so many receives at most in a product with c copies, in units of n f/P words: c for each
-    of its stages' blocks of ``H``, less the own one where a process column has all stages, and 2 (c-1) in the
-    all-reduce. Where c² divides P and c > 1, that is n f/c + 2 (c-1)/P n f words.
+    """Return the words that a rank receives at most in a product with c copies, in units of n f/P.
+
+    c for each of its stages' blocks of ``H``, less the own one where a process column has all stages, and 2
+    (c-1) in the all-reduce. Where c² divides P and c > 1, that is n f/c + 2 (c-1)/P n f words.
     """
     rows = ranks // c
     stages = -(-rows // c)

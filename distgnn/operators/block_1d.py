@@ -8,8 +8,10 @@ from distgnn.operators.block_rows import Array, BlockRows, CoveredRows, NeededRo
 
 
 class Block1D(BlockRows):
-    """``A`` and ``H`` in block rows over ``rows``: rank ``i`` of ``P`` holds row block ``A_i`` (about n/P x
-    n, cut into column blocks ``A_ij``) and ``H_i`` (n/P x f).
+    """``A`` and ``H`` in block rows over ``rows``.
+
+    Rank ``i`` of ``P`` holds row block ``A_i`` (about n/P x n, cut into column blocks ``A_ij``) and ``H_i``
+    (n/P x f).
 
     Cost per product and rank, in words received: n f (P-1)/P in P - 1 broadcasts (all of ``H`` but the own
     block). Sparsity-aware: exactly Σ_{j≠i} NnzCols(i, j) f in one all-to-allv of at most P - 1 messages,

@@ -1,4 +1,4 @@
-"""What 1D and 1.5D share: block rows of A, which get blocks of H whole, or only the rows that are read."""
+"""Block rows of A, common to 1D and 1.5D, which get blocks of H whole, or only the rows that are read."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Array = Any
 
 
 class BlockRows(DistSparse):
-    """``A`` and ``H`` in block rows over the axis ``rows``; a rank multiplies the column blocks of its
-    ``stages``.
+    """``A`` and ``H`` in block rows over the axis ``rows``.
 
-    The adjoint of whole blocks is the same product with block rows of Aᵀ, held from its first use on (CAGNET
-    Table II). That of needed rows is the same exchange backwards, with the held blocks transposed.
+    A rank multiplies the column blocks of its ``stages``. The adjoint of whole blocks is the same product
+    with block rows of Aᵀ, held from its first use on (CAGNET Table II). That of needed rows is the same
+    exchange backwards, with the held blocks transposed.
 
     Args:
         row_parts, col_parts: partition vectors of A's rows and columns into as many blocks as ``rows`` has;
@@ -92,7 +92,7 @@ class BlockRows(DistSparse):
     @staticmethod
     @abstractmethod
     def share(grid: Axes, parts: int) -> range:
-        """The column blocks this rank multiplies; the same for all ranks of a process column."""
+        """Return the column blocks this rank multiplies; the same for all ranks of a process column."""
 
     @abstractmethod
     def _block_row(self, A_i: Any, H: Array, Z: Array) -> None:
@@ -109,9 +109,9 @@ class BlockRows(DistSparse):
 
     def _needed_rows(self) -> NeededRows | CoveredRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
-        found = blocks(self.source, self._windows())
+        given = blocks(self.source, self._windows())
         with self.grid.world.together():
-            held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, found, strict=True)}
+            held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, given, strict=True)}
         self.grid.nonzeros += sum(A_ij.nnz for A_ij in held.values())
         heights = np.diff(self.col_parts)
         if self.sparsity_aware == "cover":
@@ -151,7 +151,7 @@ class WholeBlocks:
         self.blocks = [cut[turn] for turn in self.turns]
 
     def __len__(self) -> int:
-        """The number of pairs that :meth:`rows_of` gives."""
+        """Return the number of pairs that :meth:`rows_of` gives."""
         return len(self.blocks)
 
     def begin_sum(self, H: Array, Z: Array) -> bool:

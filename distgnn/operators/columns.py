@@ -48,7 +48,7 @@ class Columns:
         holds(self, "labels", self.labels.nbytes + 8 * int(self.ends[-1]))  # each has one place
 
     def take(self, logits: Array) -> Array:
-        """(labelled nodes, columns): of this rank's columns of everybody's logits, a share. Collective.
+        """Take this rank's columns of everybody's logits, a share: (labelled nodes, columns). Collective.
 
         Cost: as many words as it returns, less those of own rows, in one all-to-allv.
         """

@@ -40,17 +40,17 @@ class DistDense:
 
     @classmethod
     def empty(cls, layout: Layout[Grid], shape: Shape, dtype: Any) -> DistDense:
-        """A matrix of this global shape with whatever numbers memory holds."""
+        """Make a matrix of this global shape, of any content."""
         return cls(layout.grid.backend.empty(layout.local_shape(shape), dtype), layout, shape)
 
     @property
     def grid(self) -> Grid:
-        """The grid that it is cut over."""
+        """The grid that cuts the matrix."""
         return self.layout.grid
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the entries."""
+        """The dtype of the entries."""
         return np.dtype(self.block.dtype)
 
     @property
@@ -64,7 +64,7 @@ class DistDense:
         return self.layout.ranges(self.shape)[1]
 
     def like(self, block: Any) -> DistDense:
-        """Another block cut the same way."""
+        """Make a matrix of another block, cut the same way."""
         return DistDense(block, self.layout, self.shape)
 
     def redistribute(self, layout: Layout[Grid]) -> DistDense:
@@ -76,14 +76,14 @@ class DistDense:
         return f"<DistDense {n} x {f} {self.dtype}, {self.layout.words()}, on {self.grid!r}>"
 
     def __add__(self, other: DistDense) -> DistDense:
-        """The sum of two matrices that are cut alike. ValueError: they are not (on every rank alike)."""
+        """Add two matrices that are cut alike. ValueError: they are not (on every rank alike)."""
         return self.like(self.block + self._alike(other)) if isinstance(other, DistDense) else NotImplemented
 
     def __sub__(self, other: DistDense) -> DistDense:
         return self.like(self.block - self._alike(other)) if isinstance(other, DistDense) else NotImplemented
 
     def __mul__(self, factor: float) -> DistDense:
-        """All entries times a number, of this matrix's dtype."""
+        """Multiply all entries by a number, of this matrix's dtype."""
         return self.like(self.block * self.dtype.type(factor)) if np.ndim(factor) == 0 else NotImplemented
 
     __rmul__ = __mul__
@@ -92,19 +92,19 @@ class DistDense:
         return self.like(-self.block)
 
     def sum(self) -> float:
-        """The sum of all entries, in double precision, equal on every rank. Collective."""
+        """Sum all entries, in double precision, equal on every rank. Collective."""
         return self._total(self.block.sum(dtype=np.float64))
 
     def norm(self) -> float:
-        """The Frobenius norm, in double precision, equal on every rank. Collective."""
+        """Return the Frobenius norm, in double precision, equal on every rank. Collective."""
         return math.sqrt(self._total((self.block.astype(np.float64) ** 2).sum()))
 
     def _total(self, own: Any) -> float:
-        """The sum over the blocks of the matrix, each once."""
+        """Sum over the blocks of the matrix, each once."""
         return sum(self.grid.world.gather_objects(float(own) if self.layout.primary else 0.0))
 
     def _alike(self, other: DistDense) -> Any:
-        """The other's block."""
+        """Return the other matrix's block. ValueError: it is not cut like this one."""
         if other.shape != self.shape or not other.layout.same(self.layout, self.shape):
             raise ValueError(f"{self!r} and {other!r} are not cut alike")
         return other.block
@@ -176,7 +176,7 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
 
 
 def gather(Y: DistDense) -> np.ndarray | None:
-    """The global matrix as a NumPy array on rank 0, None elsewhere. Collective; for small results.
+    """Gather the global matrix as a NumPy array on rank 0, None elsewhere. Collective; for small results.
 
     Row i belongs to node i, whatever the order of the layout.
     """
@@ -200,8 +200,9 @@ def gather(Y: DistDense) -> np.ndarray | None:
 
 
 def by_node(Y: DistDense, rows: int) -> Iterator[np.ndarray | None]:
-    """The global matrix as NumPy arrays of so many rows at a time, row i of all belonging to node i, on rank
-    0; None elsewhere. Collective, and every rank takes all of them.
+    """Give the global matrix as NumPy arrays of so many rows at a time, on rank 0; None elsewhere.
+
+    Row i of all belongs to node i. Collective, and every rank takes all of them.
     """
     on, mpi = Y.grid.backend, Y.grid.world.mpi
     with Y.grid.world.together():
@@ -212,21 +213,21 @@ def by_node(Y: DistDense, rows: int) -> Iterator[np.ndarray | None]:
         stop = min(start + rows, Y.shape[0])
         mine = slice(*np.searchsorted(ids, (start, stop)).tolist())
         block = on.to_host(Y.block[on.asarray(order[mine])])
-        told = mpi.gather((ids[mine] - start, Y.col_range, block))
-        if told is None:
+        blocks = mpi.gather((ids[mine] - start, Y.col_range, block))
+        if blocks is None:
             yield None
             continue
         whole = np.empty((stop - start, Y.shape[1]), Y.dtype)
-        for places, (left, right), block in told:
+        for places, (left, right), block in blocks:
             whole[places, left:right] = block
         yield whole
 
 
 def _ids(layout: Layout[Grid], n: int) -> np.ndarray | None:
-    """The nodes of all rows, in the order of the layout; None where node i has row i."""
+    """Return the nodes of all rows, in the order of the layout; None where node i has row i."""
     return None if layout.rows.order is None else layout.rows.ids(0, n)
 
 
 def _rows(ids: np.ndarray | None, rows: Range) -> Any:
-    """What picks these rows of a layout from a matrix by node."""
+    """Return the index that picks these rows of a layout from a matrix by node."""
     return slice(*rows) if ids is None else ids[slice(*rows)]

@@ -1,4 +1,4 @@
-"""Which form of a dense product is fastest for a shape (Plexus section 5.3; forms: ``local/forms.py``)."""
+"""Choice of the fastest form of a dense product for a shape (Plexus section 5.3; ``local/forms.py``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ ROUNDS = 3
 def fastest(
     backend: Backend, world: Comm, m: int, k: int, n: int, trans_a: bool, trans_b: bool, dtype: Any
 ) -> Form:
-    """The form for this rank's (m, k) times (k, n), shapes of which may differ between ranks. Collective.
+    """Time the forms for this rank's (m, k) times (k, n), and return the fastest. Collective.
+
+    Shapes may differ between ranks. The form is the same on all ranks, so that copies are rounded alike. The
+    slowest rank's seconds count.
 
     It is the same on all ranks, so that copies are rounded alike. The slowest rank's seconds count.
     """

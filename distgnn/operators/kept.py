@@ -9,9 +9,10 @@ T = TypeVar("T")
 
 
 class cached_property(Generic[T]):
-    """A property that is made when it is first asked for. Unlike that of ``functools`` up to Python 3.11, it
-    holds no lock meanwhile: making it may be collective, and ranks that are threads of one process would wait
-    for the lock where they should meet.
+    """A property that is made when it is first asked for, and kept, without a lock.
+
+    The one of ``functools`` holds a lock meanwhile, up to Python 3.11. Making the property may be collective,
+    and ranks that are threads of one process would wait for the lock where they should meet.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

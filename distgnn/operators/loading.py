@@ -13,27 +13,30 @@ from distgnn.operators.sources import BlockSource, SharedSource, blocks
 
 
 def load(grid: Grid, source: BlockSource, windows: Sequence[tuple[Range, Range]]) -> list[CSR]:
-    """The blocks of A in these (rows, columns). Collective: an error on one rank is raised on all.
+    """Load the blocks of A in these (rows, columns). Collective: an error on one rank is raised on all.
 
     Ranks of a node that ask for the same windows of a store read them together, each shard once (Plexus
     section 5.4). The ledger charges that as the broadcasts it is: 2 words per non-zero and a little per row.
     """
     if not isinstance(source, SharedSource):
-        found = pack(grid, source.dtype, blocks(source, windows))
+        held = pack(grid, source.dtype, blocks(source, windows))
     else:  # inside, only ranks that read together communicate, and they leave together
         with grid.on_node((source.key, windows)) as readers, grid.world.together():
-            found = [source.assemble(*window, grid.backend, readers) for window in windows]
-    grid.nonzeros += sum(block.nnz for block in found)
-    return found
+            held = [source.assemble(*window, grid.backend, readers) for window in windows]
+    grid.nonzeros += sum(block.nnz for block in held)
+    return held
 
 
-def pack(grid: Grid, dtype: Any, found: Iterable[Any]) -> list[CSR]:
-    """These SciPy blocks. Collective: an error on one rank, or in what gives them, is raised on all."""
+def pack(grid: Grid, dtype: Any, given: Iterable[Any]) -> list[CSR]:
+    """Put SciPy blocks on the device.
+
+    Collective: an error on one rank, or in what gives them, is raised on all.
+    """
     with grid.world.together():
-        return [CSR.from_scipy(block, grid.backend, dtype) for block in found]
+        return [CSR.from_scipy(block, grid.backend, dtype) for block in given]
     raise AssertionError("unreachable: together() raises")
 
 
 def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
-    """The columns of A between these bounds in blocks of their own."""
+    """Cut the columns of A between these bounds into blocks of their own."""
     return [A] if len(bounds) == 2 else KERNELS.kernel("columns", A.indptr)(A, bounds, backend)

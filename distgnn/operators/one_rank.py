@@ -18,7 +18,7 @@ from distgnn.operators.weights import ReplicatedWeights
 
 
 class Alone(Axes):
-    """This rank as a grid of its own, with the backend and the workspace of the grid that it belongs to.
+    """One rank as a grid of its own, with the backend and the workspace of the grid that it belongs to.
 
     Attributes:
         whole: the layout of matrices on it; weights: the dense products with them.

@@ -74,26 +74,28 @@ class DistSparse(ABC):
         """Stored entries of the whole matrix, equal on every rank. Collective the first time."""
         with self.grid.world.together():
             held = entries(self.source)
-        found = self.grid.world.gather_objects(held)
-        return sum({place: count for told in found for place, count in told.items()}.values())
+        counts = self.grid.world.gather_objects(held)
+        return sum({place: count for own in counts for place, count in own.items()}.values())
 
     @staticmethod
     @abstractmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """The grids of this many ranks that the algorithm can use, by the words that a rank receives in a
-        product, as far as these are known without graph and machine (with both: ``distgnn.plan.settle``).
+        """List the grids of this many ranks that the algorithm can use, by the words received in a product.
+
+        The words that a rank receives, as far as these are known without graph and machine (with both:
+        ``distgnn.plan.settle``).
         """
 
     @classmethod
     def no_grid(cls, sizes: Mapping[str, int], ranks: int) -> ArgumentError:
-        """The error that names the grids this algorithm can use instead of the one with these sizes."""
+        """Make the error that names the grids this algorithm can use instead of the one with these sizes."""
         listed = "; ".join("x".join(str(size) for size in grid.values()) for grid in cls.grids(ranks))
         possible = f"possible ({' x '.join(cls.axes)}): {listed}"
         problem = f"not for algorithm {cls.name} on {ranks} ranks; {possible}"
         return ArgumentError("grid", written(sizes), problem)
 
     def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
-        """``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
+        """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 
         Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``.
         """
@@ -102,18 +104,18 @@ class DistSparse(ABC):
         return T
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        """``Aᵀ G``; ``G`` in ``output_layout``, the result in ``input_layout``, in ``out`` if given."""
+        """Compute ``Aᵀ G``; ``G`` in ``output_layout``, the result in ``input_layout`` and in ``out`` if given."""
         F = out or DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
         self._multiply_adjoint(G, F)
         return F
 
     @abstractmethod
     def _multiply(self, H: DistDense, T: DistDense) -> None:
-        """``T = A H``."""
+        """Compute ``T = A H``."""
 
     @abstractmethod
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        """``F = Aᵀ G``."""
+        """Compute ``F = Aᵀ G``."""
 
     def __matmul__(self, H: Any) -> Any:
         """``A H``. Collective. On one rank ``H`` may also be an array, n x f by node, and so is the product,
@@ -162,14 +164,20 @@ class DistSparse(ABC):
         return self._adjoint
 
     def aslinearoperator(self) -> LinearOperator:
-        """For SciPy's solvers, on one rank: vectors go by node. ValueError: there are several ranks."""
+        """Make an operator for SciPy's solvers, on one rank: vectors go by node.
+
+        ValueError: there are several ranks.
+        """
         if self.grid.size > 1:
             raise ValueError("SciPy's operators take whole vectors, so they need a grid of one rank")
         forward, back = self.__matmul__, self.T.__matmul__
         return LinearOperator(self.shape, forward, back, forward, self.dtype, back)
 
     def layer(self, number: int) -> DistSparse:
-        """The operator of layer ``number``. It takes its input as layer ``number - 1`` leaves its output."""
+        """Return the operator of layer ``number``.
+
+        It takes its input as layer ``number - 1`` leaves its output.
+        """
         return self
 
 

@@ -28,7 +28,7 @@ ROLES = (("z", "x", "y"), ("y", "z", "x"), ("x", "y", "z"))
 
 @dataclass(frozen=True)
 class Plane:
-    """This rank's shard of A in some layers. ``window``: its rows and columns."""
+    """A rank's shard of A in some layers. ``window``: its rows and columns."""
 
     grid: Grid
     window: tuple[Range, Range]
@@ -105,14 +105,17 @@ class Plexus3D(DistSparse):
         self.weights = ShardedWeights(grid, rows, out, contract, feature)
 
     def _plane(self, number: int, window: tuple[Range, Range]) -> Plane:
-        """That of layer ``number``, loaded by the first layer that uses it."""
+        """Return the plane of layer ``number``, loaded by the first layer that uses it."""
         planes, key = self.first.planes, number % self.first.period
         if key not in planes:
             planes[key] = Plane(self.grid, window, *load(self.grid, self.source, [window]))
         return planes[key]
 
     def layer(self, number: int) -> Plexus3D:
-        """The operator of layer ``number``: its input is laid out as the output of layer ``number - 1``."""
+        """Return the operator of layer ``number``.
+
+        Its input is laid out as the output of layer ``number - 1``.
+        """
         first = self.first
         key = number if number == 0 else 1 + (number - 1) % first.period
         if key not in first.layers:
@@ -138,15 +141,16 @@ class Plexus3D(DistSparse):
             summed.multiply(self.grid, self.out, self.plane.At, G.block, F.block)
 
     def _plane_block(self, F: DistDense) -> AbstractContextManager[Any]:
-        """Room for what all ranks along the third axis have of ``F``, where that is cut over it too."""
+        """Lend room for what all ranks along the third axis have of ``F``, where that is cut over it too."""
         height = int(self.shares[-1]) if self.sharded else 0
         return self.grid.workspace.lend((height, F.block.shape[1]), F.dtype)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every x y z = P, by the words received in three layers of equal widths, in which the roles go
-        around: about 4 (x-1 + y-1 + z-1) n f/P. Of equal sums the one with the smallest largest axis, then
-        the smallest z, over which two layers send most.
+        """List every x y z = P, by the words received in three layers of equal widths, whose roles go around.
+
+        These are about 4 (x-1 + y-1 + z-1) n f/P. Of equal sums the one with the smallest largest axis comes
+        first, then the one with the smallest z, over which two layers send most.
         """
         divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
         shapes = [(x, y, ranks // (x * y)) for x in divisors for y in divisors if ranks % (x * y) == 0]

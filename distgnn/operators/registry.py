@@ -1,4 +1,4 @@
-"""Which algorithms there are, on which grids they run, and where each is: paper section → file → command."""
+"""The algorithms, the grids on which they run, and their places: paper section → file → command."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ TABLE = [
 
 
 def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
-    """The class of an algorithm. ArgumentError: there is none, or it can't be sparsity-aware."""
+    """Return the class of an algorithm. ArgumentError: there is none, or it can't be sparsity-aware."""
     if name not in ALGORITHMS:
         raise ArgumentError("algorithm", name, f"no such algorithm; {offered(name, ALGORITHMS)}")
     if sparsity_aware not in (False, True, "auto", "cover"):
@@ -94,8 +94,9 @@ def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
 
 
 def grids(name: str, ranks: int) -> list[dict[str, int]]:
-    """Every grid of ``ranks`` processes that an algorithm can use. The first is the default: it receives the
-    fewest words in a product, as far as that can be said without graph and machine.
+    """List every grid of ``ranks`` processes that an algorithm can use; the first is the default.
+
+    The default receives the fewest words in a product, as far as that can be said without graph and machine.
 
     >>> grids("2d", 4)
     [{'rows': 2, 'cols': 2}, {'rows': 1, 'cols': 4}, {'rows': 4, 'cols': 1}]
@@ -120,7 +121,9 @@ def make_grid(
     comm: Communicator, name: str, sizes: Mapping[str, int] | None = None, replication: int | None = None,
     backend: Any = None,
 ) -> Grid:  # fmt: skip
-    """The grid for an algorithm on ``comm``, with the sizes asked for or as :func:`grids` has it. Collective.
+    """Make the grid for an algorithm on ``comm``, with the sizes asked for or as :func:`grids` has it.
+
+    Collective.
 
     Args:
         sizes: axis sizes by name, all or some. The grid has its axes in this order, the last one nearest: its
@@ -148,7 +151,7 @@ def make_grid(
 
 
 def _in_order(grid: Mapping[str, int], named: Sequence[str]) -> dict[str, int]:
-    """The sizes with the named axes in this order, in the places of the grid that are theirs."""
+    """Return the sizes with the named axes in this order, in the places of the grid that are theirs."""
     left = iter(named)
     order = (next(left) if axis in named else axis for axis in grid)
     return {axis: grid[axis] for axis in order}
@@ -173,7 +176,7 @@ def distribute(
     matrix: Any, grid: Grid, algorithm: str, sparsity_aware: bool | str = False, *, root: int | None = None,
     dtype: Any = None, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
-    """A matrix as a distributed operator. Collective.
+    """Distribute a matrix as an operator. Collective.
 
     >>> from mpi4py import MPI
     >>> A = distribute(np.array([[0, 2], [1, 0]]), Grid(MPI.COMM_SELF, rows=1), "1d")

@@ -47,7 +47,7 @@ def relayout(X: Any, out: Any, matrix: str = "H") -> Any:
 
 
 def taken(source: Layout, target: Layout, shape: Shape, place: Axes) -> Iterator[tuple[int, Window]]:
-    """Which ranks, each named once, a rank at this place gets which windows from, its own included."""
+    """Yield the ranks, each once, from which a rank at this place gets which windows, itself included."""
     (rows, cols) = target.rows.range(place, shape[0]), target.cols.range(place, shape[1])
     for row in _overlaps(source.rows, place, shape[0], rows):
         for col in _overlaps(source.cols, place, shape[1], cols):
@@ -55,7 +55,7 @@ def taken(source: Layout, target: Layout, shape: Shape, place: Axes) -> Iterator
 
 
 def given(source: Layout, target: Layout, shape: Shape, place: Axes) -> Iterator[tuple[int, Window]]:
-    """The reverse of :func:`taken`: which ranks get which windows from a rank at this place."""
+    """Yield which ranks get which windows from a rank at this place: the reverse of :func:`taken`."""
     (rows, cols) = source.rows.range(place, shape[0]), source.cols.range(place, shape[1])
     of_source = {*source.row_axes, *source.col_axes}
     free = [axis for axis in place.shape if axis not in (*target.row_axes, *target.col_axes)]
@@ -69,7 +69,7 @@ def given(source: Layout, target: Layout, shape: Shape, place: Axes) -> Iterator
 
 
 def _overlaps(cut: Cut, grid: Axes, n: int, window: Range) -> Iterator[tuple[dict[str, int], Range]]:
-    """The blocks of a dimension that have a part of a window: their coordinates, and the part."""
+    """Yield the blocks of a dimension that have a part of a window: their coordinates, and the part."""
     vector = cut.vector(grid, n)
     first, last = np.searchsorted(vector, window[0], "right") - 1, np.searchsorted(vector, window[1], "left")
     for number in range(int(first), int(last)):

@@ -21,14 +21,14 @@ from distgnn.layout import Range
 
 
 class BlockSource(Protocol):
-    """Where the blocks of a sparse matrix come from. ``symmetric`` promises A == Aᵀ to the last bit."""
+    """A source of the blocks of a sparse matrix. ``symmetric`` promises A == Aᵀ to the last bit."""
 
     shape: Shape
     dtype: np.dtype
     symmetric: bool
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """Rows and columns of the matrix as CSR with local, sorted indices. Local to a rank."""
+        """Return rows and columns of the matrix as CSR with local, sorted indices. Local to a rank."""
         ...
 
 
@@ -38,12 +38,13 @@ class SharedSource(BlockSource, Protocol):
 
     @property
     def key(self) -> Hashable:
-        """Equal on ranks whose sources give the same matrix."""
+        """A key that is equal on ranks whose sources give the same matrix."""
         ...
 
     def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm) -> CSR:
-        """The block on ``backend``'s device. Collective over ``readers``, who all want this block of this
-        matrix; an error is raised on all of them.
+        """Put the block together on ``backend``'s device. Collective over ``readers``.
+
+        All of them want this block of this matrix; an error is raised on all of them.
         """
         ...
 
@@ -68,7 +69,7 @@ class MatrixSource:
         self.symmetric = square and identical(self.matrix, canonical(self.matrix.T))
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """A view or copy of these rows and columns."""
+        """Return a view or copy of these rows and columns."""
         return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
 
 
@@ -100,7 +101,7 @@ class LocalBlocks:
         self.blocks = [(rows, cols, canonical(csr, self.dtype)) for rows, cols, csr in pieces]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """Rows and columns within one of the blocks. ValueError: no block covers them."""
+        """Return rows and columns within one of the blocks. ValueError: no block covers them."""
         if rows[0] >= rows[1] or cols[0] >= cols[1]:
             return sp.csr_array((rows[1] - rows[0], cols[1] - cols[0]), dtype=self.dtype)
         for (top, bottom), (left, right), csr in self.blocks:
@@ -110,8 +111,10 @@ class LocalBlocks:
 
 
 class RootMatrix:
-    """A whole SciPy matrix that one rank holds, as a :class:`MatrixSource` does. The others get from it the
-    blocks that they need, when they need them: rank after rank, so that the root copies one rank's at a time.
+    """A whole SciPy matrix that one rank holds, as a :class:`MatrixSource` does.
+
+    The others get from it the blocks that they need, when they need them: rank after rank, so that the root
+    copies one rank's at a time.
 
     Args:
         grid: of the operators that are made of it. Collective over it, as is :meth:`blocks`.
@@ -134,13 +137,16 @@ class RootMatrix:
         self.shape, self.dtype, self.symmetric, self.nnz = self.comm.share(facts, root)  # type: ignore[misc]
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """On the root only; ValueError elsewhere."""
+        """Return rows and columns on the root only; ValueError elsewhere."""
         if self.held is None:
             raise ValueError(f"only rank {self.root} holds this matrix; blocks() gives every rank its own")
         return self.held.block(rows, cols)
 
     def blocks(self, windows: Sequence[tuple[Range, Range]]) -> list[sp.csr_array]:
-        """The blocks in these (rows, columns), each rank's own. Collective; errors are raised on all."""
+        """Return the blocks in these (rows, columns), each rank's own.
+
+        Collective; errors are raised on all.
+        """
         comm, mine, failure = self.comm, [], None
         asked = comm.gather_objects(list(windows))
         if comm.rank != self.root:
@@ -178,8 +184,10 @@ class RootMatrix:
 
 
 def blocks(source: BlockSource, windows: Sequence[tuple[Range, Range]]) -> Iterable[Any]:
-    """The SciPy blocks in these (rows, columns), one after another. Collective where a root holds them all,
-    and then they are there on return; else local, as each is asked for.
+    """Give the SciPy blocks in these (rows, columns), one after another.
+
+    Collective where a root holds them all, and then they are there on return; else local, as each is asked
+    for.
     """
     if isinstance(source, RootMatrix):
         return source.blocks(windows)
@@ -187,7 +195,7 @@ def blocks(source: BlockSource, windows: Sequence[tuple[Range, Range]]) -> Itera
 
 
 def entries(source: BlockSource) -> dict[Hashable, int]:
-    """The stored entries that this rank knows of, by the part of the matrix that they are in.
+    """Count the stored entries that this rank knows of, by the part of the matrix that they are in.
 
     TypeError: the source does not say.
     """
@@ -200,7 +208,7 @@ def entries(source: BlockSource) -> dict[Hashable, int]:
 
 
 def identity(source: BlockSource) -> dict[str, Any]:
-    """What ranks compare of a matrix: its kind, and the content of one that all of them hold whole."""
+    """Return the facts of a matrix that ranks compare: its kind, and its content where all hold it whole."""
     facts = {"the matrix's shape": source.shape, "the matrix's dtype": source.dtype}
     facts["the matrix's symmetry"] = source.symmetric
     orders = [getattr(source, side, None) for side in ("row_order", "col_order")]

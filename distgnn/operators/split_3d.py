@@ -77,8 +77,10 @@ class Split3D(DistSparse):
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every q² l = P, by the words received in a product where the non-zeros of A (index and value) have
-        as many as ``H``, w: (2 (q-1) + l-1)/P w. On other graphs, another shape may be the best.
+        """List every q² l = P, by the words received in a product: (2 (q-1) + l-1)/P w.
+
+        That is where the non-zeros of A (index and value) have w words, as many as ``H``. On other graphs,
+        another shape may be the best.
         """
         sides = [q for q in range(1, ranks + 1) if ranks % (q * q) == 0]
         best = sorted(sides, key=lambda q: (2 * q + ranks // (q * q), q))

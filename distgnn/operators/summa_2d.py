@@ -82,8 +82,10 @@ class Summa2D(DistSparse):
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every pr x pc = P, the squarest first: it receives the fewest words where the non-zeros of A (index
-        and value) have as many as ``H``. On other graphs, another shape may.
+        """List every pr x pc = P, the squarest first.
+
+        It receives the fewest words where the non-zeros of A (index and value) have as many as ``H``. On
+        other graphs, another shape may.
         """
         shapes = [(pr, ranks // pr) for pr in range(1, ranks + 1) if ranks % pr == 0]
         return [{"rows": pr, "cols": pc} for pr, pc in sorted(shapes, key=lambda s: (sum(s), s[0]))]
@@ -108,7 +110,7 @@ class Panel(NamedTuple):
         return slice(self.top, self.top + self.width)
 
     def cut(self, width: int) -> list[Panel]:
-        """Panels of this width at most, about equal; one at least."""
+        """Cut the panel into panels of this width at most, about equal; one at least."""
         bounds = partition(self.width, max(-(-self.width // max(width, 1)), 1)).tolist()
         first = self.columns[0]
         return [Panel((first + a, first + b), self.c, self.r, self.top + a) for a, b in pairwise(bounds)]
@@ -152,7 +154,7 @@ class Summa:
         return SparsePanels(self.grid, self.row, self.A.roots, own, shapes)
 
     def multiply(self, H: Any, T: Any) -> None:
-        """``T = A H``, all blocks of this rank."""
+        """Compute ``T = A H``, all blocks of this rank."""
         with self.A.broadcast() as panels, self._broadcast(H) as panels_of_H:  # lines 9-10
             for q, (A_q, H_q) in enumerate(zip(panels, panels_of_H, strict=True)):  # line 3
                 local.spmm(A_q, H_q, out=T, accumulate=q > 0)  # line 11
@@ -166,7 +168,7 @@ class Summa:
         return broadcast(self.grid, self.column, "H", roots, own, shapes, H.dtype)
 
     def multiply_adjoint(self, G: Any, F: Any) -> None:
-        """``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
+        """Compute ``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
         rooms, lent = cycle(range(TUNING.sums_under_way)), deque[int]()
         with (
             self.grid.workspace.rooms() as take,

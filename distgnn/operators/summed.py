@@ -20,7 +20,9 @@ Array = Any
 
 
 def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: bool = False) -> Array:
-    """``out``, the sum over the group of ``A B``, or of ``out + A B`` with ``accumulate``. Collective.
+    """Compute in ``out`` the sum over the group of ``A B``, or of ``out + A B`` with ``accumulate``.
+
+    Collective.
 
     Args:
         A: (m, k) CSR block; B: (k, f); out: (m, f) C-contiguous; m and f the same in the whole group.
@@ -31,7 +33,7 @@ def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: 
 
 
 def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) -> Array:
-    """The same for a dense ``A`` (m, k) that is not transposed; ``how`` as of :func:`local.gemm`.
+    """Multiply likewise a dense ``A`` (m, k) that is not transposed; ``how`` as of :func:`local.gemm`.
 
     Row blocks have a multiple of the rows that :func:`local.gemm` takes at a time: rounding depends on them.
     """
@@ -41,7 +43,7 @@ def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) ->
 
 
 def add_up(grid: Grid, group: Comm, array: Array) -> Array:
-    """The sum over the group of an array, in place: what a rank calls that has nothing to multiply."""
+    """Sum an array over the group, in place: what a rank calls that has nothing to multiply."""
     return _in_blocks(grid, group, array, row_blocks(grid, group, array), lambda rows: None)
 
 
@@ -60,9 +62,10 @@ def _in_blocks(
 
 
 def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:
-    """Where a product (m, f) is cut: every ``grid.block_rows`` rows, rounded up to a multiple; by default
-    into TUNING.sum_blocks blocks within the sizes of a message, on a device into so few that they are large;
-    not at all where the sum is MPI's affair.
+    """Cut a product (m, f) every ``grid.block_rows`` rows, rounded up to a multiple.
+
+    By default into TUNING.sum_blocks blocks within the sizes of a message, on a device into so few that they
+    are large; not at all where the sum is MPI's affair.
     """
     height, row_bytes = len(product), max(product[:1].nbytes, 1)
     if group.size == 1 or product.nbytes <= TUNING.small_sum:

@@ -39,8 +39,9 @@ class DenseProducts(ABC):
         self.forms: dict[tuple[str, int, int], Form] = {}
 
     def tune(self, n: int, fan_in: int, fan_out: int, dtype: Any) -> dict[str, str]:
-        """Time the forms of a layer's three products with these widths, and take the fastest from now on (see
-        ``gemm_tuning.py``). Collective. Returns product -> form.
+        """Time the forms of a layer's three products with these widths, and take the fastest from now on.
+
+        See ``gemm_tuning.py``. Collective. Returns product -> form.
         """
         rows, k = self.input_layout.local_shape((n, fan_in))
         m = self.output_layout.local_shape((n, fan_out))[1]
@@ -54,7 +55,7 @@ class DenseProducts(ABC):
         return taken
 
     def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
-        """``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``. Collective."""
+        """Compute ``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``. Collective."""
         self.check(T, None, W)
         Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
         self._times(T, W, Z)
@@ -63,7 +64,7 @@ class DenseProducts(ABC):
     def backward(
         self, T: DistDense, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
     ) -> tuple[DistDense, DistDense | None]:
-        """``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once. Collective.
+        """Compute ``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once. Collective.
 
         No ``dT`` without ``W``; ``dT`` in ``out`` if given, which shares no memory with ``T`` and ``G``.
         """
@@ -73,16 +74,16 @@ class DenseProducts(ABC):
         return DistDense(dW, self.weight_layout, (T.shape[1], G.shape[1])), dT
 
     def _form(self, product: str, below: DistDense, above: DistDense) -> Form | None:
-        """The one for these operands' widths, of the layer below and of the layer."""
+        """Return the form for these operands' widths, of the layer below and of the layer."""
         return self.forms.get((product, below.shape[1], above.shape[1]))
 
     @abstractmethod
     def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
-        """``T W`` into ``Z``."""
+        """Compute ``T W`` in ``Z``."""
 
     @abstractmethod
     def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
-        """This rank's block of ``Tᵀ G``, and ``G Wᵀ`` into ``dT`` if there is ``W``."""
+        """Return this rank's block of ``Tᵀ G``; compute ``G Wᵀ`` in ``dT`` if there is ``W``."""
 
     def check(self, T: DistDense | None, G: DistDense | None, W: DistDense | None) -> None:
         """Raise ValueError, on every rank alike, unless shapes and layouts fit together."""
@@ -114,9 +115,7 @@ class ReplicatedWeights(DenseProducts):
 
     @contextmanager
     def _broadcast(self, X: DistDense) -> Iterator[Iterator[tuple[int, slice, Any]]]:
-        """Give the column blocks of ``X``, from the last on, to all ranks of the row, as (number, columns,
-        block).
-        """
+        """Give all ranks of the row the column blocks of ``X``, from the last on: (number, columns, block)."""
         if self.along_row.size == 1:
             yield iter([(0, slice(0, X.shape[1]), X.block)])
             return
@@ -150,8 +149,9 @@ class ReplicatedWeights(DenseProducts):
 
 
 class ShardedWeights(DenseProducts):
-    """Plexus Algorithm 1: ``T`` is cut over (out, feature), ``W`` over (feature, contract) and its rows once
-    more over out, ``Z`` over (out, contract). Line numbers are the paper's.
+    """Weights of Plexus Algorithm 1: ``W`` is cut over (feature, contract), its rows once more over out.
+
+    ``T`` is cut over (out, feature), ``Z`` over (out, contract). Line numbers are the paper's.
     """
 
     def __init__(self, grid: Grid, rows: Cut, out: str, contract: str, feature: str) -> None:
@@ -163,7 +163,7 @@ class ShardedWeights(DenseProducts):
         self.out, self.contract, self.feature = grid.along(out), grid.along(contract), grid.along(feature)
 
     def _shares(self, height: int) -> Any:
-        """How the rows of this rank's plane block of ``W`` are cut over the out axis."""
+        """Return the cut of the rows of this rank's plane block of ``W`` over the out axis."""
         return within(self.weight_layout.rows.vector(self.grid, height), self.feature.rank, self.out.size)
 
     def _whole(self, W: DistDense) -> Any:
