@@ -1,4 +1,4 @@
-"""What a rank computes: sparse and dense products of its own blocks, by the kernels for its device."""
+"""Computation on one rank: sparse and dense products of its own blocks, by the kernels for its device."""
 
 from distgnn.local.gemm import gemm
 from distgnn.local.rows import gather_rows, scatter_add

@@ -1,4 +1,4 @@
-"""Draws from rows of a matrix in NumPy, and what draws from its rows are keyed and weighted by."""
+"""Draws from rows of a matrix in NumPy, and the keys and weights of these draws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def row_keys(keys: Array, vertices: Array) -> Array:
-    """uint64 (m): keys of the rows of m vertices, from theirs of (seed, epoch, minibatch, layer)."""
+    """Make the keys of the rows of m vertices, uint64 (m), from theirs of (seed, epoch, minibatch, layer)."""
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
 
@@ -59,7 +59,7 @@ def _draw_row(weights: Array, count: int, state: int, picked: Array, left: Array
 
 
 def _next_uniform(state: int) -> tuple[int, float]:
-    """The next state of a SplitMix64 generator, and its output as a float64 in [0, 1)."""
+    """Return the next state of a SplitMix64 generator, and its output as a float64 in [0, 1)."""
     word = rng.splitmix64(np.array([state], np.uint64))[0]
     return (state + int(_GOLDEN)) & (1 << 64) - 1, float(word >> np.uint64(11)) * 2.0**-53
 

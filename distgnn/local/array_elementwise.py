@@ -65,7 +65,7 @@ def binary_cross_entropy(
 
 
 def clear_others(block: Array, rows: Array) -> None:
-    """Zero all rows but these."""
+    """Set all rows but these to zero."""
     others = backend.module(block).ones(len(block), dtype=bool)
     others[rows] = False
     block[others] = 0

@@ -1,4 +1,4 @@
-"""Rows of sparse matrices: pick them, pack them, count what a product of two makes of them.
+"""Rows of sparse matrices: pick them, pack them, count the entries that a product of two makes of them.
 
 Matrices are SciPy's ``csr_array`` or CuPy's ``csr_matrix``; results are of the same kind, on the same device.
 """
@@ -22,15 +22,16 @@ Packed = tuple[Array, Array, Array]  # of rows, one after another: lengths, colu
 
 
 def row_pointers(counts: Array) -> Array:
-    """int64 (rows + 1): where rows of so many entries begin and end."""
+    """Return where rows of so many entries begin and end: int64 (rows + 1)."""
     pointers = backend.of(counts).zeros((counts.size + 1,), np.int64)
     pointers[1:] = backend.module(counts).cumsum(counts, dtype=np.int64)
     return pointers
 
 
 def with_indices(A: Any, kind: Any) -> Any:
-    """The matrix with indices of this integer type, where they fit; values are shared. SciPy would otherwise
-    convert all of a large B of int32 in every product with a small A of int64.
+    """Return the matrix with indices of this integer type, where they fit; values are shared.
+
+    SciPy would otherwise convert all of a large B of int32 in every product with a small A of int64.
     """
     if A.indices.dtype == kind == A.indptr.dtype or max(A.nnz, *A.shape) > np.iinfo(kind).max:
         return A
@@ -38,14 +39,14 @@ def with_indices(A: Any, kind: Any) -> Any:
 
 
 def lengths(A: Any, rows: Array | slice | None = None) -> Array:
-    """Entries in every row of A, or in each of these."""
+    """Count the entries in every row of A, or in each of these."""
     if rows is None or isinstance(rows, slice):
         return (A.indptr[1:] - A.indptr[:-1])[rows or slice(None)]
     return A.indptr[rows + 1] - A.indptr[rows]
 
 
 def unpack(rows: Packed, width: int, like: Any) -> Any:
-    """Packed rows as a CSR matrix of ``width`` columns, of the kind of ``like``."""
+    """Return packed rows as a CSR matrix of ``width`` columns, of the kind of ``like``."""
     counts, columns, values = rows
     kind = index_type(values.size, width)
     pointers = row_pointers(counts).astype(kind)
@@ -53,7 +54,7 @@ def unpack(rows: Packed, width: int, like: Any) -> Any:
 
 
 def gather(B: Any, rows: Array | slice) -> Packed:
-    """Rows of ``B`` in this order, which may repeat; of a slice, views."""
+    """Gather rows of ``B`` in this order, which may repeat; of a slice, views."""
     counts = lengths(B, rows)
     if isinstance(rows, slice):
         entries = slice(int(B.indptr[rows.start]), int(B.indptr[rows.stop]))
@@ -62,24 +63,25 @@ def gather(B: Any, rows: Array | slice) -> Packed:
 
 
 def owners(counts: Array, total: int | None = None) -> Array:
-    """For each entry of rows of so many entries, the row it stands in: int64 (sum of counts). A GPU has to be
-    waited for where the caller does not know this sum.
+    """Return, for each entry of rows of so many entries, the row it stands in: int64 (sum of counts).
+
+    A GPU has to be waited for where the caller does not know this sum.
     """
     return KERNELS.kernel("owners", counts)(counts, total)
 
 
 def repeated(values: Array, counts: Array, total: int) -> Array:
-    """``values[i]`` as often as ``counts[i]`` says; `total` is the sum of the counts."""
+    """Repeat ``values[i]`` as often as ``counts[i]`` says; `total` is the sum of the counts."""
     return KERNELS.kernel("repeated", values)(values, counts, total)
 
 
 def at_most_one_per_row(A: Any) -> bool:
-    """Has no row more than one entry, as in the Q of GraphSAGE (matrix-sampling paper, section 4.1.1)?"""
+    """Tell whether no row has more than one entry, as in GraphSAGE's Q (matrix sampling, section 4.1.1)."""
     return A.nnz <= A.shape[0] and bool((lengths(A) <= 1).all())
 
 
 def scaled_rows(A: Any, B: Any) -> Any:
-    """``A B`` for an ``A`` with at most one entry per row. Like SciPy's products, it has no stored zeros."""
+    """Compute ``A B`` for an ``A`` with at most one entry per row; no stored zeros, like SciPy's products."""
     xp = backend.module(B.data)
     taken, columns, values = gather(B, A.indices)
     dtype = np.result_type(A.dtype, B.dtype)
@@ -95,39 +97,42 @@ def scaled_rows(A: Any, B: Any) -> Any:
 
 
 def sort_rows(A: Any) -> Any:
-    """The matrix with rising columns in every row, in place or anew. Two transpositions are a counting sort:
-    as many steps as there are entries and columns.
+    """Return the matrix with rising columns in every row, in place or anew.
+
+    Two transpositions are a counting sort: as many steps as there are entries and columns.
     """
     return KERNELS.kernel("sort_rows", A.data)(A)
 
 
 def sorted_rows(P: Any, like: Array) -> Any:
-    """A sparse matrix of any format as CSR with rising columns in every row, on the backend of an array. The
-    caller's is left as it is.
+    """Convert a sparse matrix of any format to CSR with rising columns in every row, on an array's backend.
+
+    The caller's matrix is left as it is.
     """
     return KERNELS.kernel("sorted_rows", like)(P)
 
 
 def multiplications(A: Any, counts: Array) -> Array:
-    """int64 (rows of A): multiplications in each row of ``A B``, which has no more entries. ``counts``: of
-    each entry of A, how many entries the row of B has that it is multiplied with.
+    """Count the multiplications in each row of ``A B``, which has no more entries: int64 (rows of A).
+
+    ``counts``: of each entry of A, how many entries the row of B has that it is multiplied with.
     """
     totals = row_pointers(counts)
     return totals[A.indptr[1:]] - totals[A.indptr[:-1]]
 
 
 def columns_read(A: Any) -> Array:
-    """int64, rising: the columns of a matrix on the host that have an entry."""
+    """Return the columns of a matrix on the host that have an entry: int64, rising."""
     return KERNELS.kernel("columns_read", A.data)(A)
 
 
 def keep_columns(A: Any, columns: np.ndarray) -> Any:
-    """Such a matrix with only these (rising) columns, outside of which it is empty, renumbered."""
+    """Keep only these (rising) columns of a matrix on the host, outside of which it is empty, renumbered."""
     return A if columns.size == A.shape[1] else KERNELS.kernel("keep_columns", A.data)(A, columns)
 
 
 def side_by_side(blocks: Sequence[Any]) -> Any:
-    """Such matrices of equal height as one."""
+    """Join matrices on the host, of equal height, side by side."""
     return KERNELS.kernel("side_by_side", blocks[0].data)(blocks)
 
 

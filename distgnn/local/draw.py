@@ -27,7 +27,7 @@ Array = Any
 
 
 class Draws(NamedTuple):
-    """What was drawn from the rows of a matrix.
+    """The entries drawn from the rows of a matrix.
 
     Attributes:
         positions: int64, ascending: which of the matrix's stored entries.
@@ -49,11 +49,14 @@ def draw(
     indptr: Array, weights: Array, count: int, keys: Array, remaining: bool = False, ends: Any = None,
     sums: Array = None,
 ) -> Draws:  # fmt: skip
-    """Draw from the rows of a CSR matrix with these row pointers and weights (float64). A GPU is waited for
-    once, or twice where `ends`, its row pointers on the host, are not given.
+    """Draw from the rows of a CSR matrix with these row pointers and weights (float64).
+
+    A GPU is waited for once, or twice where `ends`, its row pointers on the host, are not given.
 
     Time: one pass over the entries and O(count · log(length)) per row. Rows of very unequal weights take up
-    to `count` passes.     Raises:
+    to `count` passes.
+
+    Raises:
         ValueError: a weight that is negative, infinite or not a number, or a negative `count`.
     """
     if count < 0:
@@ -67,7 +70,7 @@ def draw(
 
 
 def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Draws:
-    """:func:`draw` from the rows ``A[selected]`` with all weights 1, as positions in A: nothing is copied.
+    """Draw from the rows ``A[selected]`` with all weights 1, as positions in A: nothing is copied.
 
     Args:
         indptr: int64, of A; selected: int64 (m), rows of A; keys: uint64 (m).
@@ -78,7 +81,7 @@ def draw_selected(indptr: Array, selected: Array, count: int, keys: Array) -> Dr
 
 
 def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
-    """p (float64), one per drawn column: Σ_drawn x / p estimates a sum over the columns without bias.
+    """Return p (float64), one per drawn column: Σ_drawn x / p estimates a sum over the columns without bias.
 
     Successive sampling has no closed form for this probability. But it is the order in which independent
     exponential clocks ring whose rates are the weights (Efraimidis and Spirakis, Inf. Process. Lett. 97,
@@ -99,12 +102,12 @@ def inclusion(weights: Array, drawn: Draws, keys: Array) -> Array:
 
 
 def stack_keys(vertices: Stack, keys: Array) -> Array:
-    """uint64, one per vertex: its key, from those of the minibatches."""
+    """Make the key of every vertex, uint64, from those of the minibatches."""
     return KERNELS.kernel("stack_keys", keys)(vertices, keys)
 
 
 def longest(lengths: Array) -> int:
-    """The largest of some row lengths, 0 of none: no row has more to draw."""
+    """Return the largest of some row lengths, 0 of none: no row has more to draw."""
     return int(lengths.max()) if lengths.size else 0
 
 
@@ -132,8 +135,8 @@ def _draw_on_gpu(
     bad = cuda.draw_weighted(indptr, weights, count, keys, picked, left, sums)
     places = row_pointers(picked)
     bounds = places[indptr]
-    told = on.to_host(on.xp.concatenate((bounds, bad)))  # one wait for all
-    ends, wrong = told[: len(indptr)], told[len(indptr) :]
+    on_host = on.to_host(on.xp.concatenate((bounds, bad)))  # one wait for all
+    ends, wrong = on_host[: len(indptr)], on_host[len(indptr) :]
     _refuse(int(wrong.argmax()) if wrong.any() else -1)
     return Draws(cuda.compact(places, int(ends[-1])), bounds[1:] - bounds[:-1], left, bounds, ends)
 
@@ -162,7 +165,7 @@ def _selected_numpy(indptr: Array, selected: Array, count: int, keys: Array) -> 
 
 
 def _selected_on_gpu(indptr: Array, selected: Array, count: int, keys: Array) -> Draws:
-    """Wait for how many were drawn."""
+    """Draw on a GPU, and wait for how many were drawn."""
     return Draws(*cuda.sample_ones(indptr, selected, count, keys), None)
 
 

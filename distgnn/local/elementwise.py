@@ -19,18 +19,19 @@ Array = Any
 
 
 def relu(block: Array) -> None:
-    """max(block, 0), in place."""
+    """Compute max(block, 0), in place."""
     KERNELS.kernel("relu", block)(block)
 
 
 def positive_bits(block: Array) -> Array:
-    """``numpy.packbits(block > 0)``: what ReLU remembers for its backward pass."""
+    """Return ``numpy.packbits(block > 0)``: what ReLU remembers for its backward pass."""
     return KERNELS.kernel("positive_bits", block)(block)
 
 
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> None:
-    """Zero the entries of ``G`` whose bit is 0 and multiply the others by ``scale``, in place: the backward
-    of ReLU and dropout, since what dropout zeroed is not positive.
+    """Set entries of ``G`` whose bit is 0 to zero and multiply the others by ``scale``, in place.
+
+    The backward of ReLU and dropout, since what dropout zeroed is not positive.
     """
     KERNELS.kernel("keep_positive", G)(G, bits, scale)
 
@@ -38,8 +39,9 @@ def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> None:
 def dropout(
     block: Array, out: Array, k: int, rows: Array, cols: Array, keep: float, relu: bool = False
 ) -> Array:
-    """``out = block * rng.keep_mask(k, rows, cols, keep) / keep``, of the positive part with ``relu``;
-    ``out`` may be ``block``, and is returned. No array of the block's size is made.
+    """Compute ``out = block * rng.keep_mask(k, rows, cols, keep) / keep``; return ``out``.
+
+    With ``relu``, of the positive part. ``out`` may be ``block``. No array of the block's size is made.
     """
     return KERNELS.kernel("dropout", block)(block, out, k, rows, cols, keep, relu)
 
@@ -47,8 +49,10 @@ def dropout(
 def cross_entropy(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
 ) -> tuple[Array, Array] | None:
-    """Softmax cross-entropy of these rows in one pass: float64 losses, and the gradient of their sum over
-    ``count``, 0 in other rows. None where no kernel does this block.
+    """Compute the softmax cross-entropy of these rows in one pass.
+
+    Returns float64 losses, and the gradient of their sum over ``count``, 0 in other rows. None where no
+    kernel does this block.
 
     rows: int64, rising; labels: int64, the column of each. position: makes, of the number of all rows, int32
     places of these in ``rows``, or -1. overwrite: put the gradient where the logits were.
@@ -60,8 +64,9 @@ def cross_entropy(
 def binary_cross_entropy(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
 ) -> tuple[Array, Array]:
-    """Binary cross-entropy of all entries of these rows in one pass: float64 sums of each row's losses, and
-    ``share`` times their gradient, 0 in other rows.
+    """Compute the binary cross-entropy of all entries of these rows in one pass.
+
+    Returns float64 sums of each row's losses, and ``share`` times their gradient, 0 in other rows.
 
     labels: uint8, 0 or 1, (len(rows), width of the logits); the others as in :func:`cross_entropy`.
     """
@@ -70,12 +75,12 @@ def binary_cross_entropy(
 
 
 def column_sums(block: Array) -> Array:
-    """Sums of the columns (1, f), added up in float64."""
+    """Sum the columns (1, f), in float64."""
     return KERNELS.kernel("column_sums", block)(block)
 
 
 def adam(w: Array, g: Array, m: Array, v: Array, **factors: float) -> None:
-    """One step of Adam on flat arrays of one type, in place; ``g`` may be used as scratch.
+    """Make one step of Adam on flat arrays of one type, in place; ``g`` may be used as scratch.
 
     w <- shrink w;  g <- g + decay w;  m <- first m + (1 - first) g;  v <- second v + (1 - second) g²;
     w <- w - rate m / (sqrt(v / correction) + epsilon), with ``factors`` of these names.
@@ -84,8 +89,9 @@ def adam(w: Array, g: Array, m: Array, v: Array, **factors: float) -> None:
 
 
 def average(sums: Array, count: Array, known: float) -> bool:
-    """Divide by a count, which the host knows as well, in place; return False where it is 0 and nothing is
-    done.
+    """Divide by a count, which the host knows as well, in place.
+
+    Returns False where the count is 0 and nothing is done.
     """
     return KERNELS.kernel("average", sums)(sums, count, known)
 

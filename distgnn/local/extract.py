@@ -37,36 +37,44 @@ class Distribution(NamedTuple):
 
 
 def held(owner: object, matrix: sp.csr_array, on: Backend) -> Any:
-    """Make the matrix to multiply by and to draw from, on a backend, from SciPy's. Its bytes are charged as
-    long as the owner lives.
+    """Make the matrix to multiply by and to draw from, on a backend, from SciPy's.
+
+    Its bytes are charged as long as the owner lives.
     """
     return KERNELS.on(on, "held")(owner, matrix, on)
 
 
 def multiply(Q: Any, A: Any, indptr: Array) -> Any:
-    """``Q A``. Q: SciPy's matrix or a Product; A: what :func:`held` made; indptr: A's row pointers, int64."""
+    """Compute ``Q A``.
+
+    Q: SciPy's matrix or a Product; A: what :func:`held` made; indptr: A's row pointers, int64.
+    """
     return KERNELS.kernel("multiply", A.data)(Q, A, indptr)
 
 
 def row_blocks(Q: Any, A: Any, indptr: Array, entries: int | None) -> Iterator[tuple[Range, Any]]:
-    """``Q A`` in row blocks of at most so many estimated non-zeros; on a GPU as a whole."""
+    """Yield ``Q A`` in row blocks of at most so many estimated non-zeros; on a GPU as a whole."""
     return KERNELS.kernel("row_blocks", A.data)(Q, A, indptr, entries)
 
 
 def row_lengths(indptr: Array, rows: Array) -> Array:
-    """int64: entries in each of these rows."""
+    """Count the entries in each of these rows: int64."""
     return KERNELS.kernel("row_lengths", rows)(indptr, rows)
 
 
 def row_entries(indptr: Array, rows: Array) -> tuple[Array, Array]:
-    """Positions of the entries of these rows, one row after another; and where each row begins (len(rows) +
-    1), int64. Waits for a GPU.
+    """Return positions of the entries of these rows, one row after another; and where each row begins.
+
+    Both int64; the latter (len(rows) + 1). Waits for a GPU.
     """
     return KERNELS.kernel("row_entries", rows)(indptr, rows)
 
 
 def compact(places: Array, count: int) -> Array:
-    """The `count` numbers i for which places[i] < places[i + 1]; places rise by steps of 0 or 1 from 0."""
+    """List the `count` numbers i for which places[i] < places[i + 1].
+
+    Places rise by steps of 0 or 1 from 0.
+    """
     return KERNELS.kernel("compact", places)(places, count)
 
 
@@ -81,8 +89,9 @@ def distribution(columns: np.ndarray, values: np.ndarray, on: Backend) -> Distri
 
 
 def repeated(row: Distribution, times: int, width: int) -> Iterator[Any]:
-    """Yield the matrix of ``width`` columns whose rows are all this one, in row blocks of a bounded number of
-    entries.
+    """Yield the matrix of ``width`` columns whose rows are all this one, in row blocks.
+
+    The number of entries of a block is bounded.
     """
     return KERNELS.kernel("repeated", row.values)(row, times, width)
 
@@ -174,18 +183,20 @@ def _repeated_on_gpu(row: Distribution, times: int, width: int) -> Iterator[Prod
 def _edges_on_gpu(
     A: CSR, indptr: Array, rows: Stack, cols: Stack, scale: Array | None
 ) -> tuple[Array, Stack, Array]:
-    """Pick all entries of A in these rows and columns without a copy of the rows, each value times the scale
-    of its column: row pointers, labels, values. The host waits for the sizes of two results.
+    """Pick all entries of A in these rows and columns without a copy of the rows, on a GPU.
+
+    Each value is multiplied by the scale of its column. Returns row pointers, labels, values. The host waits
+    for the sizes of two results.
     """
     lists = rows.arrays, cols.arrays
     places, of_rows, offsets = cuda.entries_of(indptr, rows.ids)
     entries = places, of_rows
     ledger.charge("spmm", "spgemm", flops=2 * places.size)
-    found = cuda.find_columns(*lists, entries, A.indices)
-    pointers = found[1][offsets]
+    labelled = cuda.find_columns(*lists, entries, A.indices)
+    pointers = labelled[1][offsets]
     bounds = pointers[rows.bounds]
     ends = backend.of(bounds).to_host(bounds)
-    labels, values = cuda.keep_entries(*lists, entries, found, int(ends[-1]), A.data, scale)
+    labels, values = cuda.keep_entries(*lists, entries, labelled, int(ends[-1]), A.data, scale)
     return pointers, Stack(labels, bounds, ends), values
 
 

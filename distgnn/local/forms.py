@@ -15,7 +15,7 @@ Array = Any
 
 @dataclass(frozen=True)
 class Form:
-    """How a product is computed: each operand "N" or "T" as said above, and whether reversed."""
+    """A form of a product: each operand "N" or "T" as said above, and whether reversed."""
 
     a: str
     b: str
@@ -25,7 +25,7 @@ class Form:
         return f"{self.a}{self.b}{' reversed' if self.reversed else ''}"
 
     def multiply(self, xp: Any, A: Array, B: Array, out: Array) -> None:
-        """``out = A B``; A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row."""
+        """Compute ``out = A B``; A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row."""
         A, B = laid(xp, A, self.a), laid(xp, B, self.b)
         if self.reversed:
             out[...] = xp.matmul(B.T, A.T).T
@@ -37,10 +37,10 @@ FORMS = [Form(a, b, backwards) for backwards in (False, True) for a in "NT" for 
 
 
 def laid(xp: Any, X: Array, letter: str) -> Array:
-    """X row by row (N) or column by column (T); itself where it lies so."""
+    """Lay X row by row (N) or column by column (T); return X itself where it lies so."""
     return xp.ascontiguousarray(X) if letter == "N" else xp.asfortranarray(X)
 
 
 def as_given(trans_a: bool, trans_b: bool) -> Form:
-    """The form without copies for operands that are row by row before they are transposed."""
+    """Return the form without copies for operands that are row by row before they are transposed."""
     return Form("T" if trans_a else "N", "T" if trans_b else "N")

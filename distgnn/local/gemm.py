@@ -16,7 +16,7 @@ def gemm(
     A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: bool = False, trans_b: bool = False,
     form: Form | None = None,
 ) -> Any:  # fmt: skip
-    """``out = op(A) op(B)``, or ``out += op(A) op(B)`` with ``accumulate``; op transposes where asked.
+    """Compute ``out = op(A) op(B)``, or ``out += op(A) op(B)`` with ``accumulate``; op may transpose.
 
     A, B and ``out`` are 2-D arrays of one dtype on one device; ``form``: how BLAS is called, by default as
     they come. Returns ``out``, made when missing.

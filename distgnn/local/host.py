@@ -1,4 +1,4 @@
-"""The compiled kernels for the host (``kernels/host/``): are they there, and for which processor."""
+"""The compiled kernels for the host (``kernels/host/``), where they were built, and their processor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @functools.cache
 def module() -> ModuleType | None:
-    """The extension module, or None (said once in the log) where it was not built."""
+    """Return the extension module, or None (said once in the log) where it was not built."""
     try:
         from distgnn import _host
     except ImportError as error:
@@ -33,12 +33,12 @@ def module() -> ModuleType | None:
 
 
 def usable() -> bool:
-    """Whether the extension module was built."""
+    """Tell whether the extension module was built."""
     return module() is not None
 
 
 def built() -> ModuleType:
-    """The extension module; UserError where it was not built."""
+    """Return the extension module; raise UserError where it was not built."""
     kernels = module()
     if kernels is None:
         raise UserError("the host kernels are not built here: install distgnn with a C compiler at hand")
@@ -47,7 +47,7 @@ def built() -> ModuleType:
 
 @functools.cache
 def isa() -> int:
-    """The instruction set to use, a position in ``isas()``: what ``DISTGNN_HOST_ISA`` says, or the best."""
+    """Return the instruction set to use, a position in ``isas()``: by ``DISTGNN_HOST_ISA``, or the best."""
     from distgnn import _host
 
     wanted, there = os.environ.get("DISTGNN_HOST_ISA", "auto"), _host.isas()
@@ -58,13 +58,13 @@ def isa() -> int:
 
 @functools.cache
 def threads() -> int:
-    """OpenMP threads of a product: ``OMP_NUM_THREADS``, or one, because ranks are the parallelism here."""
+    """Return the OpenMP threads of a product: ``OMP_NUM_THREADS``, or one: ranks are the parallelism here."""
     words = os.environ.get("OMP_NUM_THREADS", "").split(",")
     return max(int(words[0]), 1) if words[0].strip().isdecimal() else 1
 
 
 def multiply(indptr: Any, indices: Any, values: Any, B: Any, out: Any, **options: Any) -> None:
-    """``_host.multiply``, of a CSR matrix whose pattern has been checked, with this module's options."""
+    """Call ``_host.multiply`` for a CSR matrix whose pattern has been checked, with this module's options."""
     built().multiply(indptr, indices, values, B, out, **{"threads": threads(), "isa": isa(), **options})
 
 
@@ -74,7 +74,7 @@ TRIALS = 20  # products after which one of them is chosen
 
 
 def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
-    """``out = A B``, or ``out += A B``, for a block of float32 or float64; see ``local.spmm``.
+    """Compute ``out = A B``, or ``out += A B``, for a block of float32 or float64; see ``local.spmm``.
 
     The first products of a block with one width measure how far to prefetch. Where rows of B fill up to three
     cache lines, time varies by up to a half with the cache that B lies in, the lengths of rows and who else

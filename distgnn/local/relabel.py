@@ -20,8 +20,10 @@ Array = Any
 
 
 class Relabelling:
-    """Renumbers ids in 0..n-1. Memory on the host: 4 bytes per vertex, from the first use on; on a GPU 32 to
-    64 bytes per id while it works.
+    """Renumbering of ids in 0..n-1.
+
+    Memory on the host: 4 bytes per vertex, from the first use on; on a GPU 32 to 64 bytes per id while it
+    works.
     """
 
     def __init__(self, n: int) -> None:
@@ -29,17 +31,21 @@ class Relabelling:
 
     @cached_property
     def table(self) -> Array:
-        """int32 (n) on the host: -1, but while a kernel works."""
+        """The table of all ids, int32 (n) on the host: -1, but while a kernel works."""
         return np.full(self.n, -1, np.int32)
 
     def find(self, stack: Stack, known: Stack) -> Array:
-        """int64, on the host: place of every id in its minibatch's list of `known` (distinct) ids, or -1."""
+        """Find the place of every id in its minibatch's list of `known` (distinct) ids, or -1.
+
+        Returns int64, on the host.
+        """
         return KERNELS.kernel("find", stack.ids)(self, stack, known)
 
     def extend(self, stack: Stack, known: Stack) -> tuple[Stack, Stack]:
-        """int64 numbers of all ids: those of `known` by their position, others after them in the order in
-        which they first occur; and the lists of `known` with those added. A GPU is waited for, for the bounds
-        of both.
+        """Give numbers to all ids: those of `known` their position, others the next as they first occur.
+
+        Returns the numbers (int64), and the lists of `known` with those added. A GPU is waited for, for the
+        bounds of both.
         """
         return KERNELS.kernel("extend", stack.ids)(self, stack, known)
 
@@ -77,7 +83,7 @@ def _extend_numpy(labels: Relabelling, stack: Stack, known: Stack) -> tuple[Stac
 
 
 def _keys(labels: Relabelling, stack: Stack) -> Array:
-    """One number per (minibatch, id): the columns of the block-diagonal matrix."""
+    """Make a number for each (minibatch, id): the columns of the block-diagonal matrix."""
     return stack.owners * labels.n + stack.ids
 
 

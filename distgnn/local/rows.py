@@ -15,8 +15,10 @@ Array = Any
 
 
 def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
-    """``out[i] = X[rows[i]]``: X (m, f) C-contiguous; rows int64 (k), in any order, on the same device;
-    ``out`` (k, f) like X, made when missing. Returns ``out``.
+    """Compute ``out[i] = X[rows[i]]``, and return ``out``.
+
+    X (m, f) C-contiguous; rows int64 (k), in any order, on the same device; ``out`` (k, f) like X, made when
+    missing.
     """
     on = backend.of(X)
     out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
@@ -27,8 +29,9 @@ def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
 
 
 def scatter_add(X: Array, rows: Array, out: Array) -> Array:
-    """``out[rows[i]] += X[i]``, the adjoint of :func:`gather_rows`: X (k, f) C-contiguous; rows int64 (k),
-    distinct, in any order, on the same device; ``out`` (m, f) like X. Returns ``out``.
+    """Compute ``out[rows[i]] += X[i]``, the adjoint of :func:`gather_rows`, and return ``out``.
+
+    X (k, f) C-contiguous; rows int64 (k), distinct, in any order, on the same device; ``out`` (m, f) like X.
     """
     ledger.charge("spmm", "scatter rows", touched=rows.nbytes + 3 * X.nbytes)
     with ledger.timed("spmm", "scatter rows", synchronize=backend.of(X).synchronize):

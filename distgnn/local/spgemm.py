@@ -14,7 +14,7 @@ from distgnn.local import csr_rows
 
 
 def spgemm(A: Any, B: Any) -> Any:
-    """``A B`` of two sparse matrices: sorted rows, no duplicates, no stored zeros.
+    """Compute ``A B`` of two sparse matrices: sorted rows, no duplicates, no stored zeros.
 
     By SciPy or cuSPARSE, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q
     (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits.
@@ -33,7 +33,7 @@ def spgemm(A: Any, B: Any) -> Any:
 
 
 def spgemm_row_blocks(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Range, Any]]:
-    """``A B`` in row blocks of at most ``entries`` estimated non-zeros, or single rows; all at once for None.
+    """Yield ``A B`` in row blocks of at most ``entries`` estimated non-zeros, or single rows; None: whole.
 
     The estimate is the number of multiplications, which is never too low. Yields ((first, last + 1), those
     rows of the product), each made when asked for.

@@ -24,7 +24,7 @@ SpmmKernel = Callable[[CSR, Any, Any, bool], None]
 
 
 def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
-    """``out = A B``, or ``out += A B`` with ``accumulate``.
+    """Compute ``out = A B``, or ``out += A B`` with ``accumulate``.
 
     Args:
         A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device.

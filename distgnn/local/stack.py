@@ -28,19 +28,19 @@ class Stack(NamedTuple):
 
     @classmethod
     def of(cls, lists: Sequence[Array], on: Backend | None = None) -> Stack:
-        """On this backend, whose arrays or the host's are given; default: the host."""
+        """Stack lists on this backend, whose arrays or the host's are given; default: the host."""
         on = on or backend.get("numpy")
-        ids = on.xp.concatenate([on.xp.zeros(0, np.int64), *(on.asarray(one, np.int64) for one in lists)])
-        return cls.cut(ids, row_pointers(np.array([len(one) for one in lists], np.int64)))
+        ids = on.xp.concatenate([on.xp.zeros(0, np.int64), *(on.asarray(part, np.int64) for part in lists)])
+        return cls.cut(ids, row_pointers(np.array([len(part) for part in lists], np.int64)))
 
     @classmethod
     def cut(cls, ids: Array, bounds: Array) -> Stack:
-        """Ids where they are, with bounds that are on the host."""
+        """Stack ids where they are, with bounds that are on the host."""
         return cls(ids, backend.of(ids).asarray(bounds), bounds)
 
     @property
     def slices(self) -> list[slice]:
-        """Where each list stands."""
+        """The places of the lists among the ids."""
         ends = (self.bounds if self.ends is None else self.ends).tolist()
         return [slice(first, last) for first, last in pairwise(ends)]
 
@@ -51,16 +51,16 @@ class Stack(NamedTuple):
 
     @property
     def sizes(self) -> Array:
-        """How many ids each minibatch has."""
+        """The number of ids of each minibatch."""
         return self.bounds[1:] - self.bounds[:-1]
 
     @property
     def owners(self) -> Array:
-        """Which minibatch each id belongs to."""
+        """The minibatch of each id."""
         return owners(self.sizes, len(self.ids))
 
     def extended(self, added: Stack) -> Stack:
-        """Every list followed by the one of `added`."""
+        """Append to every list the one of `added`."""
         ids = np.empty(len(self.ids) + len(added.ids), np.int64)
         ids[np.arange(len(self.ids)) + np.repeat(added.bounds[:-1], self.sizes)] = self.ids
         ids[np.arange(len(added.ids)) + np.repeat(self.bounds[1:], added.sizes)] = added.ids

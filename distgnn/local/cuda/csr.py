@@ -1,4 +1,4 @@
-"""CSR times dense on a GPU: which variant of ``kernels/csr_spmm.cu`` runs, on which rows.
+"""CSR times dense on a GPU: the choice of a variant of ``kernels/csr_spmm.cu``, and of its rows.
 
 A variant is described in the kernel's source. P and S decide in which order a row is summed, so they follow
 from the matrix, the width and B's alignment, on every GPU alike. All else changes no bit and is tuned, unless
@@ -32,8 +32,9 @@ LAUNCH = 3e-6  # seconds
 
 @dataclass(frozen=True)
 class Variant:
-    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams of U non-zeros each;
-    rows of more than S non-zeros are cut; K rows per group, one after the other.
+    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams of U non-zeros each.
+
+    Rows of more than S non-zeros are cut; K rows per group, one after the other.
 
     ``sorted``: rows are visited by length, so that the groups of a warp end together. ``padded``: B is first
     copied to rows of whole 16-byte vectors.
@@ -64,13 +65,13 @@ class Variant:
         return self.V * self.C * self.G
 
     def panels(self, f: int) -> int:
-        """Column panels that a product of width ``f`` falls into."""
+        """Return the number of column panels that a product of width ``f`` falls into."""
         return -(-f // self.width)
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a variant is chosen by: an (m, k) matrix of nnz non-zeros, B of width f, bytes per element."""
+    """The sizes that choose a variant: an (m, k) matrix of nnz non-zeros, B of width f, bytes per element."""
 
     m: int
     k: int
@@ -84,14 +85,14 @@ class Size:
         return self.nnz / max(self.m, 1)
 
     def longest_piece(self, P: int) -> int:
-        """Non-zeros that P teams sum in a quarter of the product's expected time: S, a power of two."""
+        """Return S, a power of two: non-zeros that P teams sum in a quarter of the expected time."""
         seconds = self.nnz * (4 + self.itemsize * (1 + self.f)) / BANDWIDTH + LAUNCH
         latency = LATENCY[self.k * self.f * self.itemsize <= CACHE]
         return min(max(32, gpu.power_of_two(4 * P * seconds / 4 / latency)), 1 << 20)
 
 
 def variant_for(size: Size, V: int) -> Variant:
-    """The variant expected to be best with vectors of V."""
+    """Return the variant expected to be best with vectors of V."""
     vectors, average = -(-size.f // V), size.average
     G = lanes_for(vectors)
     # Registers: at most 32 bytes of sums per lane, beyond which fewer warps hide the latency of the gathers.
@@ -106,28 +107,30 @@ def variant_for(size: Size, V: int) -> Variant:
 
 
 def candidates(size: Size, alignment: int) -> list[Variant]:
-    """The variants worth trying, the expected best first; all of them give the same bits.
+    """List the variants worth trying, the expected best first; all of them give the same bits.
 
     alignment: of B's first element, in bytes; B's leading dimension is its width.
     """
     f, widest = size.f, VECTOR_BYTES // size.itemsize
     V = next(v for v in (4, 2, 1) if v <= widest and f % v == 0 and alignment % (v * size.itemsize) == 0)
     first = variant_for(size, V)
-    found = [first, replace(first, U=first.U * 2 if first.V * first.C <= 4 else first.U // 2)]
+    variants = [first, replace(first, U=first.U * 2 if first.V * first.C <= 4 else first.U // 2)]
     if first.C > 1:
-        found.append(replace(first, C=first.C // 2))
-    found.append(replace(first, K=1, sorted=not first.sorted))
+        variants.append(replace(first, C=first.C // 2))
+    variants.append(replace(first, K=1, sorted=not first.sorted))
     if first.K > 1:
-        found.append(replace(first, K=1))
+        variants.append(replace(first, K=1))
     if V < widest and f >= widest and size.average >= 8:
         # The copy costs as much as gathering two rows per row of B. Fewer lanes, so that the same teams fit.
-        found.append(replace(variant_for(size, widest), P=first.P, S=first.S, padded=True))
-    return found
+        variants.append(replace(variant_for(size, widest), P=first.P, S=first.S, padded=True))
+    return variants
 
 
 def panels(first: Variant, size: Size, columns: int, cache: int) -> list[Variant]:
-    """The two widest panels of B, narrower than those of ``first``, of which ``columns`` rows fill at most
-    0.7 of a cache of so many bytes; none if all of B does.
+    """List the two widest panels of B, narrower than those of ``first``, that fit into a cache.
+
+    At most 0.7 of a cache of so many bytes is filled by ``columns`` rows of such a panel. There are none if
+    all of B fits.
     """
     room = 0.7 * cache / max(columns * size.itemsize, 1)
     if room >= size.f:
@@ -138,16 +141,17 @@ def panels(first: Variant, size: Size, columns: int, cache: int) -> list[Variant
 
 
 def ways(xp: Any, plan: Plan, size: Size, alignment: int) -> list[Variant]:
-    """All that the tuner tries: `candidates`, and `panels` where they may help."""
-    found = candidates(size, alignment)
+    """List all that the tuner tries: `candidates`, and `panels` where they may help."""
+    variants = candidates(size, alignment)
     if size.f >= 64 and size.average >= 16 and size.nnz >= LARGE:
-        found += panels(found[0], size, plan.hot_columns(), gpu.cache_bytes(xp))
-    return found
+        variants += panels(variants[0], size, plan.hot_columns(), gpu.cache_bytes(xp))
+    return variants
 
 
 class Plan:
-    """What is known of a block's rows; kept in ``block.cached``. Made without waiting for the GPU, unless the
-    block is `LARGE`.
+    """The facts that are known of a block's rows; kept in ``block.cached``.
+
+    Made without waiting for the GPU, unless the block is `LARGE`.
 
     Attributes:
         indptr, indices: the block's, or copies where its packing left 64-bit numbers at odd addresses.
@@ -165,24 +169,26 @@ class Plan:
 
     @classmethod
     def of(cls, xp: Any, A: CSR) -> Plan:
-        """The plan of a block, made once."""
+        """Return the plan of a block, made once."""
         if "cuda" not in A.cached:
             A.cached["cuda"] = cls(xp, A)
         return A.cached["cuda"]
 
     def size(self, f: int, itemsize: int) -> Size:
-        """What a variant is chosen by for a width."""
+        """Return the sizes that a variant is chosen by for a width."""
         return Size(*self.shape, self.nnz, f, itemsize)
 
     def pieces(self, longest: int) -> Pieces:
-        """Rows of more non-zeros than ``longest``, cut."""
+        """Return the rows of more non-zeros than ``longest``, cut."""
         if longest not in self._pieces:
             self._pieces[longest] = Pieces(self.xp, self.indptr, self.nnz, longest)
         return self._pieces[longest]
 
     def by_length(self) -> tuple[Array, Array, Array]:
-        """int32 rows, where their entries begin, and int32 how many they have; most first, in steps of four:
-        rows that take as long stay in the order of the matrix, for the sake of the caches.
+        """Return the rows (int32), where their entries begin, and how many they have (int32); most first.
+
+        The order is in steps of four: rows that take as long stay in the order of the matrix, for the sake of
+        the caches.
         """
         if self._by_length is None:
             lengths = self.xp.diff(self.indptr).astype(np.int32)
@@ -191,7 +197,7 @@ class Plan:
         return self._by_length
 
     def hot_columns(self) -> int:
-        """How many columns have four fifths of the non-zeros."""
+        """Count the columns that have four fifths of the non-zeros, the fullest first."""
         xp = self.xp
         counts = xp.sort(xp.bincount(self.indices, minlength=self.shape[1]))[::-1]
         return int(xp.count_nonzero(xp.cumsum(counts) < 0.8 * self.nnz)) + 1
@@ -219,7 +225,10 @@ class Pieces:
             self.most = int(self.total[0])
 
     def arrived(self, xp: Any, panels: int) -> Array:
-        """Counters, 0 between products; of the current stream, since products on others may run beside."""
+        """Return counters of the current stream, 0 between products.
+
+        Products on other streams may run beside.
+        """
         key = xp.cuda.get_current_stream().ptr, panels
         if key not in self._arrived:
             self._arrived[key] = xp.zeros((panels, self.most), np.int32)
@@ -227,7 +236,10 @@ class Pieces:
 
 
 def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Variant | None = None) -> Array:
-    """See ``local.spmm``; ValueError for other types than float32 and float64. variant: for the tuned one."""
+    """Multiply like ``local.spmm``; ValueError for other types than float32 and float64.
+
+    variant: for the tuned one.
+    """
     xp, (m, k), f = gpu.library(B), A.shape, B.shape[1]
     if A.dtype.char not in "fd":
         raise ValueError(f"spmm: values must be float32 or float64, not {A.dtype}")

@@ -1,4 +1,4 @@
-"""CSR times dense by cuSPARSE with all cached that can be: what the hand-written kernels are compared with.
+"""CSR times dense by cuSPARSE with all cached that can be: the comparison for the hand-written kernels.
 
 Descriptors and workspace are made and preprocessed once per block, algorithm and width, dense matrices are
 passed row-major as they are, and of the two algorithms that cuSPARSE recommends for that the faster is taken.
@@ -29,7 +29,7 @@ _NO_TRANSPOSE = 0
 def spmm_cusparse(
     A: CSR, B: Array, out: Array, accumulate: bool = False, algorithm: str | None = None
 ) -> Array:
-    """See ``local.spmm``. ``algorithm``: a name in `ALGORITHMS` instead of the faster one."""
+    """Multiply like ``local.spmm``. ``algorithm``: a name in `ALGORITHMS` instead of the faster one."""
     xp = library(B)
     if "cusparse" not in A.cached:
         A.cached["cusparse"] = _Cached(xp, A)
@@ -61,7 +61,7 @@ class _Cached:
         self.tuners: dict[int, Tuner[str]] = {}
 
     def _dense(self, role: str, array: Array) -> int:
-        """The descriptor of a row-major matrix, made anew only where another one stands in this role."""
+        """Return the descriptor of a row-major matrix, made anew only where another stands in this role."""
         identity = (address(array), *array.shape)
         known = self.dense.get(role)
         if known is None or known[0] != identity:
@@ -98,7 +98,7 @@ class _Cached:
 
 @functools.cache
 def _preprocess() -> Any:
-    """cusparseSpMM_preprocess, for which CuPy has no name, of the library that CuPy has loaded; or None.
+    """Look up cusparseSpMM_preprocess, for which CuPy has no name, in CuPy's library; None: it is not there.
 
     It makes its buffer the active one of the matrix, so that every algorithm and width has its own of both.
     """
@@ -116,5 +116,5 @@ def _preprocess() -> Any:
 
 
 def preprocesses() -> bool:
-    """Whether products by CSR_ALG3 are preprocessed; known after the first one."""
+    """Tell whether products by CSR_ALG3 are preprocessed; known after the first one."""
     return _preprocess() is not None

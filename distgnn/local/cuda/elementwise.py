@@ -43,8 +43,10 @@ def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
 def softmax_cross_entropy(
     logits: Array, position: Array, labels: Array, gradient: Array = None, count: int | None = None
 ) -> tuple[Array, Array]:
-    """See ``local.elementwise.cross_entropy``. position: int32 (m), the place of a row among the training
-    rows, or -1; gradient: made when missing, may be ``logits``; count: by default of these training rows.
+    """Compute the losses and the gradient of ``local.elementwise.cross_entropy``.
+
+    position: int32 (m), the place of a row among the training rows, or -1; gradient: made when missing, may
+    be ``logits``; count: by default of these training rows.
     """
     xp, (m, classes), number = library(logits), logits.shape, logits.dtype.type
     gradient = xp.empty(logits.shape, logits.dtype) if gradient is None else gradient

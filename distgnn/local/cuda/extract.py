@@ -36,7 +36,7 @@ class Product(NamedTuple):
 
 
 def row_lengths(indptr: Array, rows: Array) -> Array:
-    """How many entries these rows have."""
+    """Count the entries of these rows."""
     check("row_lengths", indptr.shape[:1], np.int64, indptr=indptr)
     check("row_lengths", rows.shape[:1], np.int64, rows=rows)
     lengths = library(rows).empty(rows.size, np.int64)
@@ -45,18 +45,23 @@ def row_lengths(indptr: Array, rows: Array) -> Array:
 
 
 def row_keys(lists: Lists, keys: Array) -> Array:
-    """uint64, one per id: keys of draws, from those of the minibatches (see ``sampling.rows.row_keys``)."""
+    """Make the keys of draws, uint64, one per id, from those of the minibatches.
+
+    See ``local.array_draw.row_keys``.
+    """
     bounds, ids = lists
     _check_lists("row_keys", lists=lists)
     check("row_keys", (bounds.size - 1,), np.uint64, keys=keys)
-    found = library(ids).empty(ids.size, np.uint64)
-    _launch("row_keys", ids.size, ids.size, bounds.size - 1, bounds, ids, keys, found)
-    return found
+    made = library(ids).empty(ids.size, np.uint64)
+    _launch("row_keys", ids.size, ids.size, bounds.size - 1, bounds, ids, keys, made)
+    return made
 
 
 def entries_of(indptr: Array, rows: Array) -> tuple[Array, Array, Array]:
-    """Of the entries of some rows of a matrix, one row after another: where each stands in the matrix, the
-    number of its row in `rows`; and where each row begins (len(rows) + 1). Waits for their number.
+    """Locate the entries of some rows of a matrix, one row after another. Waits for their number.
+
+    Returns where each stands in the matrix, the number of its row in `rows`; and where each row begins
+    (len(rows) + 1).
     """
     xp = library(rows)
     offsets = row_pointers(row_lengths(indptr, rows))
@@ -67,7 +72,7 @@ def entries_of(indptr: Array, rows: Array) -> tuple[Array, Array, Array]:
 
 
 def compact(places: Array, count: int) -> Array:
-    """The `count` numbers i for which places[i] < places[i + 1], which are places of their own."""
+    """List the `count` numbers i for which places[i] < places[i + 1], which are places of their own."""
     check("compact", places.shape[:1], np.int64, places=places)
     numbers = library(places).empty(count, np.int64)
     _launch("compact", places.size - 1, places.size - 1, places, numbers)
@@ -75,7 +80,9 @@ def compact(places: Array, count: int) -> Array:
 
 
 def spgemm(Q: Any, A: Any, indptr: Array) -> tuple[Product, int]:
-    """``Q A`` and how many multiplications it took. Sums are made in the order of Q's entries, as by SciPy.
+    """Compute ``Q A`` and how many multiplications it took.
+
+    Sums are in the order of Q's entries, as by SciPy.
 
     Args:
         Q: (m, n); A: (n, k), both with ``indptr, indices, data, shape`` on the device, values of one type.
@@ -99,15 +106,17 @@ def spgemm(Q: Any, A: Any, indptr: Array) -> tuple[Product, int]:
     places = row_pointers(kept)
     tops = places[xp.searchsorted(keys, xp.arange(m + 1, dtype=np.int64) * k)]
     ends = backend.of(tops).to_host(tops)
-    found = compact(places, int(ends[-1]))
-    return Product(tops, keys[found] % k, sums[found], (m, k), ends), count
+    firsts = compact(places, int(ends[-1]))
+    return Product(tops, keys[firsts] % k, sums[firsts], (m, k), ends), count
 
 
 def find_columns(
     rows: Lists, cols: Lists, entries: tuple[Array, Array], columns: Array
 ) -> tuple[Array, Array]:
-    """Where the column of each entry stands among the ids of its minibatch in `cols`, which rise, or -1; and
-    how many were found before each entry (one more than there are entries).
+    """Find the column of each entry among the ids of its minibatch in `cols`, which rise.
+
+    Returns its place there, or -1; and how many were found before each entry (one more than there are
+    entries).
 
     Args:
         entries: positions in `columns`, and numbers in `rows`, as of :func:`entries_of`.
@@ -122,13 +131,14 @@ def find_columns(
 
 
 def keep_entries(
-    rows: Lists, cols: Lists, entries: tuple[Array, Array], found: tuple[Array, Array], count: int,
+    rows: Lists, cols: Lists, entries: tuple[Array, Array], labelled: tuple[Array, Array], count: int,
     values: Array, scale: Array = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Labels and values of the `count` entries that :func:`find_columns` found; values times the scale of
-    their column (float64, one per id of `cols`), if there is one.
+    """Keep the labels and values of the `count` entries that :func:`find_columns` labelled.
+
+    Values are multiplied by the scale of their column (float64, one per id of `cols`), if there is one.
     """
-    (positions, owners), (labels, places), xp = entries, found, library(values)
+    (positions, owners), (labels, places), xp = entries, labelled, library(values)
     check("keep_entries", cols[1].shape, np.float64, scale=scale)
     kept = xp.empty(count, np.int64), xp.empty(count, values.dtype)
     arrays = rows[0], owners, positions, labels, places, values, cols[0], scale, *kept
@@ -137,8 +147,7 @@ def keep_entries(
 
 
 class Numbering:
-    """Ids of minibatches, numbered: each minibatch's known ids by their places, others after them in the
-    order in which they first occur.
+    """Ids of minibatches, numbered: known ids by their places, others after them as they first occur.
 
     Args:
         lists, known: bounds and ids of as many minibatches; known ids are distinct. n: above all ids.
@@ -165,7 +174,10 @@ class Numbering:
         self.bounds = tops + self.before[bounds]
 
     def numbers(self, total: int) -> tuple[Array, Array]:
-        """The number of every id, and the lists of known ids with those added, ``bounds[-1]`` = `total`."""
+        """Return the number of every id, and the lists of known ids with those added.
+
+        `total`: ``bounds[-1]``, the length of these lists.
+        """
         xp, (seeds, count, *_) = library(self.before), self.sizes
         labels, extended = xp.empty(count, np.int64), xp.empty(total, np.int64)
         arrays = *self.arrays, *self.table, self.before, labels, extended
@@ -180,7 +192,7 @@ def _check_lists(caller: str, **lists: Lists) -> None:
 
 
 def _launch(name: str, threads: int, *arguments: Any) -> None:
-    """A kernel of a thread for each of so many; Python's integers are its 64-bit ones."""
-    xp = library(next(one for one in arguments if hasattr(one, "shape") and one.shape))
-    packed = (np.int64(one) if type(one) is int else one for one in arguments)
+    """Launch a kernel of a thread for each of so many; Python's integers are its 64-bit ones."""
+    xp = library(next(argument for argument in arguments if hasattr(argument, "shape") and argument.shape))
+    packed = (np.int64(argument) if type(argument) is int else argument for argument in arguments)
     launch(xp, FILE, name, blocks_for(threads), *packed)

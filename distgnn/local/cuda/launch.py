@@ -24,12 +24,12 @@ _library = backend.module  # tests without a GPU put an emulation here
 
 
 def library(array: Array) -> Any:
-    """The module that made ``array`` and launches kernels on it."""
+    """Return the module that made ``array`` and launches kernels on it."""
     return _library(array)
 
 
 def kernels_folder() -> Path:
-    """The kernel sources: in the package where installed, beside it in a working tree."""
+    """Return the folder of kernel sources: in the package where installed, beside it in a working tree."""
     package = Path(__file__).resolve().parents[2]
     installed = package / "kernels"
     return installed if installed.is_dir() else package.parent / "kernels"
@@ -37,7 +37,7 @@ def kernels_folder() -> Path:
 
 @functools.cache
 def source(file: str) -> str:
-    """A kernel source with its includes in place: CuPy's cache does not look into included files."""
+    """Read a kernel source with its includes in place: CuPy's cache does not look into included files."""
 
     def include(match: re.Match[str]) -> str:
         return (kernels_folder() / match[1]).read_text()
@@ -47,7 +47,7 @@ def source(file: str) -> str:
 
 @functools.cache
 def kernel(xp: Any, file: str, name: str) -> Any:
-    """The compiled kernel ``name``, a C++ name with template arguments; CuPy keeps a copy on disk."""
+    """Compile the kernel ``name``, a C++ name with template arguments; CuPy keeps a copy on disk."""
     return xp.RawModule(code=source(file), options=OPTIONS, name_expressions=(name,)).get_function(name)
 
 
@@ -70,17 +70,17 @@ def _argument(value: Any) -> Any:
 
 
 def blocks_for(threads: int) -> int:
-    """Blocks that hold this many threads."""
+    """Return the number of blocks that hold this many threads."""
     return -(-threads // THREADS)
 
 
 def address(array: Array) -> int:
-    """Where the array's memory begins."""
+    """Return where the array's memory begins."""
     return backend.of(array).address(array)
 
 
 def c_type(array: Array) -> str:
-    """The C++ name of the array's elements; ValueError where no kernel takes them."""
+    """Return the C++ name of the array's elements; ValueError where no kernel takes them."""
     if array.dtype.name not in C_TYPES:
         raise ValueError(f"no kernel takes {array.dtype} arrays; there is {', '.join(C_TYPES)}")
     return C_TYPES[array.dtype.name]
@@ -98,15 +98,15 @@ def check(caller: str, shape: tuple[int, ...], dtype: Any, **arrays: Array) -> N
 
 @functools.cache
 def cache_bytes(xp: Any) -> int:
-    """Size of the L2 cache of the current device."""
+    """Return the size of the L2 cache of the current device."""
     return int(xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)["l2CacheSize"])
 
 
 def power_of_two(x: float) -> int:
-    """The largest power of two that is at most ``x``, at least 1."""
+    """Return the largest power of two that is at most ``x``, at least 1."""
     return 1 << max(int(x).bit_length() - 1, 0)
 
 
 def lanes_for(units: int) -> int:
-    """Lanes of a warp that stand side by side on a row: the smallest power of two that is enough."""
+    """Return the lanes of a warp side by side on a row: the smallest power of two that is enough."""
     return min(WARP, power_of_two(2 * units - 1))

@@ -10,7 +10,7 @@ FILE = "rows.cu"
 
 
 def gather_rows(X: Array, rows: Array, out: Array) -> Array:
-    """``out[i] = X[rows[i]]``; X (m, f) and out (k, f) of 4 or 8 bytes per element, rows int64 (k)."""
+    """Compute ``out[i] = X[rows[i]]``; X (m, f), out (k, f) of 4 or 8 bytes per element, rows int64 (k)."""
     check("gather_rows", X.shape, X.dtype, X=X)
     check("gather_rows", rows.shape, np.int64, rows=rows)
     check("gather_rows", (rows.size, X.shape[1]), X.dtype, out=out)
@@ -29,7 +29,10 @@ def gather_rows(X: Array, rows: Array, out: Array) -> Array:
 
 
 def scatter_add(X: Array, rows: Array, out: Array) -> Array:
-    """``out[rows[i]] += X[i]``; X (k, f) and out (m, f) of float32 or float64, rows int64 (k), distinct."""
+    """Compute ``out[rows[i]] += X[i]``, and return ``out``.
+
+    X (k, f) and out (m, f) of float32 or float64, rows int64 (k), distinct.
+    """
     f = out.shape[1]
     check("scatter_add", (rows.size, f), out.dtype, X=X)
     check("scatter_add", rows.shape, np.int64, rows=rows)

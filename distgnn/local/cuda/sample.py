@@ -14,7 +14,7 @@ FILE = "sample.cu"
 def sample_weighted(
     indptr: Array, weights: Array, count: int, keys: Array, picked: Array, remaining: Array = None
 ) -> int:
-    """:func:`draw_weighted`; returns the first bad row, or -1, for which it waits."""
+    """Draw like :func:`draw_weighted`; return the first bad row, or -1, for which it waits."""
     bad = draw_weighted(indptr, weights, count, keys, picked, remaining)
     return int(bad.argmax()) if bool(bad.any()) else -1
 
@@ -49,8 +49,10 @@ def draw_weighted(
 
 
 def inclusion(weights: Array, bounds: Array, remaining: Array, keys: Array) -> Array:
-    """See :func:`distgnn.sampling.rows.inclusion`. weights: float64, of what was drawn; bounds: int64
-    (m + 1), where that of each row begins; remaining (m, s + 1), of :func:`draw_weighted`.
+    """Compute the probabilities of :func:`distgnn.local.draw.inclusion`.
+
+    weights: float64, of what was drawn; bounds: int64 (m + 1), where that of each row begins; remaining (m, s
+    + 1), of :func:`draw_weighted`.
     """
     xp, m = library(keys), keys.size
     check("inclusion", weights.shape[:1], np.float64, weights=weights)
@@ -65,8 +67,10 @@ def inclusion(weights: Array, bounds: Array, remaining: Array, keys: Array) -> A
 
 
 def sample_ones(indptr: Array, selected: Array, count: int, keys: Array) -> tuple[Array, Array]:
-    """Draw from rows of ones, without a pass over them, as ``kernels/sample.cu`` says: int64 positions of the
-    entries drawn, ascending in every row, and int64 (m), how many of every row.
+    """Draw from rows of ones, without a pass over them, as ``kernels/sample.cu`` says.
+
+    Returns int64 positions of the entries drawn, ascending in every row, and int64 (m), how many of every
+    row.
 
     Args:
         selected: int64 (m), rows of the matrix, not checked. keys: uint64 (m).
