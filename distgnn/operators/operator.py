@@ -104,7 +104,7 @@ class DistSparse(ABC):
         return T
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        """Compute ``Aᵀ G``; ``G`` in ``output_layout``, the result in ``input_layout`` and in ``out`` if given."""
+        """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``."""
         F = out or DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
         self._multiply_adjoint(G, F)
         return F

@@ -1,10 +1,9 @@
-"""Matrix-based sampling in bulk (Tripathy, Yelick and Buluç, MLSys 2024): ``P = Q A``, sample the rows of P,
-extract.
+"""Matrix-based sampling in bulk (Tripathy, Yelick and Buluç, MLSys 2024).
 
-A sampler takes k minibatches at once, stacks their Q (section 4.1.4), and multiplies by any :class:`Graph`,
-replicated or partitioned. Nodes go in and come out by id, whatever the order of a stored graph. Every random
-number is a function of (seed, epoch, minibatch, layer, vertex or draw), so a sample depends neither on the
-bulk in which it was drawn, nor on ranks.
+The steps are: ``P = Q A``, sample the rows of P, extract. A sampler takes k minibatches at once, stacks their
+Q (section 4.1.4), and multiplies by any :class:`Graph`, replicated or partitioned. Nodes go in and come out
+by id, whatever the order of a stored graph. Every random number is a function of (seed, epoch, minibatch,
+layer, vertex or draw), so a sample depends neither on the bulk in which it was drawn, nor on ranks.
 """
 
 from distgnn.sampling.block import Block, Sample

@@ -1,4 +1,4 @@
-"""What a sampler returns: one block per layer, and for every minibatch its blocks."""
+"""The result of a sampler: one block per layer, and for every minibatch its blocks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ Array = Any
 
 @dataclass(frozen=True)
 class Block:
-    """The sampled adjacency matrix of one layer of one minibatch: ``Z = A H[cols]`` are rows of ``rows``.
-    Its arrays are where the graph is.
+    """The sampled adjacency matrix of one layer of one minibatch.
+
+    ``Z = A H[cols]`` are rows of ``rows``. The arrays are where the graph is.
 
     Attributes:
         rows, cols: int64 ids of the output and the input vertices; each once. Positions in the graph's order
@@ -41,7 +42,7 @@ class Block:
         return len(self.data)
 
     def means(self, dtype: Any) -> Array:
-        """The values with which a product takes means over what was sampled: 1 / (non-zeros of the row)."""
+        """Return the values with which a product takes means of the sample: 1 / (non-zeros of the row)."""
         counts = self.indptr[1:] - self.indptr[:-1]
         return repeated(1 / backend.module(counts).maximum(counts, 1).astype(dtype), counts, self.nnz)
 
@@ -80,7 +81,7 @@ class Sample:
         return sum(block.nnz for block in self.blocks)
 
     def renamed(self, name: Callable[[Array], Array]) -> Sample:
-        """The same with other numbers for its vertices."""
+        """Return the same sample with other numbers for its vertices."""
         blocks = tuple(replace(block, rows=name(block.rows), cols=name(block.cols)) for block in self.blocks)
         return replace(self, batch=name(self.batch), blocks=blocks)
 
@@ -95,7 +96,7 @@ class Layer(NamedTuple):
     data: Array
 
     def blocks(self) -> list[Block]:
-        """One per minibatch, views into the stacked arrays."""
+        """List one block per minibatch, views into the stacked arrays."""
         made = []
         for rows, cols, own in zip(self.rows.slices, self.cols.slices, self.indices.slices, strict=True):
             A = self.indptr[rows.start : rows.stop + 1] - own.start, self.indices.ids[own], self.data[own]
@@ -104,6 +105,6 @@ class Layer(NamedTuple):
 
 
 def samples(layers: list[Layer]) -> list[Sample]:
-    """One sample per minibatch, from the layers of a bulk, that of the batches first."""
+    """Make one sample per minibatch, from the layers of a bulk, that of the batches first."""
     stacks: list[Any] = [layer.blocks() for layer in reversed(layers)]
     return [Sample(blocks[-1].rows, blocks) for blocks in zip(*stacks, strict=True)]

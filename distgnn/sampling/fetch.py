@@ -39,8 +39,9 @@ class Features:
         self.ids = Ids(H.shape[0], H.layout.rows.order)
 
     def fetch(self, ids: Any) -> Any:
-        """The rows of these nodes: (len(ids), f), new, on the grid's backend. Collective over the process
-        column; ids that are no integers in 0..n-1 raise ValueError on all of it.
+        """Fetch the rows of these nodes: (len(ids), f), new, on the grid's backend.
+
+        Collective over the process column; ids that are no integers in 0..n-1 raise ValueError on all of it.
 
         Args:
             ids: in any order, with repeats, each rank its own, possibly none.
@@ -52,9 +53,12 @@ class Features:
         return rows
 
     def borrow(self, positions: Any) -> Any:
-        """The rows at these positions of the features' order, on the host or the device, in memory of the
-        grid's workspace, to be given back there. Collective as :meth:`fetch`; a sampler's positions are not
-        checked where they are on a GPU, which would have to be waited for."""
+        """Fetch the rows at these positions of the features' order, into memory of the grid's workspace.
+
+        The positions are on the host or the device; the memory is to be given back to the workspace.
+        Collective as :meth:`fetch`. A sampler's positions are not checked where they are on a GPU, which
+        would have to be waited for.
+        """
         if not backends.of(positions).on_device:
             with self.column.together():
                 positions = checked(positions, self.shape[0])

@@ -1,4 +1,4 @@
-"""What a sampler needs of a graph: products ``Q A`` and neighbours (``spgemm.py`` makes them)."""
+"""The graph as a sampler uses it: products ``Q A`` and neighbours (``spgemm.py`` makes them)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ Drawn = tuple[Array, Array, Array, Array]
 
 @runtime_checkable
 class Graph(Protocol):
-    """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are no edges. Rows and
-    columns, here and in products, are positions in its order; samplers take and give node ids.
+    """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are no edges.
+
+    Rows and columns, here and in products, are positions in its order; samplers take and give node ids.
 
     Methods of a partitioned graph are collective: samplers call them in the same order on every rank.
 
@@ -52,34 +53,37 @@ class Graph(Protocol):
         return self.shape[0]
 
     def row_blocks(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q A`` for a sparse Q (m, n) as ((first, last + 1), those rows): canonical, no stored zeros."""
+        """Yield ``Q A`` for a sparse Q (m, n) as ((first, last + 1), rows): canonical, no stored zeros."""
         ...
 
     def multiply(self, Q: sp.csr_array) -> sp.csr_array:
-        """``Q A`` as a whole."""
+        """Compute ``Q A`` as a whole."""
         blocks = [rows for _, rows in self.row_blocks(Q)]
         none = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
         return blocks[0] if len(blocks) == 1 else sp.vstack([none, *blocks], format="csr")
 
     def draw(self, vertices: Array, fanout: int, keys: Array) -> Iterator[Drawn]:
-        """``fanout`` distinct neighbours of every vertex, or all, some vertices at a time: SAMPLE(P, b, s) of
-        P = Q A (Algorithm 1). vertices: int64 (m); keys: uint64 (m), of :func:`rows.row_keys`.
+        """Draw ``fanout`` distinct neighbours of every vertex, or all, some vertices at a time.
+
+        SAMPLE(P, b, s) of P = Q A (Algorithm 1). vertices: int64 (m); keys: uint64 (m), of
+        :func:`rows.row_keys`.
         """
         # weights up to a factor, so 1 stands for 1 / degree
         for (first, last), P in timed_each("probability", self.row_blocks(selection(vertices, self.n))):
             with ledger.timed("sampling", "draw"):
                 rows, pointers = np.arange(last - first), P.indptr.astype(np.int64)
                 drawn = draw_selected(pointers, rows, fanout, keys[first:last])
-                found = taken(P, drawn, lengths(P))
-            yield found
+                neighbours = taken(P, drawn, lengths(P))
+            yield neighbours
 
     def on_host(self) -> Graph:
-        """The graph, copied to the host if it is not there."""
+        """Return the graph, copied to the host if it is not there."""
         return self
 
     def map(self, function: Callable[[Array], Array]) -> Any:
-        """The same non-zeros, their structure shared, with ``function(values)``, of floating-point numbers.
-        Local to a rank; all must give the same function.
+        """Make a graph of the same non-zeros with ``function(values)``, of floating-point numbers.
+
+        The structure is shared. Local to a rank; all must give the same function.
         """
         other = copy.copy(self)
         other.A = with_values(self.A, function(self.A.data))
@@ -91,19 +95,19 @@ class Graph(Protocol):
 
 
 def with_values(A: Any, values: Array) -> Any:
-    """A CSR matrix of the same structure, on the host SciPy's."""
+    """Make a CSR matrix of the same structure, on the host SciPy's."""
     if isinstance(A, CSR):
         return A.with_values(values)
     return sp.csr_array((values, A.indices, A.indptr), shape=A.shape)
 
 
 def taken(P: Any, drawn: Draws, degrees: Array) -> Drawn:
-    """The entries of P that were drawn."""
+    """Return the entries of P that were drawn."""
     return drawn.counts, P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions], degrees
 
 
 def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
-    """The items; the time to make each is charged to a step of Algorithm 1."""
+    """Yield the items; the time to make each is charged to a step of Algorithm 1."""
     left = iter(items)
     while True:
         with ledger.timed("sampling", step):
@@ -114,13 +118,13 @@ def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
 
 
 def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
-    """Q with a 1 in column vertices[i] of row i (sections 4.1.1, 4.2.3): ``Q A`` are these rows of A."""
+    """Make Q with a 1 in column vertices[i] of row i (sections 4.1.1, 4.2.3): ``Q A`` are these rows of A."""
     rows, kind = len(vertices), index_type(n, len(vertices))
     entries = np.ones(rows, np.float32), vertices.astype(kind), np.arange(rows + 1, dtype=kind)
     return sp.csr_array(entries, shape=(rows, n))
 
 
 def indicator(vertices: Array, bounds: Array, n: int) -> Any:
-    """Q with a row of ones in the vertices of each minibatch (section 4.2.1): ``Q A`` sums rows of A."""
+    """Make Q with a row of ones in the vertices of each minibatch (section 4.2.1): ``Q A`` sums rows of A."""
     ones = backends.module(vertices).ones(len(vertices))
     return extract.rows_of(bounds, vertices, ones, (len(bounds) - 1, n))

@@ -13,7 +13,7 @@ from distgnn.layout import NodeOrder
 
 
 class Ids:
-    """The nodes 0..n-1 and where an order has them; without an order node i stands at position i.
+    """The nodes 0..n-1 and their places in an order; without an order node i stands at position i.
 
     Memory: 8 bytes per node from the first use on, 16 beyond 2³¹ nodes; nothing without an order.
     """
@@ -22,12 +22,15 @@ class Ids:
         self.n, self.order = n, order
 
     def positions(self, ids: Any) -> Any:
-        """int64, on a GPU if the ids are: where these nodes stand; ValueError as of :func:`checked`."""
+        """Return where these nodes stand: int64, on a GPU if the ids are.
+
+        ValueError as of :func:`checked`.
+        """
         ids = checked(ids, self.n)
         return ids if self.order is None else _taken(self._positions, ids)
 
     def at(self, positions: Any) -> Any:
-        """int64: the nodes at these positions."""
+        """Return the nodes at these positions: int64."""
         return positions if self.order is None else _taken(self._ids, positions)
 
     @cached_property
@@ -44,13 +47,13 @@ class Ids:
 
 
 def _taken(table: np.ndarray, numbers: Any) -> Any:
-    """Entries of a table on the host, where the numbers are."""
+    """Take entries of a table on the host, to where the numbers are."""
     on = backend.of(numbers)
     return on.asarray(table[on.to_host(numbers)], np.int64)
 
 
 def checked(ids: Any, n: int) -> Any:
-    """The ids as int64; ValueError unless they are a list of integers in 0..n-1."""
+    """Return the ids as int64; raise ValueError unless they are a list of integers in 0..n-1."""
     ids = backend.as_array(ids)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         hint = "" if ids.ndim else "; several minibatches are a list of such lists"

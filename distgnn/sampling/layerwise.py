@@ -24,7 +24,7 @@ SIGNIFICANT = 12
 
 
 def squares(values: Array) -> Array:
-    """float64 squares, rounded to 12 significant bits.
+    """Return float64 squares, rounded to 12 significant bits.
 
     Their sums are then exact in any order, while the largest term times their number is below 2**41 times the
     smallest: a partitioned graph gives the distribution of a replicated one, to the bit. Importance is off by
@@ -53,21 +53,22 @@ class LayerWise(Sampler):
 
     @abstractmethod
     def distributions(self, frontier: Stack) -> Iterator[Any]:
-        """The rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor):
-        SciPy's matrices, or on a GPU :class:`distgnn.local.extract.Product`.
+        """Yield the rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor).
+
+        They are SciPy's matrices, or on a GPU :class:`distgnn.local.extract.Product`.
         """
 
     def layer(self, frontier: Stack, size: int, keys: Array) -> Layer:
         return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
-        """All edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C."""
+        """Extract all edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C."""
         kernel = extract.KERNELS.find("edges", rows.ids)
         return self._products(rows, chosen) if kernel is None else self._at_once(kernel, rows, chosen)
 
     def _products(self, rows: Stack, chosen: Chosen) -> Layer:
         """Multiply by the extraction matrices, in row blocks."""
-        cols, found, top = chosen.vertices, [], 0
+        cols, edges_found, top = chosen.vertices, [], 0
         row_blocks = self.graph.row_blocks(selection(rows.ids, self.graph.n))
         with step(EXTRACT, self.graph.backend):
             for _, R in row_blocks:
@@ -79,9 +80,9 @@ class LayerWise(Sampler):
                 if self.rescale:
                     batch = owners(np.diff(np.searchsorted(kept, bounds)))
                     values *= chosen.scale[cols.bounds[batch] + labels[kept]].astype(values.dtype)
-                found.append((np.diff(np.searchsorted(kept, R.indptr)), labels[kept], values))
+                edges_found.append((np.diff(np.searchsorted(kept, R.indptr)), labels[kept], values))
                 top += R.shape[0]
-            counts, labels, values = joined(found, self.graph.dtype)
+            counts, labels, values = joined(edges_found, self.graph.dtype)
             indptr = row_pointers(counts)
             return Layer(rows, cols, indptr, Stack(labels, indptr[rows.bounds]), values)
 
@@ -94,8 +95,8 @@ class LayerWise(Sampler):
 
 
 def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) -> Chosen:
-    """`size` columns of every row of P."""
-    found, top = [], 0
+    """Choose `size` columns of every row of P."""
+    choices, top = [], 0
     for P in timed_each(PROBABILITY, distributions):
         with step(DRAW, backend.of(keys)):
             own = keys[top : top + P.shape[0]]
@@ -104,9 +105,9 @@ def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) 
             columns, weights = P.indices[drawn.positions].astype(np.int64), P.data[drawn.positions]
             ones = backend.module(weights).ones
             scale = 1 / inclusion(weights, drawn, own) if rescale else ones(len(weights))
-            found.append((np.diff(drawn.ends), columns, scale))
+            choices.append((np.diff(drawn.ends), columns, scale))
             top += P.shape[0]
-    counts, columns, scales = joined(found, np.float64)
+    counts, columns, scales = joined(choices, np.float64)
     return Chosen(Stack.cut(columns, row_pointers(counts)), scales)
 
 
@@ -159,5 +160,5 @@ class FastGCN(LayerWise):
         return self.repeated(len(frontier.bounds) - 1)
 
     def repeated(self, times: int) -> Iterator[Any]:
-        """The distribution so many times, in row blocks of a bounded number of entries."""
+        """Repeat the distribution so many times, in row blocks of a bounded number of entries."""
         return extract.repeated(self.importance, times, self.graph.n)

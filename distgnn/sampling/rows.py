@@ -14,7 +14,7 @@ Array = Any
 
 
 def sample_rows(P: Any, count: int, keys: Array) -> Any:
-    """`count` distinct columns of every row of P, all columns of positive weight where there are no more.
+    """Sample `count` distinct columns of every row of P, or all of positive weight if there are no more.
 
     Args:
         P: (m, n) sparse, of SciPy or CuPy; row i is a distribution up to a factor. Columns of weight 0 are

@@ -15,8 +15,9 @@ from distgnn.sampling.sampler import EXTRACT, Sampler, joined, step
 
 
 class GraphSage(Sampler):
-    """Every vertex of a layer samples some of its neighbours, uniformly and without replacement; all where it
-    has no more.
+    """A sampler of some neighbours of every vertex, uniformly and without replacement.
+
+    A vertex that has no more neighbours than its fanout keeps all.
 
     The columns of a block are its rows, in their order, and then the other sampled vertices in the order in
     which they first occur: own features are ``H[:len(rows)]``, as SAGE-mean wants. Values are those of A.
@@ -34,13 +35,13 @@ class GraphSage(Sampler):
         super().__init__(graph, fanout, rescale=rescale, **options)
 
     def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
-        found, own = [], stack_keys(frontier, keys)
+        neighbours, own = [], stack_keys(frontier, keys)
         for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, own):
             if self.rescale:
                 factors = degrees / backend.module(counts).maximum(counts, 1)
                 values *= repeated(factors, counts, len(values)).astype(values.dtype)
-            found.append((counts, columns, values))
-        counts, columns, values = joined(found, self.graph.dtype)
+            neighbours.append((counts, columns, values))
+        counts, columns, values = joined(neighbours, self.graph.dtype)
         with step(EXTRACT, self.graph.backend):  # Alg. 1: drop the empty columns of Q^l
             indptr = row_pointers(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)

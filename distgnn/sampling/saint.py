@@ -18,8 +18,9 @@ from distgnn.sampling.sampler import EXTRACT, step
 
 
 class Saint(FastGCN):
-    """Draws vertices as FastGCN does, once for all layers; the subgraph is ``Q A Qᵀ`` with one extraction
-    matrix Q.
+    """A sampler that draws vertices as FastGCN does, once for all layers.
+
+    The subgraph is ``Q A Qᵀ`` with one extraction matrix Q.
 
     Rescaling (GraphSAINT section 3.2): entry (u, v) off the diagonal is divided by the inclusion of v, the
     loss of u by that of u. The expected value of Σ_u loss weight_u (A H)_u over a sample is then that over
@@ -37,7 +38,7 @@ class Saint(FastGCN):
         self.count(slice(None) if training is None else self.positions(training)[0])
 
     def count(self, positions: Any) -> None:
-        """From now on the loss of the vertices at these positions counts, and of no others."""
+        """Count the loss of the vertices at these positions from now on, and of no others."""
         counts = np.zeros(self.graph.n, bool)
         counts[positions] = True
         self.counts = self.graph.backend.asarray(counts)
@@ -46,7 +47,7 @@ class Saint(FastGCN):
     def sample_at(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
-        """One sample per batch, of which only the number counts: a sample has a batch of its own."""
+        """Make one sample per batch, of which only the number counts: a sample has a batch of its own."""
         if not len(batches) and not self.graph.collective:
             return []
         rows = self.repeated(len(batches))
@@ -66,7 +67,7 @@ class Saint(FastGCN):
         layer.data[...] /= backend.module(rows).where(rows == columns, scale, scale.dtype.type(1))
 
     def _counted(self, layer: Layer, scale: Any) -> tuple[Layer, Any]:
-        """The rows of the layer whose loss counts, and of the scale. A GPU is waited for twice."""
+        """Return the rows of the layer whose loss counts, and of the scale. A GPU is waited for twice."""
         rows, counted = layer.rows, self.counts[layer.rows.ids]
         places, to_host = row_pointers(counted), self.graph.backend.to_host
         bounds = places[rows.bounds]

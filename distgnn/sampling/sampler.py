@@ -1,4 +1,4 @@
-"""What all samplers share: keys and the interface."""
+"""The base class of all samplers: keys and the interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROBABILITY, DRAW, EXTRACT = "probability", "draw", "extract"
 
 
 class Sampler(ABC):
-    """Draws the minibatches of a bulk together.
+    """A sampler, which draws the minibatches of a bulk together.
 
     Args:
         graph: row i holds the weights with which vertex i gathers from its neighbours.
@@ -57,20 +57,20 @@ class Sampler(ABC):
         self.labels, self.ids = Relabelling(graph.n), Ids(graph.n, getattr(graph, "order", None))
 
     def facts(self) -> dict[str, Any]:
-        """What ranks compare of their samplers."""
-        told = {"fanout": self.fanout, "seed": self.seed, "rescale": self.rescale}
+        """Return the facts that ranks compare of their samplers."""
+        settings = {"fanout": self.fanout, "seed": self.seed, "rescale": self.rescale}
         return {"sampler": type(self).__name__} | {
-            f"the sampler's {name}": value for name, value in told.items()
+            f"the sampler's {name}": value for name, value in settings.items()
         }
 
     @abstractmethod
     def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
-        """The blocks with these rows; `size` is this layer's fanout, `keys` are those of the minibatches."""
+        """Make the blocks with these rows; `size` is this layer's fanout, `keys` are the minibatches'."""
 
     def sample(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
-        """One sample per batch, all in node ids.
+        """Make one sample per batch, all in node ids.
 
         Args:
             batches: ids of each minibatch's vertices, distinct within a minibatch.
@@ -80,11 +80,11 @@ class Sampler(ABC):
         Raises:
             ValueError: ids that are no integers in 0..n-1 (of a partitioned graph on every rank).
         """
-        found = self.sample_at(self.positions(*batches), epoch=epoch, first=first)
-        return found if self.ids.order is None else [sample.renamed(self.ids.at) for sample in found]
+        drawn = self.sample_at(self.positions(*batches), epoch=epoch, first=first)
+        return drawn if self.ids.order is None else [sample.renamed(self.ids.at) for sample in drawn]
 
     def positions(self, *lists: Any) -> list[np.ndarray]:
-        """Where the nodes of these lists stand in the graph's order; collective where the graph is."""
+        """Return where the nodes of these lists stand in the graph's order; collective where the graph is."""
         graph: Any = self.graph
         with graph.grid.world.together() if getattr(graph, "collective", False) else nullcontext():
             return [self.ids.positions(ids) for ids in lists]
@@ -93,8 +93,9 @@ class Sampler(ABC):
     def sample_at(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
     ) -> list[Sample]:
-        """:meth:`sample` with positions in the graph's order (int64, on the host or where the graph is) in
-        place of ids.
+        """Sample like :meth:`sample`, with positions in the graph's order in place of ids.
+
+        The positions are int64, on the host or where the graph is.
         """
         if not len(batches) and not self.graph.collective:
             return []
@@ -106,8 +107,9 @@ class Sampler(ABC):
             return samples(layers)
 
     def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> Any:
-        """uint64 (count), where the graph is: keys of the minibatches first, first + 1, ..., or of those that
-        are listed.
+        """Make the keys of the minibatches first, first + 1, ..., or of those that are listed.
+
+        Returns uint64 (count), where the graph is.
         """
         single = isinstance(first, (int, np.integer))
         of: Sequence[int] = range(int(first), int(first) + count) if single else list(first)  # type: ignore
@@ -118,18 +120,18 @@ class Sampler(ABC):
 
 
 def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
-    """The numbers, if there is one per layer and each is positive; else ArgumentError."""
+    """Return the numbers, if there is one per layer and each is positive; else raise ArgumentError."""
     shown = ",".join(map(str, fanout))
     if len(fanout) != layers or layers < 1:
         problem = f"has {len(fanout)} numbers for {layers} layers; expected one per layer"
         raise ArgumentError("fanout", shown, problem)
     if min(fanout) < 1:
         raise ArgumentError("fanout", shown, "expected whole numbers of at least 1")
-    return tuple(int(one) for one in fanout)
+    return tuple(int(number) for number in fanout)
 
 
 def joined(blocks: Sequence[tuple[Any, ...]], dtype: Any) -> tuple[Any, ...]:
-    """(entries per row, columns, values of this dtype) of row blocks; on the host there may be none."""
+    """Join row blocks' (entries per row, columns, values of this dtype). On the host there may be none."""
     if len(blocks) == 1:
         return blocks[0]
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, dtype)

@@ -1,6 +1,7 @@
-"""``Q A`` of two sparse matrices, the product that sampling is made of: with the graph on every rank, or cut
-over a 1.5D grid (matrix-sampling paper, sections 5.1, 5.2). Matrices are SciPy's, on the host, but for
-those of a graph that every rank has on its GPU.
+"""Products ``Q A`` of two sparse matrices, of which sampling is made (sections 5.1, 5.2).
+
+The graph is on every rank, or cut over a 1.5D grid (matrix-sampling paper). Matrices are SciPy's, on the
+host, but for those of a graph that every rank has on its GPU.
 """
 
 from __future__ import annotations
@@ -56,33 +57,35 @@ class Replicated(Graph):
         self.indptr = self.backend.asarray(self.A.indptr).astype(np.int64)
 
     def multiply(self, Q: Any) -> Any:
-        """``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken: SciPy's, or
-        on a GPU a :class:`distgnn.local.extract.Product`, as Q may be one there. TypeError, ValueError: Q is
-        no sparse matrix of n columns.
+        """Compute ``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken.
+
+        The product is SciPy's, or on a GPU a :class:`distgnn.local.extract.Product`, as Q may be one there.
+        TypeError, ValueError: Q is no sparse matrix of n columns.
         """
         return extract.multiply(self._checked(Q), self.A, self.indptr)
 
     def row_blocks(self, Q: Any) -> Iterator[tuple[Range, Any]]:
-        """The same in row blocks: ((first, last + 1), those rows)."""
+        """Yield ``Q A`` in row blocks: ((first, last + 1), those rows)."""
         return extract.row_blocks(self._checked(Q), self.A, self.indptr, self.entries)
 
     def _checked(self, Q: Any) -> Any:
         return Q if isinstance(Q, extract.Product) else _canonical(Q, self.shape[0], self.dtype)
 
     def draw(self, vertices: Any, fanout: int, keys: Any) -> Iterator[Drawn]:
-        """From where the rows stand: ``Q A`` would copy them whole to take a few entries of each."""
+        """Draw from the rows where they stand: ``Q A`` would copy whole rows to take a few entries of each."""
         with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
             drawn = draw_selected(self.indptr, vertices, fanout, keys)
-            found = taken(self.A, drawn, extract.row_lengths(self.indptr, vertices))
-        yield found
+            neighbours = taken(self.A, drawn, extract.row_lengths(self.indptr, vertices))
+        yield neighbours
 
     def on_host(self) -> Replicated:
         return Replicated(self.A.to_scipy(), self.entries) if isinstance(self.A, CSR) else self
 
 
 class Partitioned(Graph):
-    """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid, of which only the rows travel that
-    products read (section 5.2, Algorithm 2).
+    """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid (section 5.2, Algorithm 2).
+
+    Only the rows travel that products read.
 
     Q is cut alike: process row i has its own rows ``Q_i``, the same on all its c ranks. Process column j
     multiplies the columns of ``Q_i`` that belong to its stages, s = ⌈(P/c)/c⌉ of the P/c, and gets the rows
@@ -142,9 +145,11 @@ class Partitioned(Graph):
             raise ValueError(f"the ranks were given different matrices, partitions or bounds: {kinds}")
 
     def row_blocks(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
-        """``Q_i A`` for this process row's (k, n) rows of Q, as ((first, last + 1), those rows), the same on
-        its c ranks. Collective over the grid: all must exhaust it, as one without rows left serves others.
-        Raises on all ranks as :meth:`Replicated.multiply`, and ValueError where Q differs in a process row.
+        """Yield ``Q_i A`` for this process row's (k, n) rows of Q, as ((first, last + 1), those rows).
+
+        The rows are the same on the c ranks of a process row. Collective over the grid: all must exhaust it,
+        as one without rows left serves others. Raises on all ranks as :meth:`Replicated.multiply`, and
+        ValueError where Q differs in a process row.
         """
         Q_i = self._of_stages(self._agreed(Q))
         columns, rows = self._needed(Q_i)
@@ -166,7 +171,7 @@ class Partitioned(Graph):
                 yield (first, last), C
 
     def _all_reduce(self, C_hat: sp.csr_array) -> sp.csr_array:
-        """The sum over the process row of matrices of equal shape, in the order of ranks."""
+        """Sum matrices of equal shape over the process row, in the order of ranks."""
         comm = self.row
         if comm.size == 1:
             return C_hat
@@ -185,32 +190,32 @@ class Partitioned(Graph):
         return local.spgemm(sp.csr_array((ones, summands, pointers), shape=(k, comm.size * k)), partial)
 
     def _agreed(self, Q: Any) -> sp.csr_array:
-        """Q checked, on all ranks together."""
+        """Check Q, on all ranks together."""
         with self.grid.world.together():
             Q_i = _canonical(Q, self.shape[0], self.dtype)
         arrays = Q_i.indptr.astype(np.int64), Q_i.indices.astype(np.int64), Q_i.data
         sums = tuple(zlib.crc32(np.ascontiguousarray(array).data) for array in arrays)
-        told = set(self.grid.world.gather_objects((self.grid.coords["rows"], Q_i.shape, sums)))
-        rows = [row for row, *_ in told]
+        checksums = set(self.grid.world.gather_objects((self.grid.coords["rows"], Q_i.shape, sums)))
+        rows = [row for row, *_ in checksums]
         if wrong := sorted({row for row in rows if rows.count(row) > 1}):
             problem = "Q must be the same on all ranks of a process row; it is not in process rows"
             raise ValueError(f"{problem} {wrong}")
         return Q_i
 
     def _of_stages(self, Q_i: sp.csr_array) -> sp.csr_array:
-        """The entries of ``Q_i`` in the columns that belong to this process column's stages."""
+        """Return the entries of ``Q_i`` in the columns that belong to this process column's stages."""
         first, last = self.parts[self.stages.start], self.parts[self.stages.stop]
         own = (Q_i.indices >= first) & (Q_i.indices < last)
         pointers = csr_rows.row_pointers(own)[Q_i.indptr]
         return sp.csr_array((Q_i.data[own], Q_i.indices[own], pointers), shape=Q_i.shape)
 
     def _needed(self, Q_i: sp.csr_array) -> tuple[np.ndarray, Rows]:
-        """The distinct columns of ``Q_i``, rising, and what fetches those rows of A. Collective."""
+        """Return the distinct columns of ``Q_i``, rising, and what fetches those rows of A. Collective."""
         columns = np.unique(Q_i.indices).astype(np.int64)
         return columns, Rows(self.grid, self.column, by_owner(columns, self.parts))
 
     def _estimates(self, Q_i: sp.csr_array, columns: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """int64 (k): multiplications in each row of the product, all stages together."""
+        """Count the multiplications in each row of the product, all stages together: int64 (k)."""
         if self.entries is None:
             return np.zeros(Q_i.shape[0], np.int64)
         counts = lengths.astype(np.int64)[np.searchsorted(columns, Q_i.indices)]
@@ -218,7 +223,7 @@ class Partitioned(Graph):
 
 
 def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:
-    """Q as :func:`canonical` makes it, of this dtype."""
+    """Convert Q as :func:`canonical` does, to this dtype."""
     if not sp.issparse(Q):
         raise TypeError(f"Q must be a SciPy sparse matrix, got {type(Q).__name__}")
     if Q.ndim != 2 or Q.shape[1] != n:
@@ -227,7 +232,7 @@ def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:
 
 
 def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype, NodeOrder | None]:
-    """Where blocks of A come from, its shape, its dtype, and the order of its nodes."""
+    """Return the block source of A, its shape, its dtype, and the order of its nodes."""
     source: BlockSource = A if hasattr(A, "block") else MatrixSource(A)
     order: NodeOrder | None = getattr(source, "row_order", None)
     if order != getattr(source, "col_order", None):
@@ -236,7 +241,7 @@ def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype, NodeOrder | None]:
 
 
 def _held(source: BlockSource, rows: Range, width: int, dtype: np.dtype) -> sp.csr_array:
-    """These rows of A, without stored zeros, which are no edges."""
+    """Return these rows of A, without stored zeros, which are no edges."""
     A = canonical(source.block(rows, (0, width)), dtype)
     if not A.data.all():
         A = A.copy()
