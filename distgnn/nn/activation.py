@@ -53,6 +53,7 @@ class Activation:
 
     def backward(self, G: DistDense, buffers: Buffers) -> list[Array]:
         """Put the gradient of Z in place of G, that of H; return those of the norm's gain and shift.
+
         Collective with a norm.
         """
         epoch = buffers.epoch

@@ -103,8 +103,10 @@ class CustomLayer(GraphConvolution):
         return dW, dT
 
     def own(self, A: DistSparse, H: DistDense) -> DistDense:
-        """Copy the rows of H that belong to the nodes of A's rows, cut as A H is. Collective. A network that
-        calls this has ``needs_own = True``: minibatches come from samplers that keep these rows first.
+        """Copy the rows of H that belong to the nodes of A's rows, cut as A H is. Collective.
+
+        A network that calls this has ``needs_own = True``: minibatches come from samplers that keep these
+        rows first.
         """
         return copy_rows(H, DistDense.empty(A.output_layout, (A.shape[0], H.shape[1]), H.dtype))
 
@@ -115,8 +117,9 @@ class CustomLayer(GraphConvolution):
         dH.block[: len(D.block)] += D.block
 
     def total(self, X: DistDense, Y: DistDense) -> Array:
-        """Add up all entries of X times those of Y, cut alike: (1, 1), the same on all ranks. Collective:
-        an all-reduce of one word.
+        """Add up all entries of X times those of Y, cut alike: (1, 1), the same on all ranks.
+
+        Collective: an all-reduce of one word.
         """
         axes = *X.layout.row_axes, *X.layout.col_axes
         own = (X.block * Y.block).sum(dtype="float64").reshape(1, 1)

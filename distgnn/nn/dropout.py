@@ -26,7 +26,9 @@ class Dropout:
         self.nodes, self.cols = nodes, cols
 
     def apply(self, block: Array, epoch: int, out: Array | None = None, relu: bool = False) -> Array:
-        """`block`, or its positive part with `relu`, times the epoch's mask, into `out` (default: in place).
+        """Multiply `block`, or its positive part with `relu`, by the epoch's mask.
+
+        The product goes into `out` (default: in place).
 
         Without `relu` it is its own adjoint: the backward pass applies it to the gradient.
         """

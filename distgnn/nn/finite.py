@@ -40,7 +40,7 @@ class NotFiniteError(TrainingError):
         self.problem, self.layer = problem, layer
 
     def in_epoch(self, epoch: int) -> NotFiniteError:
-        """The same error with the epoch that it came in."""
+        """Return the same error with the epoch that it came in."""
         return NotFiniteError(self.problem, self.layer, epoch)
 
     def __reduce__(self) -> tuple[type[NotFiniteError], tuple[str, int, int | None]]:
@@ -48,7 +48,7 @@ class NotFiniteError(TrainingError):
 
 
 class Watch:
-    """What an update reads and writes, as far as this rank holds it.
+    """The numbers that an update reads and writes, as far as this rank holds them.
 
     Args:
         parameters: those of :meth:`Optimizer.step`, the same on every rank.
@@ -70,7 +70,9 @@ class Watch:
         self._look(len(self.order) + self.order.index(index), numbers)
 
     def check(self) -> None:
-        """NotFiniteError, on every rank the same, where any rank saw a number that is not finite. Collective.
+        """Raise NotFiniteError, the same on every rank, where any rank saw a number that is not finite.
+
+        Collective.
 
         Cost: on a GPU one wait for it; one number from every rank, not charged.
         """
@@ -87,8 +89,8 @@ class Watch:
         updated, place = divmod(first, len(self.order))
         p = self.parameters[self.order[place]]
         what = _KINDS.get(p.kind, p.kind) if updated else f"the gradient of the {_KINDS.get(p.kind, p.kind)}"
-        found = f"the update leaves {what}" if updated else f"{what} is"
-        raise NotFiniteError(f"{found} {_TOO_LARGE}", p.layer)
+        problem = f"the update leaves {what}" if updated else f"{what} is"
+        raise NotFiniteError(f"{problem} {_TOO_LARGE}", p.layer)
 
     def _look(self, suspect: int, numbers: Array) -> None:
         self.suspects.append(suspect)
@@ -100,12 +102,15 @@ class Watch:
 
 
 def all_finite(block: Array) -> bool:
-    """Whether all numbers of a block are finite."""
+    """Tell whether all numbers of a block are finite."""
     return _first_bad(block) is None
 
 
 def check_features(X: DistDense) -> None:
-    """ArgumentError, on every rank, where a feature is not finite. Collective; one pass over this rank's."""
+    """Raise ArgumentError, on every rank, where a feature is not finite.
+
+    Collective; one pass over own rows.
+    """
     with X.grid.world.together():
         check_real("X", X.dtype)
         if (place := _first_bad(X.block)) is not None:
@@ -118,7 +123,7 @@ def check_features(X: DistDense) -> None:
 
 
 def _first_bad(block: Array) -> tuple[int, int] | None:
-    """Row and column of a number that is not finite. Nothing of the block's size is made."""
+    """Return row and column of a number that is not finite. Nothing of the block's size is made."""
     xp = backend.module(block)
     with np.errstate(all="ignore"):
         for part in blocking.passes(block):

@@ -125,6 +125,7 @@ class GCN:
 
     def tune(self) -> list[dict[str, str]]:
         """Time the forms of every layer's dense products once and take the fastest (Plexus section 5.3).
+
         Collective.
 
         Returns:
@@ -134,9 +135,12 @@ class GCN:
         return [graph.A.weights.tune(n, *layer.shape, dtype) for graph, layer in pairs]
 
     def targets(self, labels: Array, split: Array, metric: str | None = None) -> Targets:
-        """Make labels and splits of all nodes, int (n), ready for the loss: arrays by node that rank 0 has
-        (others pass anything), or matrices that `load_targets` read for `output_layout`. Labels of n x
-        classes zeros and ones make a loss of several classes. `metric`: see :class:`Targets`. Collective."""
+        """Make labels and splits of all nodes, int (n), ready for the loss. Collective.
+
+        They are arrays by node that rank 0 has (others pass anything), or matrices that `load_targets` read
+        for `output_layout`. Labels of n x classes zeros and ones make a loss of several classes. `metric`:
+        see :class:`Targets`.
+        """
         return Targets(self.output_layout, self.widths[-1], labels, split, metric)
 
     def forward(
@@ -232,6 +236,7 @@ class GCN:
         evaluate: bool = False,
     ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:  # fmt: skip
         """Return loss, scores of the same logits if asked to `evaluate`, and the results of `backward`.
+
         Collective.
 
         Without `need_input`, X must stay as it is from the first call on, or from a :meth:`forget` (see
@@ -253,8 +258,9 @@ class GCN:
 
     @QUIETLY
     def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:
-        """Make the error that names the first layer whose output is not finite on the whole graph, or else
-        the last layer. Collective.
+        """Make the error that names the first layer whose output is not finite on the whole graph.
+
+        Collective. It names the last layer if there is none.
         """
         self._drop()
         H = X
@@ -319,10 +325,10 @@ class GCN:
 
     def _assign(self, what: str, ours: list[DistDense], ndim: int, given: Sequence[np.ndarray]) -> None:
         with self.grid.world.together():
-            given = [np.asarray(one) for one in given]
-            for one in given:
-                check_real(what, one.dtype)
-            if (shapes := [one.shape for one in given]) != (wanted := [one.shape[-ndim:] for one in ours]):
+            given = [np.asarray(array) for array in given]
+            for array in given:
+                check_real(what, array.dtype)
+            if (shapes := [array.shape for array in given]) != (wanted := [Y.shape[-ndim:] for Y in ours]):
                 raise ValueError(f"{what} of shapes {shapes} for layers {wanted}")
         for Y, whole in zip(ours, given, strict=True):
             (top, bottom), (left, right) = Y.row_range, Y.col_range

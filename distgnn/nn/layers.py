@@ -78,8 +78,9 @@ class GraphConvolution:
         return self.shape
 
     def parameters(self) -> list[Parameter]:
-        """List what is trained, in the order of the gradients of `backward`. The norm of the input has the
-        number of the layer whose output that is.
+        """List what is trained, in the order of the gradients of `backward`.
+
+        The norm of the input has the number of the layer whose output that is.
         """
         i = self.index
         trained = [Parameter(f"W{i}", i, "weight", self.W), *self.added]
@@ -91,6 +92,7 @@ class GraphConvolution:
 
     def forward(self, plan: Plan, H: DistDense, epoch: int | None) -> tuple[DistDense, Buffers]:
         """Compute Z, in memory of the grid's workspace; return it with the buffers that `backward` needs.
+
         Collective over the grid of A.
 
         Args:

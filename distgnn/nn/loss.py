@@ -45,11 +45,11 @@ class LossRows:
 
     @property
     def multilabel(self) -> bool:
-        """Whether a node may have several classes."""
+        """True if a node may have several classes."""
         return self.train_labels.ndim == 2
 
     def position(self, height: int) -> Array:
-        """int32[height]: where each row of this rank stands in `train_rows`, or -1."""
+        """Return where each row of this rank stands in `train_rows`, or -1: int32[height]."""
         if self._position is None:
             xp = backend.module(self.train_rows)
             self._position = xp.full(height, -1, dtype=np.int32)
@@ -57,12 +57,13 @@ class LossRows:
         return self._position
 
     def check(self, Z: DistDense) -> None:
-        """ValueError unless these are rows of logits that are cut like Z."""
+        """Raise ValueError unless these are rows of logits that are cut like Z."""
 
 
 class Targets(LossRows):
-    """Labels and splits of the nodes whose logits this rank holds; the loss is the mean over training nodes.
-    Collective.
+    """Labels and splits of the nodes whose logits this rank holds. Collective.
+
+    The loss is the mean over training nodes.
 
     Args:
         layout: of the logits.
@@ -104,17 +105,17 @@ class Targets(LossRows):
                 raise ValueError("a split holds 0 (none), 1 (train), 2 (val) and 3 (test) only")
         rows = np.flatnonzero((split > 0) & (labels[:, 0] >= 0))
         own = slice(*layout.cols.range(grid, classes)) if multilabel else 0
-        found = np.ascontiguousarray(labels[rows, own], np.uint8 if multilabel else np.int64)
-        self.rows, self.labels, self.parts = map(on.asarray, (rows, found, split[rows].astype(np.int64)))
+        own_labels = np.ascontiguousarray(labels[rows, own], np.uint8 if multilabel else np.int64)
+        self.rows, self.labels, self.parts = map(on.asarray, (rows, own_labels, split[rows].astype(np.int64)))
         totals = on.asarray(np.bincount(split[rows], minlength=TEST + 1).astype(np.int64))
         grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
         self.counts: list[int] = on.to_host(totals).tolist()
         train = split[rows] == TRAIN
-        super().__init__(on.asarray(rows[train]), on.asarray(found[train]), self.counts[TRAIN])
+        super().__init__(on.asarray(rows[train]), on.asarray(own_labels[train]), self.counts[TRAIN])
         self.prepare()
 
     def prepare(self) -> None:
-        """What the metric needs. Collective."""
+        """Prepare what the metric needs. Collective."""
         if self.multilabel:
             holds(self, "labels", self.labels.nbytes + self.train_labels.nbytes)
         if self.metric == "rocauc":
@@ -122,12 +123,12 @@ class Targets(LossRows):
 
     def check(self, Z: DistDense) -> None:
         if not Z.layout.same(self.layout, Z.shape):
-            told = f"logits are cut over {Z.layout.words()}"
-            raise ValueError(f"{told}, their targets over {self.layout.words()}")
+            problem = f"logits are cut over {Z.layout.words()}"
+            raise ValueError(f"{problem}, their targets over {self.layout.words()}")
 
 
 def checked_metric(metric: str | None, multilabel: bool) -> str:
-    """The metric itself, or by default the first; ArgumentError where these labels have no such metric."""
+    """Return the metric, or by default the first; ArgumentError where these labels have no such metric."""
     known = METRICS[multilabel]
     if metric is None or metric in known:
         return metric or known[0]
@@ -137,7 +138,7 @@ def checked_metric(metric: str | None, multilabel: bool) -> str:
 
 
 def _check_labels(labels: Array, below: int, classes: int) -> None:
-    """ValueError for labels that are none, or for a row that has some only."""
+    """Raise ValueError for labels that are none, or for a row that has some only."""
     if labels.size and (labels.max() >= below or labels.min() < -1):
         wrong = labels.max() if labels.max() >= below else labels.min()
         expected = f"{classes} classes" if labels.shape[1] == 1 else "0 and 1 for each class"
@@ -147,7 +148,7 @@ def _check_labels(labels: Array, below: int, classes: int) -> None:
 
 
 def _own_rows(name: str, values: Any, layout: Layout, width: int = 1) -> Array:
-    """What belongs to the rows of this rank, one column or so many, on the host. Collective."""
+    """Return the values of this rank's rows, one column or so many, on the host. Collective."""
     rows, world, on = Layout(layout.grid, layout.rows, Cut()), layout.grid.world, layout.grid.backend
     cut = world.share(isinstance(values, DistDense))
     with world.together():
@@ -168,14 +169,19 @@ def _own_rows(name: str, values: Any, layout: Layout, width: int = 1) -> Array:
 
 
 def cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
-    """The loss of the targets and its gradient: binary where nodes have several classes, else softmax
-    cross-entropy. Collective; arguments and results are those of both."""
+    """Compute the loss of the targets and its gradient. Collective.
+
+    The loss is binary where nodes have several classes, else softmax cross-entropy; arguments and results are
+    those of both.
+    """
     return (binary_cross_entropy if targets.multilabel else softmax_cross_entropy)(Z, targets, overwrite)
 
 
 def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
-    """-log σ(z) where a node has the class and -log(1 - σ(z)) where it has not, the mean over classes, summed
-    over the rows of `targets`, times their weights, over their count; and its gradient by `Z`. Collective.
+    """Compute the binary cross-entropy over the rows of `targets`, and its gradient by `Z`. Collective.
+
+    A node's loss is the mean over classes of -log σ(z) where the node has the class and -log(1 - σ(z)) where
+    it has not. The losses are summed over the rows, times their weights, over their count.
 
     Args: as of :func:`softmax_cross_entropy`.
 
@@ -203,8 +209,9 @@ def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = Fals
 def softmax_cross_entropy(
     Z: DistDense, targets: LossRows, overwrite: bool = False
 ) -> tuple[float, DistDense]:
-    """Cross-entropy summed over the rows of `targets`, times their weights, over their count; and its
-    gradient by `Z`. Collective.
+    """Compute the cross-entropy over the rows of `targets`, and its gradient by `Z`. Collective.
+
+    The losses are summed over the rows, times their weights, over their count.
 
     Args:
         Z: logits, n x classes, cut as the targets are.
@@ -234,7 +241,7 @@ def softmax_cross_entropy(
 
 
 def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array]:
-    """The gradient without weights, and shares of the rows' losses that add up where classes are cut."""
+    """Compute the gradient without weights, and the rows' losses, in shares where classes are cut."""
     logits, layout, share = Z.block, Z.layout, 1 / targets.count
     xp, across = backend.module(logits), layout.grid.along(*layout.col_axes)
     gradient = logits if overwrite else xp.zeros_like(logits)

@@ -1,4 +1,4 @@
-"""How good logits are, exactly over all ranks: accuracy; of several classes of a node micro F1 or ROC-AUC."""
+"""Scores of logits, exactly over all ranks: accuracy; of several classes of a node micro F1 or ROC-AUC."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ Array = Any
 
 
 def scores(Z: DistDense, targets: Targets) -> dict[str, float]:
-    """What the targets' metric says of the logits in each part of the split, by names such as "val_acc",
-    "val_f1" or "val_rocauc". Collective.
+    """Score the logits by the targets' metric in each part of the split. Collective.
+
+    The names are such as "val_acc", "val_f1" or "val_rocauc".
 
     NaN for a part that has no labelled nodes. Equal on every rank.
 
@@ -26,7 +27,7 @@ def scores(Z: DistDense, targets: Targets) -> dict[str, float]:
 
 
 def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
-    """train_acc, val_acc and test_acc of the logits `Z`. Collective.
+    """Return train_acc, val_acc and test_acc of the logits `Z`. Collective.
 
     The prediction is the class of the largest logit, the smallest class where several are equal. NaN for a
     part that has no labelled nodes. Equal on every rank.
@@ -59,9 +60,7 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
 
 
 def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array, Array]:
-    """Return of each labelled node the largest of this rank's logits, its class, and whether a logit is not
-    finite.
-    """
+    """Find each labelled node's largest logit here, its class, and whether a logit is not finite."""
     logits, rows, xp = Z.block, targets.rows, backend.module(Z.block)
     best = xp.full(len(rows), -np.inf, dtype=logits.dtype)
     choice = xp.full(len(rows), targets.classes, dtype=np.int64)  # past the last class: none
@@ -75,9 +74,11 @@ def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array, Array]:
 
 
 def micro_f1(Z: DistDense, targets: Targets) -> dict[str, float]:
-    """train_f1, val_f1 and test_f1: 2 TP / (2 TP + FP + FN), each counted over all nodes and classes, as for
-    PPI (Hamilton et al., NIPS 2017) and Yelp (Zeng et al., ICLR 2020). A node is said to have the classes of
-    positive logits. 0 where there is no such class and none is said. Collective; see :func:`scores`.
+    """Return train_f1, val_f1 and test_f1: 2 TP / (2 TP + FP + FN). Collective; see :func:`scores`.
+
+    Each is counted over all nodes and classes, as for PPI (Hamilton et al., NIPS 2017) and Yelp (Zeng et al.,
+    ICLR 2020). A node is said to have the classes of positive logits. 0 where there is no such class and none
+    is said.
 
     Cost: an all-reduce of twelve words.
     """
@@ -89,26 +90,27 @@ def micro_f1(Z: DistDense, targets: Targets) -> dict[str, float]:
     for part in blocking.passes(logits, len(targets.rows)):
         z, there = logits[targets.rows[part]], targets.labels[part] > 0
         said = z > 0
-        for row, found in zip(of_rows, (said & there, said, there), strict=True):
-            row[part] = found.sum(axis=1)
+        for row, mask in zip(of_rows, (said & there, said, there), strict=True):
+            row[part] = mask.sum(axis=1)
         counts[0, 0] += (~xp.isfinite(z)).sum()  # no node has part 0
     for number in SPLITS.values():
         counts[number] = (of_rows * (targets.parts == number)).sum(axis=1)
     layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(counts, matrix="loss")
-    found = counts.tolist()
-    _refuse(found[0][0])
+    counted = counts.tolist()
+    _refuse(counted[0][0])
     return {
         f"{name}_f1": 2 * hits / max(said + there, 1) if targets.counts[part] else float("nan")
         for name, part in SPLITS.items()
-        for hits, said, there in [found[part]]
+        for hits, said, there in [counted[part]]
     }
 
 
 def macro_rocauc(Z: DistDense, targets: Targets) -> dict[str, float]:
-    """train_rocauc, val_rocauc and test_rocauc: the mean over classes of the probability that a node with the
-    class has a higher logit than one without, half where they are equal. Classes that all nodes of the part
-    have, or none, are left out, as OGB's evaluator does (Hu et al., NeurIPS 2020); NaN where no class is
-    left. Collective; see :func:`scores`.
+    """Return train_rocauc, val_rocauc and test_rocauc. Collective; see :func:`scores`.
+
+    Each is the mean over classes of the probability that a node with the class has a higher logit than one
+    without, half where they are equal. Classes that all nodes of the part have, or none, are left out, as
+    OGB's evaluator does (Hu et al., NeurIPS 2020); NaN where no class is left.
 
     Cost: an all-to-allv of the labelled nodes' logits among the ranks that share columns, and an all-reduce
     of eight words.
@@ -123,21 +125,20 @@ def macro_rocauc(Z: DistDense, targets: Targets) -> dict[str, float]:
     sums[0, 0] = float((~on.xp.isfinite(logits)).sum())  # no node has part 0
     total = on.asarray(sums)
     layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(total, matrix="loss")
-    found = on.to_host(total).tolist()
-    _refuse(found[0][0])
+    totals = on.to_host(total).tolist()
+    _refuse(totals[0][0])
     return {
-        f"{name}_rocauc": found[part][0] / found[part][1] if found[part][1] else float("nan")
+        f"{name}_rocauc": totals[part][0] / totals[part][1] if totals[part][1] else float("nan")
         for name, part in SPLITS.items()
     }
 
 
 def _areas(logits: Array, labels: Array, rows: Array) -> tuple[float, int]:
-    """The sum of the areas under the ROC curves of columns that have both labels in these rows, and how many
-    they are."""
+    """Sum the areas under the ROC curves of columns that have both labels in these rows, and count them."""
     xp, area, count = backend.module(logits), 0.0, 0
     columns = (xp.ascontiguousarray(block[rows].T) for block in (logits, labels))
-    for z, one in zip(*columns, strict=True):
-        there = one > 0
+    for z, y in zip(*columns, strict=True):
+        there = y > 0
         with_it, without = xp.sort(z[there]), xp.sort(z[~there])
         if with_it.size and without.size:
             below = sum(xp.searchsorted(without, with_it, side).sum() for side in ("left", "right"))

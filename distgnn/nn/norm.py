@@ -17,8 +17,9 @@ EPSILON = 1e-5
 
 
 class LayerNorm:
-    """gain (z - mean) / sqrt(variance + 1e-5) + shift, with mean and variance of each row (Ba, Kiros, Hinton:
-    Layer normalization, arXiv 1607.06450, equation 4).
+    """Layer norm: gain (z - mean) / sqrt(variance + 1e-5) + shift, with mean and variance of each row.
+
+    Ba, Kiros, Hinton: Layer normalization, arXiv 1607.06450, equation 4.
 
     Args:
         layout: of z; width: its columns.
@@ -34,7 +35,8 @@ class LayerNorm:
         self.shift = DistDense(xp.zeros(local, dtype), along_columns, (1, width))
 
     def normalize(self, Z: DistDense) -> Array:
-        """Make rows of mean 0 and variance 1, in place; returns 1 / sqrt(variance + 1e-5), float64 (rows, 1).
+        """Make rows of mean 0 and variance 1, in place; return 1 / sqrt(variance + 1e-5), float64 (rows, 1).
+
         Collective. Cost: two all-reduces of one word per local row over the axes that cut columns.
         """
         block, xp = Z.block, backend.module(Z.block)
@@ -53,15 +55,16 @@ class LayerNorm:
         return scales
 
     def apply(self, Z: DistDense, out: DistDense) -> None:
-        """gain z + shift, of rows that are normalised; ``out`` may be Z."""
+        """Compute gain z + shift, of rows that are normalised; ``out`` may be Z."""
         with _timed(Z, 2):
             for rows in blocking.passes(Z.block):
                 backend.module(Z.block).multiply(Z.block[rows], self.gain.block, out=out.block[rows])
                 out.block[rows] += self.shift.block
 
     def backward(self, Z: DistDense, scales: Array, G: DistDense) -> tuple[Array, Array]:
-        """From the gradient of what ``apply`` gives that of what was normalised, in place. Returns those of
-        gain and shift. Z and ``scales`` are what ``normalize`` left. Collective.
+        """Put the gradient of what was normalised in place of that of what ``apply`` gives. Collective.
+
+        Returns those of gain and shift. Z and ``scales`` are what ``normalize`` left.
 
         Cost: an all-reduce of two words per local row over the axes that cut columns, one of two words per
         local column over those that cut rows.

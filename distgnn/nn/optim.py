@@ -40,12 +40,12 @@ class Parameter:
 
     @property
     def block(self) -> Array:
-        """This rank's block."""
+        """The block of the matrix on this rank."""
         return self.matrix.block
 
 
 class Optimizer:
-    """What the optimisers share.
+    """The base class of optimisers.
 
     Args:
         lr: step size.
@@ -69,13 +69,13 @@ class Optimizer:
         self.state: dict[str, dict[str, Array]] = {}
 
     def facts(self) -> dict[str, Any]:
-        """What ranks must have set alike, by name: its kind and all of its numbers."""
+        """Return what ranks must have set alike, by name: the optimiser's kind and all of its numbers."""
         plain = (int, float, str, list, tuple, type(None))  # an optimiser of the caller's may hold anything
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, plain)}
         return {"optimizer": type(self).__name__, **numbers}
 
     def decay(self, parameter: Parameter) -> float:
-        """The weight decay of one parameter."""
+        """Return the weight decay of one parameter."""
         if parameter.kind != "weight":
             return 0.0
         return self.weight_decay[min(parameter.layer, len(self.weight_decay) - 1)]
@@ -91,6 +91,7 @@ class Optimizer:
     @QUIETLY
     def step(self, parameters: Sequence[Parameter], gradients: Sequence[Array]) -> None:
         """Update every parameter's block in place from its gradient, which may be used as scratch.
+
         Collective. Cost: with `clip` an all-reduce of one word over all ranks; else none.
 
         Raises:
@@ -119,7 +120,7 @@ class Optimizer:
 
 
 def _clipped(most: float, parameters: Sequence[Parameter], gradients: Sequence[Array]) -> Array:
-    """What to multiply gradients with, so that their norm is at most this: (1), float64, on the device.
+    """Return the factor of gradients that limits their norm to this: (1), float64, on the device.
 
     Each number of a matrix counts once, from the rank that answers for its copies. One that is not finite
     leaves gradients as they are, for :class:`Watch` to say which. Collective.
@@ -192,7 +193,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": Ada
 def make(
     name: str, lr: float = 0.01, weight_decay: Decay = 0.0, momentum: float = 0.0, clip: float | None = None
 ) -> Optimizer:
-    """The optimiser called `name`; ArgumentError where there is none, or a number is out of range."""
+    """Make the optimiser called `name`; ArgumentError where there is none, or a number is out of range."""
     if name not in OPTIMIZERS:
         raise ArgumentError("optimizer", name, f"no such optimiser; {offered(name, OPTIMIZERS)}")
     if not (math.isfinite(lr) and lr > 0):

@@ -94,8 +94,9 @@ class TransformFirst:
 
 
 def choose(A: DistSparse, asked: str, shape: Shape, need_input: bool, fixed_input: bool) -> str:
-    """Choose the order of products: as asked, or the one that multiplies fewer columns by A for "auto"; but
-    aggregate first where A cannot do otherwise. A fixed input is the same in every epoch.
+    """Choose the order of products: as asked, or for "auto" the one that multiplies fewer columns by A.
+
+    But aggregate first where A cannot do otherwise. A fixed input is the same in every epoch.
     """
     if not associative(A):
         return AGGREGATE

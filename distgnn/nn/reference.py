@@ -30,7 +30,7 @@ Graphs = Sequence[tuple[sp.csr_array, np.ndarray]]
 
 
 def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
-    """A H."""
+    """Multiply A H."""
     return np.asarray(A @ H)
 
 
@@ -63,8 +63,10 @@ def means(A: sp.csr_array, dtype: Any = None) -> sp.csr_array:
 def softmax_cross_entropy(
     Z: np.ndarray, labels: np.ndarray, rows: np.ndarray, weights: Any = None
 ) -> tuple[float, np.ndarray]:
-    """Mean cross-entropy of softmax(Z) over the nodes `rows`, and its gradient by all of Z (n x C). With
-    `weights`, each node's is multiplied by its own."""
+    """Compute the mean cross-entropy of softmax(Z) over the nodes `rows`, and its gradient.
+
+    The gradient is by all of Z (n x C). With `weights`, each node's is multiplied by its own.
+    """
     G = np.zeros_like(Z)
     if len(rows) == 0:
         return 0.0, G
@@ -83,8 +85,11 @@ def softmax_cross_entropy(
 def binary_cross_entropy(
     Z: np.ndarray, labels: np.ndarray, rows: np.ndarray, weights: Any = None
 ) -> tuple[float, np.ndarray]:
-    """Mean over the nodes `rows` and classes of -log σ(z) where the label is 1, -log(1 - σ(z)) where it is 0;
-    and its gradient by all of Z (n x C). With `weights`, each node's is multiplied by its own."""
+    """Compute the mean binary cross-entropy over the nodes `rows` and classes, and its gradient by all of Z.
+
+    That is -log σ(z) where the label is 1, -log(1 - σ(z)) where it is 0; the gradient is n x C. With
+    `weights`, each node's is multiplied by its own.
+    """
     G = np.zeros_like(Z)
     if len(rows) == 0:
         return 0.0, G
@@ -96,15 +101,21 @@ def binary_cross_entropy(
 
 
 def micro_f1(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
-    """2 TP / (2 TP + FP + FN) over the nodes `rows` and all classes; a positive logit says 1. NaN of none."""
+    """Return 2 TP / (2 TP + FP + FN) over the nodes `rows` and all classes. A positive logit says 1.
+
+    NaN of none.
+    """
     said, there = Z[rows] > 0, labels[rows] == 1
     both = int(said.sum() + there.sum())
     return 2 * int((said & there).sum()) / max(both, 1) if len(rows) else float("nan")
 
 
 def macro_rocauc(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
-    """The mean over classes, but those that all of the nodes `rows` have or none, of the area under the ROC
-    curve, by ranks, of equal logits their mean (Mann and Whitney's U); NaN where no class is left."""
+    """Return the mean over classes of the area under the ROC curve.
+
+    The area is by ranks, of equal logits their mean (Mann and Whitney's U). Classes that all of the nodes
+    `rows` have or none are left out; NaN where no class is left.
+    """
     areas = []
     for z, y in zip(Z[rows].T, labels[rows].T == 1, strict=True):
         with_it = int(y.sum())
@@ -117,12 +128,15 @@ def macro_rocauc(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
 
 
 def accuracy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
-    """Share of the nodes `rows` whose largest logit, the first of equals, is their label's; NaN of none."""
+    """Return the share of the nodes `rows` whose largest logit, the first of equals, is their label's.
+
+    NaN of none.
+    """
     return float(np.mean(Z[rows].argmax(axis=1) == labels[rows])) if len(rows) else float("nan")
 
 
 def labelled(labels: np.ndarray, split: np.ndarray, part: int) -> np.ndarray:
-    """The nodes of one part of the split that have a label."""
+    """List the nodes of one part of the split that have a label."""
     return np.flatnonzero((split == part) & (labels.reshape(len(split), -1)[:, 0] >= 0))
 
 
@@ -169,21 +183,21 @@ class GCNReference:
         self.features = np.empty((0, 0), self.dtype)
 
     def operator(self, A: sp.csr_array) -> sp.csr_array:
-        """The matrix that layers multiply by, made of that of the whole graph."""
+        """Make the matrix that layers multiply by from that of the whole graph."""
         return A
 
     def block_operator(self, A: sp.csr_array) -> sp.csr_array:
-        """The same, made of a sampled one."""
+        """Make the matrix that a layer multiplies by from a sampled one."""
         return canonical(A, self.dtype)
 
     def mask(self, epoch: int, layer: int, nodes: np.ndarray | None = None) -> np.ndarray:
-        """What the input of a layer is multiplied with in an epoch of training: 0 or 1 / (1 - dropout)."""
+        """Return the factors of a layer's input in an epoch of training: 0 or 1 / (1 - dropout)."""
         k, nodes = rng.key(self.seed, rng.DROPOUT, epoch, layer), self.nodes if nodes is None else nodes
         keep = rng.keep_mask(k, nodes, np.arange(self.widths[layer]), 1 - self.dropout)
         return keep.astype(self.dtype) * self.dtype.type(1 / (1 - self.dropout))
 
     def forward(self, X: np.ndarray, epoch: int | None = None) -> np.ndarray:
-        """The logits; with `epoch`, those of training in that epoch (with dropout)."""
+        """Compute the logits; with `epoch`, those of training in that epoch (with dropout)."""
         return self._forward(self._real(X), epoch, self._whole())[-1]
 
     def _real(self, X: np.ndarray) -> np.ndarray:
@@ -194,7 +208,7 @@ class GCNReference:
         return [(self.A, self.nodes)] * self.layers
 
     def _forward(self, X: np.ndarray, epoch: int | None, graphs: Graphs) -> list[np.ndarray]:
-        """T_1, Z_1, T_2, Z_2, ... with T_l what layer l gathers, A H_{l-1}."""
+        """Compute T_1, Z_1, T_2, Z_2, ... with T_l what layer l gathers, A H_{l-1}."""
         H, stages = X, []
         self.normal: list[tuple[np.ndarray, np.ndarray]] = []  # normalised rows, and what divided them
         for layer, (A, nodes) in enumerate(graphs):
@@ -214,11 +228,11 @@ class GCNReference:
         return spmm(A, H)
 
     def _gather_back(self, A: sp.csr_array, G: np.ndarray) -> np.ndarray:
-        """The gradient by what was gathered from, of one by what was gathered."""
+        """Compute the gradient by what was gathered from, of one by what was gathered."""
         return spmm(sp.csr_array(A.T), G)
 
     def _norm(self, layer: int, Z: np.ndarray) -> np.ndarray:
-        """Layer norm (Ba, Kiros, Hinton, arXiv 1607.06450, equation 4), where there is one."""
+        """Apply layer norm (Ba, Kiros, Hinton, arXiv 1607.06450, equation 4), where there is one."""
         if layer >= len(self.gains):
             return Z
         deviation = np.sqrt(Z.var(axis=1, keepdims=True) + 1e-5)
@@ -226,7 +240,7 @@ class GCNReference:
         return self.normal[-1][0] * self.gains[layer] + self.shifts[layer]
 
     def _norm_back(self, layer: int, G: np.ndarray) -> np.ndarray:
-        """The gradient by what was normalised; those by gain and shift are put into `norm_gradients`."""
+        """Compute the gradient by what was normalised; put those by gain and shift into `norm_gradients`."""
         N, deviation = self.normal[layer]
         self.norm_gradients[layer] = (G * N).sum(axis=0), G.sum(axis=0)
         G = G * self.gains[layer]
@@ -237,9 +251,10 @@ class GCNReference:
         self, X: np.ndarray, labels: np.ndarray, rows: np.ndarray, epoch: int | None = None,
         features: bool = True, graphs: Graphs | None = None, loss_weights: Any = None,
     ) -> tuple[float, list[np.ndarray], list[np.ndarray], np.ndarray | None]:  # fmt: skip
-        """Loss over the nodes `rows` and its gradients: by weights, biases and, if asked, features.
-        `norm_gradients` has those by (gain, shift), by layer. On other `graphs`, `labels` are those of the
-        last one's rows.
+        """Compute the loss over the nodes `rows`, and its gradients by weights, biases and features.
+
+        The last only if asked. `norm_gradients` has those by (gain, shift), by layer. On other `graphs`,
+        `labels` are those of the last one's rows.
         """
         graphs = graphs or self._whole()
         self.norm_gradients: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -263,46 +278,51 @@ class GCNReference:
         return loss, weights, biases if self.biases else [], G
 
     def _activation_back(self, layer: int, G: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        """The gradient by the output Z of a layer, of that by what the next one takes."""
+        """Compute the gradient by the output Z of a layer, of that by what the next one takes."""
         if not self.gains:
             return G * (Z > 0)
         N = self.normal[layer][0] * self.gains[layer] + self.shifts[layer]
         return self._norm_back(layer, G * (N > 0))
 
     def parameters(self, features: bool = False) -> dict[str, np.ndarray]:
-        """The arrays that are trained, as "W0" or "b0", and "X" if features are."""
+        """Return the arrays that are trained, as "W0" or "b0", and "X" if features are."""
         kinds = {"W": self.weights, "b": self.biases, "g": self.gains, "s": self.shifts}
-        found = {f"{kind}{layer}": one for kind, arrays in kinds.items() for layer, one in enumerate(arrays)}
-        return found | ({"X": self.features} if features else {})
+        trained = {f"{kind}{layer}": W for kind, arrays in kinds.items() for layer, W in enumerate(arrays)}
+        return trained | ({"X": self.features} if features else {})
 
     def named_gradients(self, *given: Any, **options: Any) -> tuple[float, dict[str, Any]]:
-        """What `gradients` returns: the loss, and by the names of `parameters` the gradients."""
+        """Return the loss, and by the names of `parameters` the gradients, as `gradients` computes them."""
         loss, weights, biases, features = self.gradients(*given, **options)
         kinds = {"W": dict(enumerate(weights)), "b": dict(enumerate(biases))}
         for kind, place in (("g", 0), ("s", 1)):
             kinds[kind] = {layer: pair[place] for layer, pair in self.norm_gradients.items()}
-        found = {f"{kind}{layer}": g for kind, arrays in kinds.items() for layer, g in arrays.items()}
-        return loss, found | ({} if features is None else {"X": features})
+        named = {f"{kind}{layer}": g for kind, arrays in kinds.items() for layer, g in arrays.items()}
+        return loss, named | ({} if features is None else {"X": features})
 
     def epoch_gradients(
         self, labels: np.ndarray, rows: np.ndarray, epoch: int, train_features: bool = False
     ) -> tuple[float, dict[str, Any]]:
-        """The same of full-graph training in an epoch. NotFiniteError: the loss is not finite."""
+        """Return the named gradients of full-graph training in an epoch.
+
+        NotFiniteError: the loss is not finite.
+        """
         with np.errstate(all="ignore"):
-            loss, found = self.named_gradients(self.features, labels, rows, epoch, features=train_features)
+            loss, named = self.named_gradients(self.features, labels, rows, epoch, features=train_features)
         if not np.isfinite(loss):
             raise self._not_finite(loss, epoch)
-        return loss, found
+        return loss, named
 
     def scores(
         self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, metric: str | None = None
     ) -> dict[str, float]:  # fmt: skip
-        """train_acc, val_acc and test_acc of the present weights, without dropout, or of another metric;
-        default: by the labels."""
+        """Return train_acc, val_acc and test_acc of the present weights, without dropout, or another metric.
+
+        The default metric is by the labels.
+        """
         Z, parts = self.forward(X), SPLITS
         measure, short = METRICS[metric or ("accuracy" if labels.ndim == 1 else "f1")]
-        found = {name: measure(Z, labels, labelled(labels, split, part)) for name, part in parts.items()}
-        return {f"{name}_{short}": value for name, value in found.items()}
+        by_part = {name: measure(Z, labels, labelled(labels, split, part)) for name, part in parts.items()}
+        return {f"{name}_{short}": value for name, value in by_part.items()}
 
     def train(
         self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, epochs: int, optimizer: str = "adam",
@@ -319,9 +339,9 @@ class GCNReference:
         steps = ReferenceOptimizer(optimizer, weight_decay, momentum, clip)
         for epoch in range(1, epochs + 1):
             with np.errstate(all="ignore"):
-                found = self.scores(self.features, labels, split, metric) if evaluate else {}
+                scores = self.scores(self.features, labels, split, metric) if evaluate else {}
             loss, gradients = self.epoch_gradients(labels, rows, epoch, train_features)
-            yield {"epoch": epoch, **found, "loss": loss}
+            yield {"epoch": epoch, **scores, "loss": loss}
             self.update(steps, gradients, lr * schedule(epoch), epoch)
 
     def update(self, optimizer: ReferenceOptimizer, gradients: dict[str, Any], lr: float, epoch: int) -> None:
@@ -332,7 +352,7 @@ class GCNReference:
             raise error.in_epoch(epoch) from None
 
     def _not_finite(self, loss: float, epoch: int) -> NotFiniteError:
-        """The error that names the first layer with such an output, or the last one."""
+        """Make the error that names the first layer with such an output, or the last one."""
         with np.errstate(all="ignore"):
             outputs = self._forward(self.features, epoch, self._whole())[1::2]
         bad = [layer for layer, Z in enumerate(outputs) if not np.isfinite(Z).all()]
@@ -340,9 +360,11 @@ class GCNReference:
 
 
 class SageReference(GCNReference):
-    """GraphSAGE on one process: of A only its off-diagonal non-zeros count, all alike. Weights of own
-    features stand above those of the neighbours' mean. The rows of a sampled matrix are the first of its
-    columns."""
+    """GraphSAGE on one process: of A only its off-diagonal non-zeros count, all alike.
+
+    Weights of own features stand above those of the neighbours' mean. The rows of a sampled matrix are the
+    first of its columns.
+    """
 
     gathered = 2
 
@@ -360,6 +382,6 @@ class SageReference(GCNReference):
 
     def _gather_back(self, A: sp.csr_array, G: np.ndarray) -> np.ndarray:
         of_own, of_means = np.hsplit(G, 2)
-        found = spmm(sp.csr_array(A.T), of_means)
-        found[: len(of_own)] += of_own
-        return found
+        gathered = spmm(sp.csr_array(A.T), of_means)
+        gathered[: len(of_own)] += of_own
+        return gathered

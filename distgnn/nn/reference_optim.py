@@ -34,8 +34,10 @@ class ReferenceOptimizer:
         self.state: dict[str, list[Any]] = {}
 
     def step(self, arrays: Mapping[str, np.ndarray], gradients: Mapping[str, Any], lr: float) -> None:
-        """Update arrays in place from their gradients. Both are by name: a letter, and but for features the
-        number of the layer; "W" is decayed. NotFiniteError: an array is not finite then."""
+        """Update arrays in place from their gradients. NotFiniteError: an array is not finite then.
+
+        Both are by name: a letter, and but for features the number of the layer; "W" is decayed.
+        """
         self.steps += 1
         scale, rule = self._scale(gradients), {"sgd": self._sgd}.get(self.kind, self._adam)
         for name, w in arrays.items():
@@ -47,7 +49,7 @@ class ReferenceOptimizer:
                 raise NotFiniteError(f"{name} is not finite after the update", layer)
 
     def _scale(self, gradients: Mapping[str, Any]) -> float:
-        """The factor that scales these gradients down to a norm of `clip`."""
+        """Return the factor that scales these gradients down to a norm of `clip`."""
         norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values()))
         return 1.0 if self.clip is None or norm <= self.clip else self.clip / norm
 
@@ -59,8 +61,10 @@ class ReferenceOptimizer:
         w -= lr * v
 
     def _adam(self, name: str, w: Any, g: Any, lr: float, decay: float) -> None:
-        """Kingma and Ba: Adam, ICLR 2015, Algorithm 1, with beta = (0.9, 0.999) and epsilon = 1e-8. AdamW
-        decays the array, Adam the gradient."""
+        """Update by Adam with beta = (0.9, 0.999) and epsilon = 1e-8.
+
+        Kingma and Ba: Adam, ICLR 2015, Algorithm 1. AdamW decays the array, Adam the gradient.
+        """
         if self.kind == "adamw":
             w *= 1 - lr * decay
         else:

@@ -87,8 +87,10 @@ def _stacked(above: DistDense, below: DistDense) -> Array:
 
 
 class MeanConvolution(GraphConvolution):
-    """A layer of a GraphSAGE network. Its operators make means, and the vertices of their rows are the first
-    of their columns. W is (2 fan in, fan out): for own features above, for neighbours' below.
+    """A layer of a GraphSAGE network.
+
+    W is (2 fan in, fan out): for own features above, for neighbours' below. Its operators make means, and the
+    vertices of their rows are the first of their columns.
     """
 
     aggregate_first = OwnAndMean
@@ -103,8 +105,9 @@ class MeanConvolution(GraphConvolution):
 
 
 class SageMean(GCN):
-    """GraphSAGE with mean aggregation, on the algorithms that cut the input of a product like its output: all
-    but `3d`.
+    """GraphSAGE with mean aggregation.
+
+    On the algorithms that cut the input of a product like its output: all but `3d`.
 
     Args:
         A: adjacency matrix, n x n, without loops, as own features have weights of their own. Its values, not

@@ -72,7 +72,7 @@ class Replicated(Graph):
         return Q if isinstance(Q, extract.Product) else _canonical(Q, self.shape[0], self.dtype)
 
     def draw(self, vertices: Any, fanout: int, keys: Any) -> Iterator[Drawn]:
-        """Draw from the rows where they stand: ``Q A`` would copy whole rows to take a few entries of each."""
+        """Draw from the rows where they stand: ``Q A`` would copy them to take a few entries of each."""
         with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
             drawn = draw_selected(self.indptr, vertices, fanout, keys)
             neighbours = taken(self.A, drawn, extract.row_lengths(self.indptr, vertices))
