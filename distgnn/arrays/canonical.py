@@ -69,8 +69,10 @@ def as_matrix(matrix: Any) -> Any:
 
 
 def value_type(own: Any, asked: Any = None) -> np.dtype:
-    """The type of an operator's values: float32 or float64 as asked, else the shorter of them that holds the
-    matrix's own, as NumPy promotes: float64 for integers of 32 and 64 bits. ArgumentError: anything else.
+    """Return the type of an operator's values: float32 or float64 as asked, else by the matrix's own.
+
+    By default it is the shorter of the two that holds the matrix's own type, as NumPy promotes: float64 for
+    integers of 32 and 64 bits. ArgumentError: anything else.
     """
     if asked is not None:
         if np.dtype(asked) not in (np.float32, np.float64):

@@ -143,8 +143,9 @@ def leave(error: UserError) -> int:
 
 
 class abort_on_error:
-    """A program in which an uncaught exception on one rank, in any thread, prints its traceback and ends the
-    whole job; else the other ranks would wait for that rank for ever.
+    """A program in which an uncaught exception on one rank, in any thread, ends the whole job.
+
+    The rank prints its traceback; else the other ranks would wait for that rank for ever.
 
     >>> dg.abort_on_error()                 # from here on                    # doctest: +SKIP
     >>> with dg.abort_on_error(): ...       # for what leaves this block      # doctest: +SKIP

@@ -113,8 +113,10 @@ def sparse_width(order: str, shape: Shape, need_input: bool, fixed_input: bool) 
 
 
 def narrowest(order: str, widths: Sequence[int]) -> int:
-    """Count the columns of the narrowest product with A in a network of these widths, of features, hidden
-    layers and classes; for "auto" of the narrowest that there may be.
+    """Count the columns of the narrowest product with A in a network of these widths.
+
+    The widths are those of features, hidden layers and classes. For "auto" it is the narrowest that there may
+    be.
     """
     if order == AGGREGATE:
         return min(widths[:-1])

@@ -35,8 +35,11 @@ def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
 
 
 def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = None) -> sp.csr_array:
-    """D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling); loops that are there are not doubled.
-    Values are of `dtype`, by default as A promotes, computed in double precision."""
+    """Compute D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling).
+
+    Loops that are there are not doubled. Values are of `dtype`, by default as A promotes, computed in double
+    precision.
+    """
     dtype = value_type(as_matrix(A).dtype, dtype)
     A = canonical(A, np.float64)
     if self_loops:
@@ -50,8 +53,10 @@ def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = None) -> sp
 
 
 def means(A: sp.csr_array, dtype: Any = None) -> sp.csr_array:
-    """D^-1 of the pattern of A, D the numbers of non-zeros of its rows: means over them, 0 of none. Values
-    are of `dtype`, by default as A promotes."""
+    """Divide the pattern of A by the numbers of non-zeros of its rows, D: D^-1, means over them, 0 of none.
+
+    Values are of `dtype`, by default as A promotes.
+    """
     dtype = value_type(as_matrix(A).dtype, dtype)
     A = sp.csr_array(canonical(A, dtype), copy=True)
     A.eliminate_zeros()

@@ -69,7 +69,7 @@ class BlockRows(DistSparse):
 
     @cached_property
     def At(self) -> WholeBlocks:
-        """This rank's blocks of Aᵀ, where blocks of H travel whole."""
+        """Blocks of Aᵀ on this rank, where blocks of H travel whole."""
         cols, panels = block(self.col_parts, self.column.rank), self.A.panels  # type: ignore[union-attr]
         windows = [(block(self.row_parts, j), cols) for j in self.stages]
         transposed = pack(self.grid, self.dtype, (block.T for block in blocks(self.source, windows)))
@@ -82,11 +82,11 @@ class BlockRows(DistSparse):
         self._adjoint_product(G.block, F.block)
 
     def _product(self, H: Array, T: Array) -> None:
-        """``T_i = Σ_j A_ij H_j`` of blocks of H and T."""
+        """Compute ``T_i = Σ_j A_ij H_j`` of blocks of H and T."""
         self._block_row(self.A, H, T)
 
     def _adjoint_product(self, G: Array, F: Array) -> None:
-        """``F_j = Σ_i A_ijᵀ G_i`` of blocks of G and F."""
+        """Compute ``F_j = Σ_i A_ijᵀ G_i`` of blocks of G and F."""
         self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
 
     @staticmethod
@@ -96,14 +96,14 @@ class BlockRows(DistSparse):
 
     @abstractmethod
     def _block_row(self, A_i: Any, H: Array, Z: Array) -> None:
-        """``Z_i = Σ_j A_ij H_j``."""
+        """Compute ``Z_i = Σ_j A_ij H_j``."""
 
     @abstractmethod
     def _block_column(self, A_i: Any, G: Array, F: Array) -> None:
-        """``F_j = Σ_i A_ijᵀ G_i``, where rank i has A_ij."""
+        """Compute ``F_j = Σ_i A_ijᵀ G_i``, where rank i has A_ij."""
 
     def _windows(self) -> list[tuple[Range, Range]]:
-        """Rows and columns of this rank's blocks of A."""
+        """List the rows and columns of this rank's blocks of A."""
         rows = block(self.row_parts, self.column.rank)
         return [(rows, block(self.col_parts, j)) for j in self.stages]
 

@@ -32,8 +32,9 @@ Array = Any
 
 @contextmanager
 def by_columns(row: Comm, X: DistDense, Y: DistDense, matrix: str) -> Iterator[Iterator[tuple[Array, Array]]]:
-    """Give pairs (X_k, Y_k) of all rows of the process row in some of this rank's columns, for the caller to
-    make Y_k of X_k; ``Y`` is complete when all were asked for. Collective over ``row``.
+    """Give pairs (X_k, Y_k) of all rows of the process row in some of this rank's columns.
+
+    The caller makes Y_k of X_k; ``Y`` is complete when all were asked for. Collective over ``row``.
 
     Args:
         row: the process row; X, Y: in block rows, each rank its own. X stays as it is.
@@ -121,15 +122,16 @@ class _Swap:
 
 
 def _rows(row: Comm, X: DistDense) -> list[slice]:
-    """The rows of each rank among those of the process row."""
+    """List the rows of each rank among those of the process row."""
     grid, cut = X.grid, X.layout.rows
     outer = grid.index(*cut.axes) // row.size
     return [slice(*ends) for ends in pairwise(within(cut.vector(grid, X.shape[0]), outer, row.size).tolist())]
 
 
 def column_parts(width: int, ranks: int) -> list[list[slice]]:
-    """The columns of each rank, by the part in which they travel: as many parts for all ranks, of at least
-    TUNING.part_columns columns, TUNING.column_parts at most.
+    """Cut each rank's columns into the parts in which they travel, as many parts for all ranks.
+
+    Parts have at least TUNING.part_columns columns; there are TUNING.column_parts at most.
     """
     ends = partition(width, ranks)
     number = max(min(width // ranks // TUNING.part_columns, TUNING.column_parts), 1)

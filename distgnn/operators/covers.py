@@ -60,8 +60,9 @@ def cover(A: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split(A: sp.csr_array) -> tuple[sp.csr_array, sp.csr_array]:
-    """Divide the entries of A by a minimum vertex cover: those of covered columns, and those of covered rows
-    alone. Both have A's shape.
+    """Divide the entries of A by a minimum vertex cover. Both results have A's shape.
+
+    The first has the entries of covered columns, the second those of covered rows alone.
     """
     _, columns = cover(A)
     fetched = columns[A.indices]
@@ -76,8 +77,10 @@ def _entries(A: sp.csr_array, owner: np.ndarray, kept: np.ndarray) -> sp.csr_arr
 
 
 class CoveredRows:
-    """The blocks A_ij of a block row, of which as few rows travel as can: rows of H_j that are fetched, and
-    rows of partial products that rank j makes of its rows of H and sends.
+    """The blocks A_ij of a block row, of which as few rows travel as can.
+
+    These are rows of H_j that are fetched, and rows of partial products that rank j makes of its rows of H
+    and sends.
 
     ``fetched`` has the entries whose columns are covered, and the own block; ``partial`` has, transposed, the
     entries of this rank's columns that other ranks left to it. Forward, `fetched` fetches and `partial` sums;
@@ -104,12 +107,13 @@ class CoveredRows:
         self.partial = NeededRows(grid, comm, taken, rows, dtype, None, "G")
 
     def __len__(self) -> int:
-        """The number of pairs that :meth:`rows_of` gives."""
+        """Return the number of pairs that :meth:`rows_of` gives."""
         return len(self.fetched)
 
     def begin_sum(self, H: Array, Z: Array) -> bool:
-        """Set Z to the partial products that other ranks make for this one: Z_i = Σ_j A'_ij H_j with the
-        entries left to rank j. Collective. Return True: products are added to Z.
+        """Set Z to the partial products that other ranks make for this one. Collective.
+
+        Z_i = Σ_j A'_ij H_j with the entries left to rank j. Return True: products are added to Z.
         """
         Z[...] = 0
         with self.partial.sums_in(Z) as pairs:
@@ -131,6 +135,7 @@ class CoveredRows:
 
     def end_sum(self, G: Array, F: Array) -> None:
         """Add the products of the entries that other ranks left to this one: F_j += Σ_i A'_ijᵀ G_i.
+
         Collective.
         """
         with self.partial.rows_of(G) as pairs:

@@ -60,7 +60,7 @@ class NeededRows:
                 self.groups.append((CSR.from_scipy(compact, grid.backend, dtype), ranks, place))
 
     def __len__(self) -> int:
-        """The number of pairs that :meth:`rows_of` gives."""
+        """Return the number of pairs that :meth:`rows_of` gives."""
         return len(self.groups) + (self.diagonal is not None)
 
     def begin_sum(self, H: Array, Z: Array) -> bool:
@@ -87,11 +87,10 @@ class NeededRows:
 
     @contextmanager
     def sums_in(self, F: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
-        """Give pairs (A_ijᵀ, C), for the caller to make A_ijᵀ G_i in C: the reverse of :meth:`rows_of`.
-        Collective.
+        """Give pairs (A_ijᵀ, C), for the caller to make A_ijᵀ G_i in C. Collective.
 
-        At the end of the context, all ranks' products for this rank's block are summed in ``F``, which is
-        left alone where nobody has blocks of its columns.
+        The reverse of :meth:`rows_of`. At the end of the context, all ranks' products for this rank's block
+        are summed in ``F``, which is left alone where nobody has blocks of its columns.
         """
         diagonal, groups = self._transposed
         with self._room(F) as products:
@@ -116,7 +115,7 @@ class NeededRows:
 
 
 def in_groups(columns: dict[int, int], nonzeros: float) -> list[list[int]]:
-    """Which ranks' rows are multiplied together, so that the first to come are while others travel.
+    """Group the ranks whose rows are multiplied together, the first to come while others travel.
 
     Args:
         columns: of each rank's block, in the order in which they come; nonzeros: per row of all together.

@@ -118,8 +118,10 @@ class DistSparse(ABC):
         """Compute ``F = Aᵀ G``."""
 
     def __matmul__(self, H: Any) -> Any:
-        """``A H``. Collective. On one rank ``H`` may also be an array, n x f by node, and so is the product,
-        whose type is the wider one.
+        """Compute ``A H``. Collective.
+
+        On one rank ``H`` may also be an array, n x f by node, and so is the product, whose type is the wider
+        one.
 
         Raises:
             ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
@@ -144,7 +146,7 @@ class DistSparse(ABC):
         return self.multiply(H)
 
     def _wide(self, H: np.ndarray) -> np.ndarray:
-        """``A H`` in double precision, of a shorter A on one rank."""
+        """Compute ``A H`` in double precision, of a shorter A on one rank."""
         product = np.empty((self.shape[0], H.shape[1]))
         given = H[self.input_layout.row_ids].astype(np.float64)
         product[self.output_layout.row_ids] = self._one_piece @ given

@@ -1,5 +1,7 @@
-"""Block rows whose features are cut by columns while A multiplies: RDM, redistribution of dense matrices
-(Kurt et al., IPDPS 2023), and NeutronTP's tensor parallelism (VLDB 2025, arXiv 2412.20379).
+"""Block rows whose features are cut by columns while A multiplies.
+
+RDM, redistribution of dense matrices (Kurt et al., IPDPS 2023), and NeutronTP's tensor parallelism (VLDB
+2025, arXiv 2412.20379).
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ Product = Callable[[Any, Any], None]
 
 
 class Rdm(Block1D):
-    """``H`` in P block rows on a grid of r x c ranks, and ``A`` in r block rows: the c ranks of a process row
-    hold the same one. While A multiplies, each has c times the rows of ``H`` and a c-th of its columns.
+    """``H`` in P block rows on a grid of r x c ranks, and ``A`` in r block rows.
+
+    The c ranks of a process row hold the same block row of A. While A multiplies, each has c times the rows
+    of ``H`` and a c-th of its columns.
 
         process row i   H is cut      all-to-all        1D over `rows`         all-to-all
         (i, 0)          H_i0 (rows)   H_i, left half    T_i, left half         T_i0 (rows)
@@ -79,8 +83,9 @@ class Rdm(Block1D):
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """Every r x c = P, by the words that a rank receives in a product of whole blocks: 2 (c-1)/c + r - 1
-        times n f/P. Of equals first the one with the fewest copies of A.
+        """List every r x c = P, by the words that a rank receives in a product of whole blocks.
+
+        These are 2 (c-1)/c + r - 1 times n f/P. Of equals first the one with the fewest copies of A.
         """
         shapes = [(r, ranks // r) for r in range(1, ranks + 1) if ranks % r == 0]
         shapes.sort(key=lambda s: (2 * s[0] * (s[1] - 1) + ranks * (s[0] - 1), s[1]))

@@ -105,8 +105,9 @@ def grids(name: str, ranks: int) -> list[dict[str, int]]:
 
 
 def check_columns(name: str, sizes: Mapping[str, int], least: int) -> None:
-    """Raise ArgumentError for a grid on which ranks would get no column of a product of so few columns, and
-    nothing else to do. The product itself takes any width.
+    """Raise ArgumentError for a grid on which ranks would get no column of a product of so few columns.
+
+    Such ranks would have nothing else to do. The product itself takes any width.
     """
     axis = get(name).column_axis
     if axis is not None and sizes[axis] > least:
@@ -158,7 +159,7 @@ def _in_order(grid: Mapping[str, int], named: Sequence[str]) -> dict[str, int]:
 
 
 def _source(matrix: Any, grid: Grid, root: int | None, dtype: Any) -> BlockSource:
-    """What gives the blocks of a matrix. Collective: one rank may have been given none."""
+    """Return the block source of a matrix. Collective: one rank may have been given none."""
     if root is not None:
         if root not in range(grid.size):
             raise ArgumentError("root", root, f"expected a rank, 0 to {grid.size - 1}")
@@ -199,8 +200,8 @@ def distribute(
     """
     check_type("grid", grid, Grid, "a Grid; distribute takes the matrix, the grid, the algorithm")
     vectors = {name: part for name, part in partitions.items() if not hasattr(part, "block")}
-    told = {"algorithm": algorithm, "sparsity_aware": sparsity_aware, "root": root, "dtype": dtype}
-    grid.world.agree(told | vectors)
+    arguments = {"algorithm": algorithm, "sparsity_aware": sparsity_aware, "root": root, "dtype": dtype}
+    grid.world.agree(arguments | vectors)
     cls = get(algorithm, sparsity_aware)
     source = _source(matrix, grid, root, dtype)
     if sparsity_aware:
