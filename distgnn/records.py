@@ -77,6 +77,7 @@ class Start(TypedDict, total=False):
     Attributes:
         config: settings, and the store's ``widths``, ``n`` and ``nnz``; grid: sizes by axis.
         gemm: forms of dense products by layer, where these were timed; plan: where one was made.
+        command: of ``distgnn train``, with the settings that differ from its defaults.
     """
 
     event: str
@@ -91,6 +92,7 @@ class Start(TypedDict, total=False):
     ranks: list[Rank]
     gemm: list[dict[str, str]]
     plan: Planned
+    command: str
 
 
 class Charge(TypedDict, total=False):

@@ -23,11 +23,13 @@ class Stage:
     Attributes:
         total: the number of units, None if unknown; unit: its name in the plural, as ``edges``, or ``B``.
         began: start by ``time.monotonic``; note: the state of the work, in words for people.
+        stopped: an error or an interrupt ended the stage before its work was done.
     """
 
     def __init__(self, name: str, total: int | None = None, unit: str = "") -> None:
         self.name, self.total, self.unit = name, total, unit
         self.done, self.note, self.began = 0, "", time.monotonic()
+        self.stopped = False
 
     def __call__(self, count: int = 1, note: str = "") -> None:
         """Add ``count`` units to those done, and notify the watchers."""
@@ -74,12 +76,16 @@ def stage(name: str, total: int | None = None, unit: str = "") -> Iterator[Stage
         watcher.begun(opened)
     try:
         yield opened
+    except BaseException:
+        opened.stopped = True
+        raise
     finally:
         for watcher in _watchers:
             watcher.ended(opened)
         amount = f"{opened.done} {opened.unit} in " if opened.done else ""
+        outcome = "stopped, " if opened.stopped else ""
         level = logging.INFO if opened.seconds >= 0.1 else logging.DEBUG
-        log.log(level, "%s: %s%.2f s", name, amount, opened.seconds)
+        log.log(level, "%s: %s%s%.2f s", name, outcome, amount, opened.seconds)
 
 
 def followed(

@@ -13,7 +13,7 @@ class Heard:
     """Remembers how stages began and ended."""
 
     def __init__(self):
-        self.open, self.over, self.steps = [], {}, []
+        self.open, self.over, self.steps, self.stopped = [], {}, [], []
 
     def begun(self, stage):
         self.open.append(stage)
@@ -25,6 +25,7 @@ class Heard:
     def ended(self, stage):
         self.open.remove(stage)
         self.over[stage.name] = stage.done, stage.total
+        self.stopped += [stage.name] if stage.stopped else []
 
 
 def test_items_advance_a_stage_and_an_error_ends_it():
@@ -36,8 +37,18 @@ def test_items_advance_a_stage_and_an_error_ends_it():
             raise ZeroDivisionError
     assert heard.steps == [("read", 1, ""), ("read", 4, ""), ("inner", 1, "half")]
     assert heard.over == {"read": (4, 4), "inner": (1, 2), "outer": (0, None)} and not heard.open
+    assert heard.stopped == ["inner", "outer"]
     list(stages.followed("abc", "unheard"))
     assert "unheard" not in heard.over
+
+
+def test_a_loop_that_ends_early_has_stopped_its_stage():
+    heard = Heard()
+    with stages.watched(heard):
+        items = stages.followed("abc", "read", 3)
+        next(items), next(items)
+        items.close()
+    assert heard.over == {"read": (1, 3)} and heard.stopped == ["read"]
 
 
 def test_every_long_stage_is_heard_to_its_end(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ def facts(parser: ArgumentParser, args: Namespace) -> dict[str, str]:
 def _shown(value: Any) -> str:
     """Write a setting for an error: the word for a switch, the typed text for others."""
     words = {None: "not given", True: "yes", False: "no"}
-    return words[value] if value is None or isinstance(value, bool) else _text(value)
+    return words[value] if value is None or isinstance(value, bool) else flag_text(value)
 
 
 def add_option(parser: ArgumentParser) -> None:
@@ -144,7 +144,7 @@ def typed(name: str, value: Any) -> str:
     """Write a setting as on the command line."""
     if str(value) in ("True", "None"):  # words, where the error comes from another rank
         return f"--{name}"
-    return f"--no-{name.removeprefix('no-')}" if str(value) == "False" else f"--{name} {_text(value)}"
+    return f"--no-{name.removeprefix('no-')}" if str(value) == "False" else f"--{name} {flag_text(value)}"
 
 
 def unknown_variables(environ: Mapping[str, str], parsers: Iterable[ArgumentParser]) -> list[str]:
@@ -248,20 +248,19 @@ def _convert(parser: ArgumentParser, action: Action, value: Any, source: str) ->
             return action.const if switch else not action.const
         words = [next(name for name in action.option_strings if name.startswith("--no-") != switch)]
     elif action.nargs is None or action.nargs == "?":
-        words = [f"{flag}={_text(value)}"]
+        words = [f"{flag}={flag_text(value)}"]
     else:
-        words = [flag, *(value.split() if isinstance(value, str) else map(_text, value))]
+        words = [flag, *(value.split() if isinstance(value, str) else map(flag_text, value))]
     try:
         return getattr(_bare(parser, [action]).parse_args(words), action.dest)
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
 
 
-def _text(value: Any) -> str:
-    """Write a value as on the command line: [15, 10] is ``15,10``, {rows = 4, reps = 2} is ``rows=4,reps=2``.
-    """
+def flag_text(value: Any) -> str:
+    """Write a value as a flag: [15, 10] is ``15,10``, {rows = 4, reps = 2} is ``rows=4,reps=2``."""
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={_text(part)}" for name, part in value.items())
+        return ",".join(f"{name}={flag_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):
-        return ",".join(map(_text, value))
+        return ",".join(map(flag_text, value))
     return str(value)

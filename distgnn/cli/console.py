@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 
 import numpy as np
 from mpi4py import MPI
 
+from distgnn.cli.config import flag_text
 from distgnn.errors import TrainingError
 from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
 from distgnn.records import Epoch
 from distgnn.report.metrics import scores, title
+from distgnn.report.numbers import size
 from distgnn.stages import stage
 from distgnn.train.check import CheckFailedError
 from distgnn.train.left_open import left_open
@@ -30,7 +34,7 @@ def train(
         The exit code: 1 if the training fails.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
-    plan = None
+    command, plan = command_line(store, settings, comm.Get_size(), machine), None
     if machine is not None or left_open(comm, settings, store):
         from distgnn.plan.settle import settle_together
 
@@ -38,6 +42,7 @@ def train(
         settings, plan = settled.settings, settled if settled.machine else None
     run = Run(store, settings, comm)
     speaks = run.grid.rank == 0 and not settings.quiet
+    run.record["command"] = command
     if plan is not None:
         run.record["plan"] = plan.record()
     if speaks:
@@ -54,6 +59,21 @@ def train(
     if speaks:
         print(summary(run))
     return 0
+
+
+def command_line(store: str, settings: Settings, ranks: int, machine: str | None = None) -> str:
+    """Write the command that gives these settings, with those that differ from the defaults, for the log."""
+    words = [*(["mpiexec", "-n", str(ranks)] if ranks > 1 else []), "distgnn", "train", str(store)]
+    words += ["--machine", str(machine)] if machine is not None else []
+    for setting in fields(settings):
+        value, flag = getattr(settings, setting.name), setting.name.replace("_", "-")
+        if flag_text(value) == flag_text(getattr(Settings(), setting.name)):
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words.append(f"--{flag}={flag_text(value)}")
+    return shlex.join(words)
 
 
 def describe(run: Run) -> str:
@@ -111,9 +131,15 @@ def summary(run: Run) -> str:
     if "steps_median" in end:
         spent = ", ".join(f"{name} {np.mean(values):.4f}" for name, values in end["steps_median"].items())
         lines.append(f"of an epoch, seconds (median, mean of ranks): {spent}")
-    words, peak = max(end["words"]), max(end["peak_bytes"]) / 2**20
-    cost = f"words charged per rank {words} at most; peak memory per rank {peak:.0f} MiB at most"
-    lines.append(f"epoch {end['epoch_seconds_median']:.4f} s (median); {cost}")
+    peak = f"peak memory per rank {size(max(end['peak_bytes']))} at most"
+    lines.append(f"epoch {end['epoch_seconds_median']:.4f} s (median); {messages(run)}; {peak}")
     if run.check is not None:
         lines.append(run.check.verdict())
     return "\n".join(lines)
+
+
+def messages(run: Run) -> str:
+    """Describe the bytes that the ledger charges the busiest rank of a run that has ended."""
+    if run.grid.size == 1:
+        return "one rank, no messages"
+    return f"{size(max(run.end['bytes']))} of messages on the busiest rank, in the whole run"

@@ -14,6 +14,7 @@ from typing import Any
 
 from distgnn.cli.values import count
 from distgnn.errors import ArgumentError
+from distgnn.report.numbers import size
 from distgnn.report.text import markdown
 
 HELP = "make a graph, train it with every algorithm (on 4 ranks by default), check that they agree, report"
@@ -22,8 +23,8 @@ TOLERANCE = (
     1e-4  # of relative differences between losses in all epochs; train --check is stricter in the first
 )
 MARK = ".distgnn-demo"
-HEADER = "algorithm,grid,last loss,largest difference,test accuracy,words per rank,s/epoch".split(",")
-WIDTHS = (9, 8, 11, 18, 13, 14, 7)
+HEADER = "algorithm,grid,last loss,largest difference,test accuracy,messages per rank,s/epoch".split(",")
+WIDTHS = (9, 8, 11, 18, 13, 17, 7)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +137,7 @@ def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
     """Return one line of the table."""
     end, apart = row["end"], difference(row["losses"], reference["losses"])
     what = row["algorithm"], "x".join(map(str, row["grid"].values())), f"{row['losses'][-1]:.7f}"
-    found = f"{apart:.1e}", f"{end['test_acc']:.4f}", f"{max(end['words']):,}"
+    found = f"{apart:.1e}", f"{end['test_acc']:.4f}", size(max(end["bytes"]))
     return (*what, *found, f"{end['epoch_seconds_median']:.3f}")
 
 

@@ -145,6 +145,8 @@ class Bars:
     def ended(self, stage: Stage) -> None:
         if (bar := self.bars.pop(id(stage), None)) is not None:
             bar.close()
+            if stage.stopped and stage.seconds >= DELAY:
+                print(f"distgnn: {outcome(stage)}", file=self.stream, flush=True)
 
 
 class Lines:
@@ -173,8 +175,7 @@ class Lines:
             self.open.remove(stage)
             if id(stage) in self.told:
                 self.told.discard(id(stage))
-                amount = f"{amounts(stage.done, stage.unit)} in " if stage.done else ""
-                self._say(stage, f"{stage.name}: done, {amount}{lasting(stage.seconds)}")
+                self._say(stage, outcome(stage))
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
@@ -218,7 +219,16 @@ def describe(stage: Stage) -> str:
     return f"{stage.name}: {', '.join(parts)}" + (f"; {stage.note}" if stage.note else "")
 
 
+def outcome(stage: Stage) -> str:
+    """Say how a stage ended: ``read: done, 10k lines in 17 s``, ``read: stopped, 3k lines of 10k in 5 s``."""
+    total = amounts(stage.total or 0, "B" if stage.unit == "B" else "")
+    share = f" of {total}" if stage.stopped and stage.total else ""
+    amount = f"{amounts(stage.done, stage.unit)}{share} in " if stage.done else ""
+    return f"{stage.name}: {'stopped' if stage.stopped else 'done'}, {amount}{lasting(stage.seconds)}"
+
+
 def amounts(count: float, unit: str) -> str:
+    """Return a count with its unit: ``4.5 MiB``, ``10k edges``."""
     from distgnn.report.numbers import short, size
 
     return size(count) if unit == "B" else f"{short(count)} {unit}".strip()

@@ -36,6 +36,10 @@ T = TypeVar("T")
 Graphs = dict[str | None, Graph]
 #: Machines that stand for those that nobody has measured.
 USUAL = {False: "infiniband-cpu", True: "dgx-a100"}
+UNCALIBRATED = (
+    "nothing was calibrated: these are figures of another machine, shipped with distgnn. To plan for this "
+    "one, run distgnn calibrate --out here.toml on these ranks, and train --machine here.toml"
+)
 #: Non-zeros of a store up to which a plan goes by where they are; else by how many each shard has.
 EXACT = 4_000_000
 
@@ -50,6 +54,7 @@ class Settled:
         way: chosen; seconds: predicted, of an epoch; phases: of these.
         advice: a line for each order that ``prepare`` would have to make for a better way, and those of
             :attr:`Plan.advice`.
+        uncalibrated: the figures of ``machine`` stand for a machine that nobody has measured.
     """
 
     settings: Settings
@@ -58,6 +63,7 @@ class Settled:
     seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
     advice: Sequence[str] = ()
+    uncalibrated: bool = False
 
     def record(self) -> records.Planned:
         """Return the plan for the log of the run."""
@@ -71,7 +77,8 @@ class Settled:
         if self.way is None:
             return "nothing was left to plan"
         way = f"{self.way} on order {self.way.order}, {self.seconds:.3g} s per epoch"
-        return "\n".join([f"planned for {self.machine}: {way}", *self.advice])
+        lines = [f"planned for {self.machine}: {way}", *([UNCALIBRATED] if self.uncalibrated else [])]
+        return "\n".join([*lines, *self.advice])
 
 
 def settle(
@@ -135,7 +142,7 @@ def settle_together(
 
     def settled() -> Settled:
         check_outputs(settings)  # before a plan takes its time
-        return settle(settings, store, comm.Get_size(), on)
+        return replace(settle(settings, store, comm.Get_size(), on), uncalibrated=machine is None)
 
     return on_first_rank(comm, settled)
 

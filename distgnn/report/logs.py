@@ -18,7 +18,7 @@ from distgnn.report import colours
 from distgnn.report.trace import EPOCHS
 
 #: Entries of every rank at the end of every log.
-RANKS = ("words", "messages", "peak_bytes")
+RANKS = ("words", "bytes", "messages", "peak_bytes")
 #: Settings of files and of watching a run, which do not change its results.
 APART = (
     "store",

@@ -16,7 +16,7 @@ from distgnn.errors import ArgumentError
 from distgnn.files.output import check_output, replaced
 from distgnn.layout import written
 from distgnn.records import Log
-from distgnn.report import charts, colours, numbers, scaling, tables
+from distgnn.report import charts, colours, numbers, scaling, svg, tables
 from distgnn.report.logs import epoch_seconds, read_logs, read_trace
 from distgnn.report.tables import Table
 
@@ -69,7 +69,8 @@ def write(
         *(timeline(trace) for trace in traces),
         *(details(log, len(read) > UNFOLDED) for log in read),
     ]
-    made = {"out": lambda: render("distgnn report", sections), "figure": lambda: scaling.svg(curves)}
+    made = {"out": lambda: render("distgnn report", sections, facts=tables.heading(read))}
+    made["figure"] = lambda: scaling.svg(curves)
     made["table"] = lambda: (scaling.csv if outputs["table"].suffix == ".csv" else scaling.markdown)(curves)
     for name, path in outputs.items():
         text = made[name]()
@@ -80,9 +81,11 @@ def write(
             raise ArgumentError(name, path, f"cannot write it ({error.strerror})") from None
 
 
-def render(title: str, sections: Sequence[Section], note: str = "") -> str:
-    """Render the page."""
-    return _template().render(title=title, sections=sections, note=note)
+def render(
+    title: str, sections: Sequence[Section], note: str = "", facts: Sequence[tuple[str, Sequence[str]]] = ()
+) -> str:  # fmt: skip
+    """Render the page. ``facts``: names with their values, for its top."""
+    return _template().render(title=title, sections=sections, note=note, facts=facts, style=svg.style())
 
 
 @cache
@@ -103,7 +106,7 @@ def overview(logs: Sequence[Log], series: Sequence[scaling.Series]) -> list[Sect
         sections.append(Section("Loss and scores", COINCIDE if len(logs) > 1 else "", curves))
     sections.append(Section("Seconds of an epoch", EPOCH, [Figure(charts.phases(logs), "By phase")]))
     if any(len(curve.points) > 1 for curve in series):
-        figures = [Figure(svg, title) for title, svg in scaling.drawings(series)]
+        figures = [Figure(drawn, title) for title, drawn in scaling.drawings(series)]
         sections.append(Section("Scaling", SCALING, figures, [Table(scaling.HEADS, scaling.rows(series))]))
     odd = tables.differing(logs) if len(logs) > 1 else None
     shown = [tables.compared(group) for group in tables.equal_runs(logs)] + ([odd] if odd else [])
@@ -139,8 +142,8 @@ def details(log: Log, folded: bool = False) -> Section:
 
 UNFOLDED = 6  # up to this number of runs, the details of each are shown unfolded
 RUNS = """Epoch: the median of its seconds. Under way: the seconds that messages travelled in it; exposed: the
-share of these that rank 0 waited for or drove. Words: of the busiest rank, in the whole run; memory: of the
-fullest rank."""
+share of these that rank 0 waited for or drove. Messages: bytes that the ledger charges the busiest rank in
+the whole run, as a rule those that it receives; memory: of the fullest rank."""
 COINCIDE = "Where curves coincide, the later run is drawn thinner on top of the earlier one."
 EPOCH = "Communication (comm): seconds that rank 0 waited for messages or drove them, not the hidden ones."
 SCALING = """Each point is the fastest grid of a number of ranks, and the mean of its equal runs, with
@@ -148,5 +151,6 @@ whiskers from the fastest to the slowest. Speed-up is over one rank, as if it we
 ranks of a curve."""
 BALANCE = "Timed work; comm is waiting for messages and driving them."
 MEMORY = "Bytes by purpose at the peak of their sum."
-TRAFFIC = """Words of the whole run, as the ledger charges them: a broadcast is charged to the owner of the
-panel, even if another rank handed it on; a sum is shared equally by all ranks of its group."""
+TRAFFIC = """Words of the whole run, which are entries of matrices and their indices, as the ledger charges
+them: a broadcast is charged to the owner of the panel, even if another rank handed it on; a sum is shared
+equally by all ranks of its group."""

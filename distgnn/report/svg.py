@@ -1,9 +1,14 @@
-"""Drawings as SVG: lines, stacked bars, a matrix, spans of time. Text stays text; sizes suit 400 pixels."""
+"""Drawings as SVG: lines, stacked bars, a matrix, spans of time. Text stays text; sizes suit 400 pixels.
+
+Every mark has a ``<title>``, which browsers show under the pointer. Colours are attributes, for viewers
+without CSS; :func:`style` replaces some of them on dark screens.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from xml.sax.saxutils import escape, quoteattr
@@ -13,9 +18,12 @@ from distgnn.report.numbers import short
 WIDTH, FONT = 460, 12  # pixels
 LETTER = 7.0  # the mean width of a letter
 WIDE, THIN = "mwMWGQ@%", "ijltfI.,:;' "
-INK, FAINT, GRID = "#1b1e23", "#4b5058", "#dfe2e6"
+INK, FAINT, GRID, PAPER = "#1b1e23", "#4b5058", "#dfe2e6", "#ffffff"
+CELL = "#7aa0de"  # of a matrix, the more opaque the larger the number: text stays readable on all of it
+#: Colours on dark screens, by those that they replace.
+DARK = {INK: "#e4e7eb", FAINT: "#aab2bd", GRID: "#363c45", PAPER: "#15181c", CELL: "#2f5ea8"}
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
-RAMP = ((247, 249, 253), (122, 160, 222))  # colours of a matrix: dark text stays readable on all of them
+MOST_STRIPS = 200  # of a drawing that say their values
 
 
 @dataclass
@@ -96,6 +104,16 @@ class Line:
     spread: Mapping[float, tuple[float, float]] | None = None
 
 
+def style() -> str:
+    """Return the CSS of drawings: their colours on dark screens, and the strip under the pointer."""
+    dark = "".join(
+        f'svg [fill="{light}"]{{fill:{colour}}}svg [stroke="{light}"]{{stroke:{colour}}}'
+        for light, colour in DARK.items()
+    )
+    hover = "svg text{pointer-events:none}svg .strip:hover{fill-opacity:.1}"
+    return f"{hover}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
 def lines(what: str, curves: Sequence[Line], x: Axis, y: Axis, height: int = 250) -> str:
     """Draw curves in a frame with a legend above it; ``what`` is the title for screen readers."""
     xs = x.span(p for curve in curves for p, _ in curve.points)
@@ -119,6 +137,7 @@ def lines(what: str, curves: Sequence[Line], x: Axis, y: Axis, height: int = 250
         if to_x(tick) - last >= LETTER * (len(short(tick)) + 1):
             parts.append(_text(to_x(tick), bottom + 16, short(tick), "middle"))
             last = to_x(tick)
+    parts += _strips(curves, x.label, to_x, (left, top, right, bottom))
     for curve in curves:
         parts += _curve(curve, [(to_x(a), to_y(b), f"{short(a)}: {short(b)}") for a, b in curve.points])
         for at, (low, high) in (curve.spread or {}).items():
@@ -126,6 +145,24 @@ def lines(what: str, curves: Sequence[Line], x: Axis, y: Axis, height: int = 250
     parts.append(_text((left + right) / 2, bottom + 34, x.label, "middle", FAINT))
     parts.append(_text(15, (top + bottom) / 2, y.label, "middle", FAINT, turned=True))
     return _drawing(what, bottom + 42, parts)
+
+
+def _strips(
+    curves: Sequence[Line], label: str, to_x: Callable[[float], float], frame: tuple[float, ...]
+) -> list[str]:
+    """Draw invisible strips from the top of the frame to its bottom that say what all curves are there."""
+    values: dict[float, list[str]] = defaultdict(list)
+    for curve in curves:
+        for x, y in curve.points:
+            values[x].append(f"{curve.label}: {y:.6g}")
+    shown = sorted(values)[:: -(-len(values) // MOST_STRIPS) or 1]
+    left, top, right, bottom = frame
+    middles = [(to_x(a) + to_x(b)) / 2 for a, b in pairwise(shown)]
+    return [
+        _box(start, top, max(end - start, 0.1), bottom - top, INK, "\n".join([f"{label} {x:g}", *values[x]]),
+             ' class="strip" fill-opacity="0"')
+        for x, (start, end) in zip(shown, pairwise([left, *middles, right]), strict=True)
+    ]  # fmt: skip
 
 
 def _curve(curve: Line, points: Sequence[tuple[float, float, str]]) -> list[str]:
@@ -200,7 +237,8 @@ def matrix(what: str, numbers: Sequence[Sequence[float]], rows: str, columns: st
         for j, number in enumerate(row):
             x, y = left + j * cell, top + i * cell
             tip = f"{rows} {i}, {columns} {j}: {number:,}"
-            drawn.append(_box(x, y, cell, cell, _shade(number / most) if number else "#ffffff", tip))
+            shade = 0.06 + 0.94 * number / most if number else 0.0
+            drawn.append(_box(x, y, cell, cell, CELL, tip, f' fill-opacity="{shade:.2f}"'))
             if cell > 34 and number:
                 drawn.append(_text(x + cell / 2, y + cell / 2 + 4, short(number), "middle"))
     drawn += _frame(left, top, left + count * cell, top + count * cell)
@@ -235,7 +273,9 @@ def spans(
             a, b = max(start, 0.0), min(start + lasts, end)
             x, long = left + scale * a, max(scale * (b - a), 0.2)
             path.append(f"M{x:.2f} {y:.1f}h{long:.2f}v{0.86 * thick:.1f}H{x:.2f}z")
-        drawn.append(f'<path d="{"".join(path)}" fill="{colours.get(kind, INK)}"/>')
+        told = f"{rows[row]}, {kind}: {len(times)} times, {short(sum(t for _, t in times))} {axis.label}"
+        title = f"<title>{escape(told)}</title>"
+        drawn.append(f'<path d="{"".join(path)}" fill="{colours.get(kind, INK)}">{title}</path>')
     drawn.append(_text((left + right) / 2, bottom + 34, axis.label, "middle", FAINT))
     return _drawing(what, bottom + 42, drawn)
 
@@ -243,7 +283,7 @@ def spans(
 def beside(what: str, drawings: Sequence[tuple[str, str]], across: int = 2) -> str:
     """Draw drawings with their titles in one file, ``across`` in a row."""
     heights = [float(text.split('viewBox="0 0 ')[1].split('"')[0].split()[1]) for _, text in drawings]
-    parts, y = ['<rect width="100%" height="100%" fill="#ffffff"/>'], 0.0
+    parts, y = [f'<style>{style()}</style><rect width="100%" height="100%" fill="{PAPER}"/>'], 0.0
     for first in range(0, len(drawings), across):
         for column, (title, text) in enumerate(drawings[first : first + across]):
             x = column * WIDTH
@@ -282,10 +322,6 @@ def _cut(label: str, width: float) -> str:
     return label if len(label) <= room else label[: room - 1] + "…"
 
 
-def _shade(share: float) -> str:
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(*RAMP, strict=True))
-
-
 def _frame(left: float, top: float, right: float, bottom: float) -> list[str]:
     size = f'x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}"'
     return [f'<rect {size} fill="none" stroke="{FAINT}"/>']
@@ -295,9 +331,9 @@ def _rule(x1: float, y1: float, x2: float, y2: float, colour: str = GRID) -> str
     return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{colour}"/>'
 
 
-def _box(x: float, y: float, width: float, height: float, colour: str, tip: str) -> str:
+def _box(x: float, y: float, width: float, height: float, colour: str, tip: str, look: str = "") -> str:
     place = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
-    return f'<rect {place} fill="{colour}"><title>{escape(tip)}</title></rect>'
+    return f'<rect {place} fill="{colour}"{look}><title>{escape(tip)}</title></rect>'
 
 
 def _text(

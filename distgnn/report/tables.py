@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +34,39 @@ class Table:
 
 
 NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?([kMGTPE%]| (µs|ms|s|h|min|[KMGT]?i?B)\b.*)?")
+MOST_NAMED = 6  # graphs, commands and hosts at the top of the page
 #: Facts of each run alone.
 OWN = ("started", "log", "trace", "checkpoint", "force", "quiet")
 RUNS = ("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "test score", "epoch",
-        "under way", "exposed", "words", "memory")  # fmt: skip
+        "under way", "exposed", "messages", "memory")  # fmt: skip
+
+
+def heading(logs: Sequence[Log]) -> list[tuple[str, list[str]]]:
+    """Name the graphs, commands and hosts of all runs, each value once, and MOST_NAMED of them at most."""
+    found = {"graph": map(_graph, logs), "command": (log["run"].get("command", "") for log in logs)}
+    found |= {"host": map(_hosts, logs), "started": (log["run"].get("started", "") for log in logs)}
+    facts = [(name, [value for value in dict.fromkeys(values) if value]) for name, values in found.items()]
+    return [(name, _some(values)) for name, values in facts if values]
+
+
+def _some(values: list[str]) -> list[str]:
+    more = len(values) - MOST_NAMED
+    return [*values[:MOST_NAMED], f"and {more} more, see the runs' settings"] if more > 0 else values
+
+
+def _graph(log: Log) -> str:
+    config = log["run"]["config"]
+    widths = f"{config['widths'][0]} features, {config['widths'][-1]} classes"
+    sizes = f"{config['n']:,} nodes, {config['nnz']:,} non-zeros, " if "nnz" in config else ""
+    return ": ".join(filter(None, [str(config.get("store", "")), f"{sizes}{widths}"]))
+
+
+def _hosts(log: Log) -> str:
+    """``4 ranks on node (host), mpich 5.0.2``: ranks by host and device."""
+    places = Counter((rank.get("host", ""), rank.get("device", "")) for rank in log["run"]["ranks"])
+    ranks = [f"{count} rank{'s' if count > 1 else ''} on {host}{f' ({device})' if device else ''}"
+             for (host, device), count in places.items() if host]  # fmt: skip
+    return ", ".join(ranks if len(ranks) <= MOST_NAMED else [*ranks[:MOST_NAMED], f"{len(ranks)} places"])
 
 
 def runs(logs: Sequence[Log]) -> Table:
@@ -56,7 +85,7 @@ def _run(log: Log) -> list[str]:
     row += [numbers.seconds(under_way) if under_way else "", exposed]
     if not end:
         return [*row, "run not ended", ""]
-    return [*row, numbers.short(max(end["words"])), numbers.size(max(end["peak_bytes"]))]
+    return [*row, numbers.size(max(end["bytes"])), numbers.size(max(end["peak_bytes"]))]
 
 
 def _score(end: End) -> str:
@@ -77,7 +106,8 @@ def columns(log: Log) -> dict[str, Sequence[float]]:
         work["communicating, s"] = [by.get("comm", 0.0) for by in spent]
     if all("nnz" in rank for rank in log["run"]["ranks"]):
         work["non-zeros"] = [rank["nnz"] for rank in log["run"]["ranks"]]
-    work |= {name: end[name] for name in ("flops", "words", "messages") if name in end}
+    work |= {"flops": end["flops"]} if "flops" in end else {}
+    work |= {"in messages, MiB": [value / 2**20 for value in end["bytes"]], "messages": end["messages"]}
     return work | {"peak memory, MiB": [value / 2**20 for value in end["peak_bytes"]]}
 
 
@@ -159,9 +189,9 @@ def equal_runs(logs: Sequence[Log]) -> list[list[Log]]:
 
 
 def compared(group: Sequence[Log]) -> Table:
-    """Make the table of differences from the first of equal runs: losses, seconds, words, hosts."""
+    """Make the table of differences from the first of equal runs: losses, seconds, bytes, hosts."""
     first = group[0]
-    heads = ("run", "losses", "seconds of an epoch", "words", "messages", "peak memory", "else")
+    heads = ("run", "losses", "seconds of an epoch", "bytes", "messages", "peak memory", "else")
     rows = [[log["name"], *_compared(log, first)] for log in group[1:]]
     return Table(heads, rows, f"Equal settings: compared with {first['name']}")
 
@@ -169,7 +199,7 @@ def compared(group: Sequence[Log]) -> Table:
 def _compared(log: Log, first: Log) -> list[str]:
     ratio = epoch_seconds(log) / epoch_seconds(first) if epoch_seconds(first) else math.nan
     cells = [losses(log, first), f"{ratio - 1:+.1%}"]
-    for name in ("words", "messages", "peak_bytes"):
+    for name in ("bytes", "messages", "peak_bytes"):
         ends: list[Mapping[str, Any]] = [log["end"], first["end"]]
         if not all(ends):
             cells.append("not ended")

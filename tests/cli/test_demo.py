@@ -55,7 +55,7 @@ def log(folder, name, losses):
     events = [{"event": "run", "config": config, "grid": {"rows": 2}, "ranks": [{}, {}]}]
     epochs = [{"event": "epoch", "epoch": i + 1, "loss": loss} for i, loss in enumerate(losses)]
     events += [epoch | {"seconds": 0.1, "phases": {"spmm": 0.1}} for epoch in epochs]
-    costs = {cost: [1, 2] for cost in ("words", "messages", "peak_bytes")}
+    costs = {cost: [1, 2] for cost in ("words", "bytes", "messages", "peak_bytes")}
     events += [{"event": "end", "test_acc": 0.5, "epoch_seconds_median": 0.1} | costs]
     events[-1]["check"] = {"epochs": [1, 2], "largest_difference": 1e-8}
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))

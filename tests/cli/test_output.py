@@ -14,6 +14,7 @@ import pytest
 
 from distgnn import cli, stages
 from distgnn.cli import output
+from distgnn.errors import UserError
 from mpi_helpers import mpiexec
 
 LINE = r"distgnn: train: \d+%, ([\d.]+k? epochs/s, \d+ s left|\d+ s so far)(; loss [\d.]+.*)?"
@@ -149,6 +150,19 @@ def test_the_innermost_stage_speaks_and_short_ones_are_silent(clock):
     assert inside == "distgnn: inner: 6 MiB, 1 MiB/s, 6 s so far" and over.startswith(
         "distgnn: inner: done, 6 MiB"
     )
+
+
+@pytest.mark.parametrize("bars", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError])
+def test_an_interrupted_stage_says_that_it_was_stopped(clock, bars, error):
+    stream = io.StringIO()
+    watcher = output.Bars(stream) if bars else output.Lines(stream)
+    with pytest.raises(error), stages.watched(watcher), stages.stage("import", 10_000, "edges") as advance:
+        clock[0] += 6
+        advance(3000)
+        raise error
+    assert stream.getvalue().splitlines()[-1].endswith("distgnn: import: stopped, 3k edges of 10k in 6 s")
+    assert "done" not in stream.getvalue()
 
 
 def test_what_does_not_advance_says_how_long_it_lasts(monkeypatch):

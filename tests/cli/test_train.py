@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 
 from distgnn import cli
+from distgnn.cli import console, train
+from distgnn.report.numbers import size
 from distgnn.store import prepare
 from distgnn.store.checkpoint import BEGUN
 from distgnn.store.source import Source
 from distgnn.train.check import TOLERANCES
+from distgnn.train.settings import Settings
 from mpi_helpers import mpiexec
 
 
@@ -45,6 +49,40 @@ def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
     printed = capsys.readouterr()
     assert printed.err.startswith("distgnn: error: ") and len(printed.err.splitlines()) == 1
     return printed.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--algorithm=1.5d", "--grid=rows=2,reps=1", "--sparsity-aware=auto", "--hidden=8,4", "--no-overlap"],
+        ["--sampler=sage", "--fanout=5,5", "--weight-decay=0.0005", "--check=all", "--no-rescale", "--resume",
+         "--checkpoint=my weights", "--keep-best=val", "--lr=0.02", "--sparsity-aware", "--check"],
+    ],
+)  # fmt: skip
+def test_the_command_of_the_log_gives_the_same_settings(words: list[str]) -> None:
+    settings = train.settings(cli.parse(["train", "my graph.dg", *words]))
+    line = shlex.split(console.command_line("my graph.dg", settings, 4, "here.toml"))
+    assert line[:5] == ["mpiexec", "-n", "4", "distgnn", "train"]
+    again = cli.parse(line[4:])
+    assert (again.store, again.machine, train.settings(again)) == ("my graph.dg", "here.toml", settings)
+    assert len(line) == 8 + len({word.split("=")[0] for word in words})
+    assert console.command_line("g.dg", Settings(), 1) == "distgnn train g.dg"
+
+
+@pytest.mark.slow  # starts an MPI job
+def test_the_last_line_says_the_bytes_of_messages(store: str, tmp_path: Path) -> None:
+    for ranks in (1, 3):
+        log = tmp_path / f"{ranks}.jsonl"
+        done = mpiexec(
+            ranks, "-m", "distgnn", "train", store, "--epochs", "3", "--log", log, "--algorithm", "auto"
+        )
+        assert done.code == 0, done.err
+        first, *_, end = map(json.loads, log.read_text().splitlines())
+        moved = f"{size(max(end['bytes']))} of messages on the busiest rank, in the whole run"
+        assert (moved if ranks > 1 else "one rank, no messages") in done.out.splitlines()[-1]
+        assert done.out.splitlines()[1].startswith("nothing was calibrated") and "calibrate --out" in done.out
+        assert first["command"].endswith(f"distgnn train {store} --algorithm=auto --epochs=3 --log={log}")
 
 
 def test_defaults_and_flags() -> None:

@@ -37,8 +37,9 @@ def _end(ranks: int, words: float) -> dict[str, Any]:
         received[:2] = [round(3e6 * words), round(1e6 * words)]
     held = [{"layers": 2**22}, {"layers": 2**21, "panel 0": 2**19}, {}, {}, *[{}] * ranks][:ranks]
     spent = [{"rank": rank, "phase": "spmm", "seconds": 1.5 * (rank + 1)} for rank in range(ranks)]
-    return {"words": received, "messages": [*range(5, 5 + ranks)], "peak_bytes": [2**20] * ranks,
-            "test_acc": 0.75, "buffer_bytes": held, "traffic": traffic, "ledger": spent}  # fmt: skip
+    costs = {"words": received, "bytes": [4 * count for count in received]}
+    costs |= {"messages": [*range(5, 5 + ranks)], "peak_bytes": [2**20] * ranks}
+    return costs | {"test_acc": 0.75, "buffer_bytes": held, "traffic": traffic, "ledger": spent}  # fmt: skip
 
 
 def traced(path: Path) -> Path:

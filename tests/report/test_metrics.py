@@ -18,6 +18,6 @@ def test_the_table_of_runs_has_scores_with_their_metric() -> None:
     run = {"config": {"algorithm": "1d", "widths": [2, 3]}, "grid": {"rows": 1}, "ranks": [{}]}
     epochs = [{"epoch": 1, "loss": 0.5, "seconds": 1.0, "phases": {}}]
     for told, cell in (({"test_f1": 0.625}, "micro F1 0.6250"), ({"test_acc": None}, "")):
-        end = {"words": [0], "messages": [0], "peak_bytes": [0]} | told
+        end = {"words": [0], "bytes": [0], "messages": [0], "peak_bytes": [0]} | told
         table = tables.runs([{"name": "a", "run": run, "epochs": epochs, "end": end}])
         assert table.rows[0][table.heads.index("test score")] == cell

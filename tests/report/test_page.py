@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from distgnn import cli
-from distgnn.report import charts, tables
+from distgnn.report import charts, svg, tables
+from distgnn.report.colours import ALGORITHMS, OTHERS, PHASES
 from distgnn.report.logs import median_phases, read_log, read_logs, read_trace
 from distgnn.report.trace import COMPUTE, EPOCHS
 
@@ -43,7 +45,7 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path, capsys):
         "250 ms",
         "1 s",
         "30%",
-        "3M",
+        "11.4 MiB",
     )
     for row in (
         run,  # an epoch has 0.3 of 1 second under way exposed
@@ -54,6 +56,7 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path, capsys):
     ):
         assert "".join(f"<td>{cell}</td>" for cell in row) in page
     assert "run not ended" in page and "Timeline of epoch 2 in" in page
+    assert "<dd>8 features, 4 classes</dd>" in page and "<dd>4 ranks on node</dd>" in page
     assert page.count("<svg") == 3 + 3 + 1  # of all, of the one that ended, of the trace
     assert "<title>sender 1, receiver 0: 3,000,000</title>" in page
     assert "//" not in page.replace("http://www.w3.org/2000/svg", "") and "<script" not in page
@@ -61,6 +64,55 @@ def test_page_holds_the_numbers_and_the_drawings(tmp_path, capsys):
     assert call("report", unfinished, "--out", out, "--force") == 0
     assert f"{out}\n" in capsys.readouterr().out
     assert page != cells(out.read_text())
+
+
+def test_the_top_of_the_page_names_graph_command_and_hosts_once(tmp_path):
+    runs = [log(tmp_path / f"{n}.jsonl", store="club.dg", n=1200, nnz=34_000, seed=n) for n in range(9)]
+    for n, path in enumerate(runs):
+        first, *rest = path.read_text().splitlines()
+        run = json.loads(first) | {"command": f"distgnn train club.dg --seed={n}"}
+        path.write_text("\n".join([json.dumps(run), *rest]) + "\n")
+    assert tables.heading(read_logs(runs[:2])) == [
+        ("graph", ["club.dg: 1,200 nodes, 34,000 non-zeros, 8 features, 4 classes"]),
+        ("command", ["distgnn train club.dg --seed=0", "distgnn train club.dg --seed=1"]),
+        ("host", ["4 ranks on node"]),
+    ]
+    many = dict(tables.heading(read_logs(runs)))["command"]
+    assert len(many) == 7 and many[-1].startswith("and 3 more")
+    assert call("report", runs[0], "-o", tmp_path / "page.html") == 0
+    assert "<code>distgnn train club.dg --seed=0</code>" in (tmp_path / "page.html").read_text()
+
+
+def test_every_drawing_shows_its_values_under_the_pointer(tmp_path):
+    first, second = log(tmp_path / "a.jsonl"), log(tmp_path / "b.jsonl", epochs=2)
+    drawn = charts.losses(read_logs([first, second]))
+    strips = re.findall(r'x="([\d.]+)"[^>]* width="([\d.]+)"[^>]*class="strip"[^>]*><title>([^<]*)<', drawn)
+    assert [told for *_, told in strips] == [
+        "epoch 1\na: 2\nb: 2",
+        "epoch 2\na: 1\nb: 1",
+        "epoch 3\na: 0.666667",
+    ]
+    for (left, width, _), (right, *_) in pairwise(strips):
+        assert float(left) + float(width) == pytest.approx(float(right), abs=0.02)
+    read = read_logs([log(tmp_path / "long.jsonl", epochs=1000)])
+    assert 100 < charts.losses(read).count('class="strip"') <= 200
+    events = read_trace(traced(tmp_path / "trace.json"))
+    timeline = charts.timeline(events, charts.steady(events))
+    assert "<title>rank 1 messages, under way: 2 times, 0.036 milliseconds</title>" in timeline
+
+
+def test_colours_of_drawings_have_others_on_dark_screens(tmp_path):
+    """Those that are no data: texts, rules, paper, cells of a matrix."""
+    path = log(tmp_path / "run.jsonl")
+    page, figure = tmp_path / "page.html", tmp_path / "figure.svg"
+    assert call("report", path, "-o", page, "--figure", figure) == 0
+    for text in page.read_text(), figure.read_text():
+        dark = text.split("prefers-color-scheme:dark")[1].split("</style>")[0]
+        drawn = text.split("</style>")[-1]
+        of_data = {*PHASES.values(), *ALGORITHMS.values(), *OTHERS}
+        colours = set(re.findall(r'(?:fill|stroke)="(#\w+)"', drawn)) - of_data
+        assert colours == {colour for colour in svg.DARK if f'"{colour}"' in drawn}
+        assert all(f'[fill="{light}"]{{fill:{other}}}' in dark for light, other in svg.DARK.items())
 
 
 def test_other_scores_than_accuracy_are_shown(tmp_path):
