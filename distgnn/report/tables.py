@@ -34,9 +34,9 @@ class Table:
 
 
 NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?([kMGTPE%]| (µs|ms|s|h|min|[KMGT]?i?B)\b.*)?")
-MOST_NAMED = 6  # graphs, commands and hosts at the top of the page
+MOST_NAMED = 3  # graphs, commands and hosts at the top of the page
 #: Facts of each run alone.
-OWN = ("started", "log", "trace", "checkpoint", "force", "quiet")
+OWN = ("command", "started", "log", "trace", "checkpoint", "force", "quiet")
 RUNS = ("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "test score", "epoch",
         "under way", "exposed", "messages", "memory")  # fmt: skip
 
@@ -44,14 +44,14 @@ RUNS = ("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "t
 def heading(logs: Sequence[Log]) -> list[tuple[str, list[str]]]:
     """Name the graphs, commands and hosts of all runs, each value once, and MOST_NAMED of them at most."""
     found = {"graph": map(_graph, logs), "command": (log["run"].get("command", "") for log in logs)}
-    found |= {"host": map(_hosts, logs), "started": (log["run"].get("started", "") for log in logs)}
+    found["host"] = map(_hosts, logs)
     facts = [(name, [value for value in dict.fromkeys(values) if value]) for name, values in found.items()]
     return [(name, _some(values)) for name, values in facts if values]
 
 
 def _some(values: list[str]) -> list[str]:
     more = len(values) - MOST_NAMED
-    return [*values[:MOST_NAMED], f"and {more} more, see the runs' settings"] if more > 0 else values
+    return [*values[:MOST_NAMED], f"and {more} more, in the settings of each run"] if more > 0 else values
 
 
 def _graph(log: Log) -> str:
@@ -62,9 +62,9 @@ def _graph(log: Log) -> str:
 
 
 def _hosts(log: Log) -> str:
-    """``4 ranks on node (host), mpich 5.0.2``: ranks by host and device."""
-    places = Counter((rank.get("host", ""), rank.get("device", "")) for rank in log["run"]["ranks"])
-    ranks = [f"{count} rank{'s' if count > 1 else ''} on {host}{f' ({device})' if device else ''}"
+    """Count the ranks by host and device: ``4 ranks on node``."""
+    places = Counter((rank.get("host", ""), rank.get("device", "host")) for rank in log["run"]["ranks"])
+    ranks = [f"{count} rank{'s' if count > 1 else ''} on {host}{f' ({device})' if device != 'host' else ''}"
              for (host, device), count in places.items() if host]  # fmt: skip
     return ", ".join(ranks if len(ranks) <= MOST_NAMED else [*ranks[:MOST_NAMED], f"{len(ranks)} places"])
 
@@ -156,7 +156,8 @@ def facts(log: Log) -> dict[str, str]:
     run = log["run"]
     hosts = ", ".join(sorted({str(rank.get("host", "")) for rank in run["ranks"]}))
     known = run["config"] | {"grid": written(run["grid"]), "ranks": len(run["ranks"]), "hosts": hosts}
-    known |= {name: run[name] for name in ("mpi", "backend", "transport", "started") if name in run}
+    names = "command", "mpi", "backend", "transport", "started"
+    known |= {name: run[name] for name in names if name in run}
     known |= {f"{name}, version": version for name, version in run.get("versions", {}).items()}
     return {name: _written(value) for name, value in known.items() if value not in (None, "")}
 

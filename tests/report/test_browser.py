@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from distgnn.report import svg
 from distgnn.report.page import write
 
 from .runs import log, traced
@@ -46,6 +47,23 @@ def chromium(*words: str) -> str:
     options = ["--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
     command = [str(CHROMIUM), "--headless", *options, "--virtual-time-budget=5000", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+
+
+@pytest.mark.slow  # starts a browser
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
+def test_a_dark_screen_has_a_dark_page(tmp_path):
+    """Light letters on dark paper, in texts and drawings, and data in the same colours."""
+    write([log(tmp_path / "run.jsonl")], [traced(tmp_path / "trace.json")], tmp_path / "page.html")
+    dark = "--blink-settings=preferredColorScheme=0"
+    shot = Path(os.environ.get("SCREENSHOTS", tmp_path), "dark.png")
+    chromium(dark, "--window-size=1400,2600", f"--screenshot={shot}", f"file://{tmp_path}/page.html")
+    shown = pytest.importorskip("PIL.Image").open(shot).convert("RGB")
+    most = sorted(shown.getcolors(shown.width * shown.height), reverse=True)
+    colours = {"#{:02x}{:02x}{:02x}".format(*colour) for _, colour in most}
+    assert "#{:02x}{:02x}{:02x}".format(*most[0][1]) == svg.DARK[svg.PAPER]
+    assert {svg.DARK[svg.INK], svg.DARK[svg.GRID], svg.DARK[svg.CELL], "#4269d0"} <= colours
+    assert not {svg.PAPER, svg.CELL} & colours
 
 
 @pytest.mark.slow  # starts a browser twice
