@@ -105,8 +105,8 @@ lint-rooms: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-cache
 
 # The pages of docs/ and the API reference, in build/site/; a warning is an error.
-docs: $(VENV)/installed-dev
-	$(BIN)/python -m mkdocs build --strict --quiet
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 install: $(VENV)/installed
 
@@ -123,7 +123,11 @@ $(VENV)/installed-test: $(BUILT_FROM)
 
 $(VENV)/installed-dev: $(BUILT_FROM)
 	$(call install,test$(COMMA)dev)
-	@touch $@ $(VENV)/installed-test $(VENV)/installed
+	@touch $@ $(VENV)/installed-docs $(VENV)/installed-test $(VENV)/installed
+
+$(VENV)/installed-docs: $(BUILT_FROM)
+	$(call install,docs)
+	@touch $@ $(VENV)/installed
 
 define install
 	@test -n "$(PYTHON)" || { echo "distgnn needs Python 3.10 or newer; name one: make PYTHON=/path/to/python3" >&2; exit 1; }

@@ -109,10 +109,11 @@ class Union:
 class Ledger:
     """Counts everything executed by this rank while it is open.
 
-    >>> with Ledger() as ledger:
-    ...     charge("comm", "bcast", "rows", "H", words=10, itemsize=4, messages=1)
-    >>> ledger.words, ledger.bytes, ledger.messages
-    (10, 40, 1)
+    Examples:
+        >>> with Ledger() as ledger:
+        ...     charge("comm", "bcast", "rows", "H", words=10, itemsize=4, messages=1)
+        >>> ledger.words, ledger.bytes, ledger.messages
+        (10, 40, 1)
 
     Args:
         timing: also measure seconds per phase.

@@ -21,6 +21,7 @@ from distgnn import local
 
 N, F, CELL, GAP = 8, 4, 10, 16
 COLOURS = "#4269d0", "#efb118", "#d6453d", "#3ca951"
+DARK = {"#fff": "#15181c", "#333": "#e4e7eb", "#bbb": "#5b626c"}  # colours on dark screens
 ALGORITHMS: dict[str, tuple[str, dict[str, int], bool]] = {
     "1d": ("1d", {"rows": 4}, False),
     "1d-needed-rows": ("1d", {"rows": 4}, True),
@@ -139,6 +140,8 @@ def draw(ranks: list[Seen], title: str) -> str:
         out.append(matrix(places_x[-1], y, F, [(cell, rank) for cell in seen.Y]))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom}" role="img" '
     head += f'font-family="sans-serif"><title>{title}</title>'
+    dark = "".join(f'[fill="{a}"]{{fill:{b}}}[stroke="{a}"]{{stroke:{b}}}' for a, b in DARK.items())
+    head += f"<style>@media screen and (prefers-color-scheme:dark){{{dark}}}</style>"
     return "\n".join([head, f'<rect width="{width}" height="{bottom}" fill="#fff"/>', *out, "</svg>", ""])
 
 

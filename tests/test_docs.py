@@ -85,6 +85,35 @@ def test_pages_are_in_the_table_of_contents() -> None:
     assert all(path.name in config for path in DOCS.glob("*.md"))
 
 
+def test_examples_of_docstrings_are_sections() -> None:
+    """Elsewhere Markdown takes ``>>>`` for quotations of quotations."""
+    texts = [path.read_text() for path in (ROOT / "distgnn").rglob("*.py")]
+    paragraphs = [part for text in texts for part in re.split(r"\n\s*\n", text) if "    >>> " in part]
+    assert len(paragraphs) >= 9
+    assert [part for part in paragraphs if not re.match(r" *Examples:\n *>>> ", part)] == []
+
+
+def test_names_of_the_library_lead_to_the_api_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    linked = importlib.import_module("hooks").on_page_content
+    to = '<autoref identifier="distgnn.{}" optional><code>{}</code></autoref>'
+    page = "<td><code>dg.scatter(H, layout)</code> <code>distgnn.plan.settle</code></td>"
+    scatter, settle = (
+        ("operators.dense.scatter", "dg.scatter(H, layout)"),
+        ("plan.settle.settle", "distgnn.plan.settle"),
+    )
+    assert linked(page) == f"<td>{to.format(*scatter)} {to.format(*settle)}</td>"
+    role = '<h4 id="distgnn.ledger.Ledger.traffic"></h4>:meth:<code>~distgnn.ledger.Ledger.traffic</code>'
+    assert linked(role).endswith(to.format("ledger.Ledger.traffic", "traffic"))
+    for nothing in (
+        "<code>dg.unheard</code>",
+        "<code>np.scatter</code>",
+        "<pre><code><span>dg</span></code></pre>",
+    ):
+        assert linked(nothing) == nothing
+    assert linked(":func:<code>unheard</code>") == "<code>unheard</code>"
+
+
 def test_api_pages_name_what_exists() -> None:
     for name in re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text(), re.MULTILINE):
         if name in sys.modules:

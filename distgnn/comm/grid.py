@@ -31,9 +31,10 @@ class Grid(Axes):
     Ranks along the last axis are consecutive: it is the nearest one where nodes hold consecutive ranks.
     Algorithms take their axes in any order, with equal results up to rounding.
 
-    >>> grid = Grid(MPI.COMM_SELF, rows=1, reps=1)       # on eight ranks: MPI.COMM_WORLD, rows=4, reps=2
-    >>> grid.coords["rows"], grid.along("rows").size
-    (0, 1)
+    Examples:
+        >>> grid = Grid(MPI.COMM_SELF, rows=1, reps=1)       # on eight ranks: MPI.COMM_WORLD, rows=4, reps=2
+        >>> grid.coords["rows"], grid.along("rows").size
+        (0, 1)
 
     Args:
         comm: an mpi4py communicator; every rank of it takes part in the grid (collective).

@@ -17,8 +17,9 @@ Range = tuple[int, int]
 def partition(n: int, parts: int) -> np.ndarray:
     """Cut ``n`` into ``parts`` blocks of about equal size: block i begins at i n/parts.
 
-    >>> partition(10, 4)
-    array([ 0,  2,  5,  7, 10])
+    Examples:
+        >>> partition(10, 4)
+        array([ 0,  2,  5,  7, 10])
 
     ``partition(n, a * b)[::b]`` equals ``partition(n, a)``: cutting once more never moves a boundary.
     """

@@ -98,8 +98,9 @@ def grids(name: str, ranks: int) -> list[dict[str, int]]:
 
     The default receives the fewest words in a product, as far as that can be said without graph and machine.
 
-    >>> grids("2d", 4)
-    [{'rows': 2, 'cols': 2}, {'rows': 1, 'cols': 4}, {'rows': 4, 'cols': 1}]
+    Examples:
+        >>> grids("2d", 4)
+        [{'rows': 2, 'cols': 2}, {'rows': 1, 'cols': 4}, {'rows': 4, 'cols': 1}]
     """
     return get(name).grids(ranks)
 
@@ -179,10 +180,11 @@ def distribute(
 ) -> DistSparse:  # fmt: skip
     """Distribute a matrix as an operator. Collective.
 
-    >>> from mpi4py import MPI
-    >>> A = distribute(np.array([[0, 2], [1, 0]]), Grid(MPI.COMM_SELF, rows=1), "1d")
-    >>> A.nnz, A @ np.array([1.0, 10.0])
-    (2, array([20.,  1.]))
+    Examples:
+        >>> from mpi4py import MPI
+        >>> A = distribute(np.array([[0, 2], [1, 0]]), Grid(MPI.COMM_SELF, rows=1), "1d")
+        >>> A.nnz, A @ np.array([1.0, 10.0])
+        (2, array([20.,  1.]))
 
     Args:
         matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.operators.sources.BlockSource`.

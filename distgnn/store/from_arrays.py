@@ -35,8 +35,9 @@ def prepare(
 ) -> Summary:  # fmt: skip
     """Write a store from arrays, or from files. With ``comm``, collective: all ranks give equal arrays.
 
-    >>> dg.prepare(data.edge_index, data.x, data.y, "0.6/0.2/0.2", out="graph.dg")  # doctest: +SKIP
-    >>> dg.prepare("edges.csv", "x.npy", "labels.csv", out="graph.dg")  # doctest: +SKIP
+    Examples:
+        >>> dg.prepare(data.edge_index, data.x, data.y, "0.6/0.2/0.2", out="graph.dg")  # doctest: +SKIP
+        >>> dg.prepare("edges.csv", "x.npy", "labels.csv", out="graph.dg")  # doctest: +SKIP
 
     Arrays are anything that NumPy takes, such as CPU tensors. ``distgnn.store.rules`` defines how rows,
     repeated edges and directions are read, in files and in arrays. If `graph` is a path, X and y are

@@ -70,8 +70,9 @@ def export_weights(
     """Write the weights of a checkpoint as ``.npz`` or ``.safetensors``, laid out as this module says. Not
     collective: on one rank, which holds all weights.
 
-    >>> export_weights("weights", "model.npz")["widths"]  # doctest: +SKIP
-    [1433, 16, 7]
+    Examples:
+        >>> export_weights("weights", "model.npz")["widths"]  # doctest: +SKIP
+        [1433, 16, 7]
 
     Args:
         weights: the path of the checkpoint. which: "best" or "last", as of :class:`Predictor`.

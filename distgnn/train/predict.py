@@ -45,8 +45,9 @@ log = logging.getLogger(__name__)
 class Predictor:
     """A trained network on a stored graph: the one it was trained on, or one prepared alike. Collective.
 
-    >>> with np.load(Predictor("graph.dg", "weights").write("p.npz")) as found:  # doctest: +SKIP
-    ...     found["label"], found["probability"]
+    Examples:
+        >>> with np.load(Predictor("graph.dg", "weights").write("p.npz")) as found:  # doctest: +SKIP
+        ...     found["label"], found["probability"]
 
     Args:
         store: its path; weights: the path of the checkpoint, which says what network it is.

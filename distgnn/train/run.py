@@ -60,9 +60,10 @@ SHARED_BATCHES = ("fanout", "batch_size", "batches_per_update", "importance", "r
 class Run:
     """A network, its data and its training loop, ready to train. Neither prints nor exits. Collective.
 
-    >>> run = Run("graph.dg", Settings(algorithm="2d", epochs=100))  # doctest: +SKIP
-    >>> for record in run.train():                                   # doctest: +SKIP
-    ...     print(record["epoch"], record["loss"])
+    Examples:
+        >>> run = Run("graph.dg", Settings(algorithm="2d", epochs=100))  # doctest: +SKIP
+        >>> for record in run.train():                                   # doctest: +SKIP
+        ...     print(record["epoch"], record["loss"])
 
     Args:
         store: the path of a store, or an opened one.
