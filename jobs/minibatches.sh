@@ -1,6 +1,6 @@
 #!/bin/bash
-# GraphSAGE on minibatches as in Tripathy et al. (MLSys 2024, Table 4): three layers, hidden width 256, fanout 15, 10, 5, batches of 1024,
-# 10 epochs, accuracies at the end.
+# GraphSAGE on minibatches as in Tripathy et al. (MLSys 2024, Table 4): three layers, fanout 15, 10, 5, batches of 1024. The paper names no
+# hidden width and no number of epochs: here 256 and 10, and accuracies at the end.
 # Cost: 4 ranks (RANKS=64 for more), 1 core each. Memory of a rank is that of the graph to sample from, 8 bytes per non-zero, unless it is
 # told to --partition-graph; and of all ranks together 4 bytes x nodes x (2 x features + about 4 x 256), for the evaluation on the
 # full graph, times --replication. Minutes: an epoch of 100,000 training nodes takes seconds on 4 cores, loading and evaluating take longer.

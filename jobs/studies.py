@@ -28,6 +28,7 @@ class Series:
         flags: of ``distgnn train``.
         order: random, double, or a method of ``prepare --partition`` for as many parts as block rows.
         copies: replication of 1.5D; root: ranks are squares (2) or cubes (3); ranks: if not the study's.
+        axis: of a 3D grid, which has all ranks.
     """
 
     label: str
@@ -36,6 +37,7 @@ class Series:
     copies: int = 1
     root: int = 1
     ranks: tuple[int, ...] = ()
+    axis: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Study:
         graphs: of each, widths of features and classes, and numbers of ranks.
         network: flags of ``distgnn train`` of all series.
         drawing: lines, bars or speedup over ranks; density: speed-up over the mean degree.
-        parts: what bars are made of: cagnet, comm, phases, steps or sampling.
+        parts: what bars are made of: cagnet, exchange, comm, phases, steps or sampling.
         per_node: ranks on each node, 0: as many as fit.
     """
 
@@ -115,6 +117,33 @@ def copies(label: str, flags: str) -> tuple[Series, ...]:
 
 
 STUDIES = {
+    "plexus-6": Study(
+        "Plexus, Figure 6 (right)",
+        "3D training without and with tuned dense products. The paper tunes the gradients of weights, by one "
+        "other form of the product; here every form of all dense products is timed, as BLAS differs",
+        {"products-14M": (128, 32, (512, 1024))},
+        (
+            Series("as written", "--algorithm 3d --no-tune-gemm", "double"),
+            Series("tuned", "--algorithm 3d --tune-gemm", "double"),
+        ),
+        PLEXUS,
+        "bars",
+        "phases",
+    ),
+    "plexus-table-2": Study(
+        "Plexus, Table 2",
+        "products of the first layer, of equal flops on every grid: all ranks along x (U) shorten rows of "
+        "A, along y (V) they leave H few columns. The paper profiles one of 64 GPUs by hardware counters, "
+        "which are not read here: seconds of both products of a layer, of all ranks at once, are compared",
+        {"products": (100, 47, (64,))},
+        (
+            Series("U", "--algorithm 3d", "double", axis="x"),
+            Series("V", "--algorithm 3d", "double", axis="y"),
+        ),
+        "--layers 1 --train-features --product-order aggregate-first",
+        "bars",
+        "phases",
+    ),
     "plexus-7": Study(
         "Plexus, Figure 7",
         "3D training beside sparsity-aware 1D in a random order, in one that lowers the volume of the "
@@ -195,6 +224,31 @@ STUDIES = {
         (Series("CAGNET", "--algorithm 1d"), SA, GVB),
         AWARE,
     ),
+    "sparsity-aware-4": Study(
+        "Sparsity-aware, Figure 4",
+        "an epoch of Figure 3 in parts: local computation, broadcasts of whole blocks, all-to-alls of needed "
+        "rows, and sums of gradients and losses, which the paper does not tell apart; nothing is overlapped. "
+        "The paper's text does not give the numbers of GPUs: those of Figure 3",
+        {
+            "reddit": (602, 41, (4, 16, 32, 64)),
+            "amazon": (*AMAZON, (4, 16, 32, 64, 128, 256)),
+            "protein": (*PROTEIN, (4, 16, 32, 64, 128, 256)),
+        },
+        (Series("CAGNET", "--algorithm 1d"), SA, GVB),
+        f"{AWARE} --no-overlap",
+        "bars",
+        "exchange",
+    ),
+    "sparsity-aware-5": Study(
+        "Sparsity-aware, Figure 5",
+        "the parts of Figure 4 for Papers, an R-MAT graph in place of citations unless --store names one; "
+        "another partitioner stands for Graph-VB",
+        {"papers": (128, 172, (16,))},
+        (Series("CAGNET", "--algorithm 1d"), SA, GVB),
+        f"{AWARE} --no-overlap",
+        "bars",
+        "exchange",
+    ),
     "sparsity-aware-6": Study(
         "Sparsity-aware, Figure 6",
         "orders by METIS, for few edges between parts, and by partitions that lower the volume of the "
@@ -235,6 +289,14 @@ STUDIES = {
         MG,
         "density",
     ),
+    "mg-gcn-10": Study(
+        "MG-GCN, Figure 10",
+        "seconds of an epoch of 1D with all that MG-GCN adds beside 1D without; the paper's machine is a "
+        "DGX-V100, here the job's; DGL is not run here",
+        {name: (*widths, (1, 2, 4, 8)) for name, widths in MG_GRAPHS.items()},
+        (Series("CAGNET", PLAIN), Series("MG-GCN", "--algorithm 1d")),
+        MG,
+    ),
     "mg-gcn-11": Study(
         "MG-GCN, Figure 11",
         "speed-up of 1D with all that MG-GCN adds beside 1D without, over one rank without; the paper's is "
@@ -244,11 +306,27 @@ STUDIES = {
         MG,
         "speedup",
     ),
+    "mg-gcn-12": Study(
+        "MG-GCN, Figure 12",
+        "seconds of an epoch; the paper's machine is a DGX-A100, here the job's; DGL is not run here, and "
+        "the paper's text does not list the graphs: those of Figure 10",
+        {name: (*widths, (1, 2, 4, 8)) for name, widths in MG_GRAPHS.items()},
+        (Series("MG-GCN", "--algorithm 1d"),),
+        MG,
+    ),
+    "mg-gcn-13": Study(
+        "MG-GCN, Figure 13",
+        "the epochs of Figure 12 as speed-up over one rank; the paper's is over DGL, which is not run here",
+        {name: (*widths, (1, 2, 4, 8)) for name, widths in MG_GRAPHS.items()},
+        (Series("MG-GCN", "--algorithm 1d"),),
+        MG,
+        "speedup",
+    ),
     "sampling-4": Study(
         "Matrix-based sampling, Figure 4",
         "GraphSAGE with the graph on every rank: sampling, fetching features in c copies, propagation; "
-        "the paper takes the largest c that fits, its text does not give the numbers of GPUs, and Quiver is "
-        "not run here",
+        "the paper takes the largest c that fits, its text does not give the numbers of GPUs, nor a hidden "
+        "width (256 here), and Quiver is not run here",
         {
             "products": (128, 47, powers(4, 16)),
             "papers": (128, 172, powers(4, 64)),
@@ -262,7 +340,7 @@ STUDIES = {
     "sampling-5": Study(
         "Matrix-based sampling, Figure 5",
         "sampling from a graph that is cut over the ranks, in c copies, by GraphSAGE and by LADIES; the "
-        "paper's text does not give the numbers of GPUs",
+        "paper's text does not give the numbers of GPUs, nor a hidden width (256 here for GraphSAGE)",
         {"papers": (128, 172, powers(16, 128)), "protein": (128, 256, powers(16, 128))},
         (*copies("SAGE, ", f"{SAGE} --partition-graph"), *copies("LADIES, ", f"{LADIES} --partition-graph")),
         "",

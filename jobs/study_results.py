@@ -20,7 +20,11 @@ PHASES = {
     "spmm": "SpMM", "gemm": "GeMM", "activation": "activation", "optimizer": "Adam", "loss": "loss",
     "comm": "communication",
 }  # fmt: skip
-MESSAGES = {"A": "sbcast", "H": "dbcast", "G": "dbcast", "T": "dbcast"}  # others are sums
+#: Kinds of messages: what the ledger tells them by, their names, and the name of all others.
+MESSAGES = {
+    "cagnet": ("matrix", {"A": "sbcast", "H": "dbcast", "G": "dbcast", "T": "dbcast"}, "reduce"),
+    "exchange": ("operation", {"bcast": "bcast", "alltoallv": "alltoall"}, "reduce"),
+}
 SAMPLING = {"probability": "probability", "draw": "sampling", "extract": "extraction"}
 HEADS = (
     *("graph", "series", "ranks", "grid", "seconds", "least", "most", "trials", "speed-up"),
@@ -62,11 +66,12 @@ def parts(events: list[Log], kind: str) -> dict[str, float]:
     if kind == "phases":
         named = {shown: phases.get(name, 0.0) for name, shown in PHASES.items()}
         return {**named, "other": total - sum(named.values())}
-    if kind == "cagnet":  # divided as the ledger divides the communication of the whole run
-        spent = dict.fromkeys(("reduce", "sbcast", "dbcast"), 0.0)
+    if kind in MESSAGES:  # divided as the ledger divides the communication of the whole run
+        key, names, other = MESSAGES[kind]
+        spent = dict.fromkeys((other, *names.values()), 0.0)
         for entry in ledger:
             if entry["phase"] == "comm":
-                spent[MESSAGES.get(entry["matrix"], "reduce")] += entry["seconds"]
+                spent[names.get(entry[key], other)] += entry["seconds"]
         scale = comm / (sum(spent.values()) or 1)
         return {**{name: scale * part for name, part in spent.items()}, "local": total - comm}
     steps = averages(events, "steps")
@@ -136,7 +141,10 @@ def markdown(campaign: Campaign, found: list[Row]) -> str:
         if study.drawing == "speedup"
         else "its series on the fewest ranks"
     )
-    lines += [f"- speed-up: over {over}; words: what the busiest rank received in the whole run"]
+    lines += [
+        f"- speed-up: over {over}; words: matrix entries and indices that the busiest rank "
+        "received in the whole run; MiB: peak memory of the fullest rank"
+    ]
     lines += ["", f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * (len(heads) - 2)]
     for one in found:
         cells = (f"{one[head]:.4g}" if isinstance(one[head], float) else str(one[head]) for head in heads)

@@ -49,7 +49,7 @@ for k in range(1, int(flags["--epochs"]) + 1):
 def spent(phase, operation, matrix, seconds):
     return dict(rank=0, phase=phase, operation=operation, matrix=matrix, seconds=seconds)
 say(event="end", words=[5_000_000, 7_000_000], peak_bytes=[2**20], ledger=[
-    spent("comm", "bcast", "A", 1), spent("comm", "bcast", "T", 2), spent("comm", "allreduce", "sums", 5),
+    spent("comm", "bcast", "A", 1), spent("comm", "alltoallv", "T", 2), spent("comm", "allreduce", "sums", 5),
     spent("sampling", "draw", "", 2.75)])
 '''
 
@@ -94,6 +94,8 @@ def campaign(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, *word
 
 
 PAPERS = {
+    "plexus-6": {512, 1024},
+    "plexus-table-2": {64},
     "plexus-7": {4, 8, 16, 32, 64, 128, 256, 512, 1024},
     "plexus-9": {2048, 1024, 64, 16, 4},
     "plexus-10": {32, 64, 128},
@@ -101,11 +103,16 @@ PAPERS = {
     "cagnet-2": {16, 36, 64, 100},
     "cagnet-3": {25, 64, 121, 27, 125},
     "sparsity-aware-3": {4, 16, 32, 64, 128, 256},
+    "sparsity-aware-4": {4, 16, 32, 64, 128, 256},
+    "sparsity-aware-5": {16},
     "sparsity-aware-6": {4, 16, 32, 64},
     "sparsity-aware-7": {16, 32, 64, 128, 256},
     "mg-gcn-5": {1},
     "mg-gcn-9": {1, 2, 4, 8},
+    "mg-gcn-10": {1, 2, 4, 8},
     "mg-gcn-11": {1, 2, 4, 8},
+    "mg-gcn-12": {1, 2, 4, 8},
+    "mg-gcn-13": {1, 2, 4, 8},
     "sampling-4": {4, 8, 16, 32, 64, 128},
     "sampling-5": {16, 32, 64, 128},
 }
@@ -136,6 +143,9 @@ def test_copies_by_ranks_and_square_grids(jobs: ModuleType, monkeypatch: pytest.
     assert "--algorithm 3d-split --order random --seed 0 --grid 3x3x3" in " ".join(
         cubes.command(cubes.runs[0])
     )
+    table = campaign(jobs, monkeypatch, "plexus-table-2", "--ranks", "64", "--trials", "1")
+    grids = {run.series.label: " ".join(table.command(run)) for run in table.runs if run.ranks == 64}
+    assert "--grid x=64,y=1,z=1" in grids["U"] and "--grid x=1,y=64,z=1" in grids["V"]
     other = campaign(jobs, monkeypatch, "cagnet-3", "--at", "6", "--only", "amazon-3D-P6-0")
     assert "--grid" not in other.command(other.runs[0])
 
@@ -266,6 +276,8 @@ def test_a_run_over_its_limit_is_ended(
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
+        ("cagnet", {"local": 4.875, "sbcast": 1.625 / 8, "dbcast": 1.625 / 4, "reduce": 1.625 * 5 / 8}),
+        ("exchange", {"local": 4.875, "bcast": 1.625 / 8, "alltoall": 1.625 / 4, "reduce": 1.625 * 5 / 8}),
         ("comm", {"communication": 1.625, "computation": 4.875}),
         ("phases", {"SpMM": 3.25, "communication": 1.625, "other": 1.625}),
         ("steps", {"sampling": 3.25, "fetching": 0, "propagation": 3.25}),
@@ -312,7 +324,7 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["cagnet-4"], "cagnet-4: no such study; there are plexus-7"),
+        (["cagnet-4"], "cagnet-4: no such study; there are plexus-6"),
         ([], "name a study"),
         (["cagnet-1", "--scale", "2"], "2: expected a number above 0 and up to 1"),
         (["cagnet-1", "--at", "4,x"], "x: expected a whole number of at least 1"),

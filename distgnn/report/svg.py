@@ -64,8 +64,17 @@ class Axis:
 
 
 def length(text: str) -> float:
-    """Estimate the width of a text, in pixels."""
-    return LETTER * sum(1.5 if letter in WIDE else 0.6 if letter in THIN else 1.0 for letter in text)
+    """Estimate how wide a text is, in pixels."""
+    return LETTER * sum(map(_width, text))
+
+
+def _width(letter: str) -> float:
+    """Estimate the width of a letter, as a multiple of that of the mean small letter."""
+    if letter in WIDE:
+        return 1.5
+    if letter in THIN:
+        return 0.6
+    return 1.2 if letter.isupper() else 1.0
 
 
 def nice(step: float) -> float:
@@ -318,8 +327,12 @@ def _legend(items: Sequence[tuple[str, str, str | None]]) -> tuple[list[str], fl
 
 
 def _cut(label: str, width: float) -> str:
-    room = max(int(width / LETTER), 2)
-    return label if len(label) <= room else label[: room - 1] + "…"
+    """Shorten a label to so many pixels."""
+    if length(label) <= width:
+        return label
+    while label and length(f"{label}…") > width:
+        label = label[:-1]
+    return f"{label}…"
 
 
 def _frame(left: float, top: float, right: float, bottom: float) -> list[str]:

@@ -143,6 +143,16 @@ def test_bars_are_as_long_as_what_they_stand_for(tmp_path):
     assert "rank 0, layers: 4<" in held and "rank 1, panel 0: 0.5<" in held and ">MiB<" in held
 
 
+def test_labels_of_bars_fit_their_room():
+    rows = [("as written, P=4", {"a": 1.0}), ("CAGNET SA+GVB", {"a": 2.0})]
+    drawn = svg.bars("what", rows, {"a": "#123456"}, svg.Axis("s"))
+    assert all(f">{label}</text>" in drawn for label, _ in rows)
+    (cut,) = re.findall(
+        r">(a-run[^<]*)</text>", svg.bars("what", [("a-run-" * 9, {"a": 1.0})], {}, svg.Axis("s"))
+    )
+    assert cut.endswith("…") and 100 < svg.length(cut) <= 140
+
+
 def test_equal_runs_are_compared(tmp_path):
     first, second = log(tmp_path / "a" / "run.jsonl"), log(tmp_path / "b" / "run.jsonl", seconds=0.3)
     other = log(tmp_path / "c.jsonl", seed=7)
