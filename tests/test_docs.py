@@ -105,6 +105,8 @@ def test_names_of_the_library_lead_to_the_api_reference(monkeypatch: pytest.Monk
     assert linked(page) == f"<td>{to.format(*scatter)} {to.format(*settle)}</td>"
     role = '<h4 id="distgnn.ledger.Ledger.traffic"></h4>:meth:<code>~distgnn.ledger.Ledger.traffic</code>'
     assert linked(role).endswith(to.format("ledger.Ledger.traffic", "traffic"))
+    two = '<h4 id="distgnn.a.A.step"></h4><h4 id="distgnn.b.B.step"></h4>'
+    assert linked(f"{two}:meth:<code>step</code>") == f"{two}<code>step</code>", "either may be meant"
     for nothing in (
         "<code>dg.unheard</code>",
         "<code>np.scatter</code>",
