@@ -53,6 +53,7 @@ def _by_ending(paths: list[str]) -> dict[str, set[str]]:
 
 def _linked(name: str, shown: str, known: dict[str, set[str]]) -> str:
     """Return code that leads to the one object of this name; plain code where there are several, or none.
+
     ``distgnn.plan.settle`` is also ``distgnn.plan.settle.settle``: packages have names of their modules.
     """
     room, _, last = name.removeprefix("dg.").rpartition(".")

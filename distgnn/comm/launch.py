@@ -147,8 +147,9 @@ class abort_on_error:
 
     The rank prints its traceback; else the other ranks would wait for that rank for ever.
 
-    >>> dg.abort_on_error()                 # from here on                    # doctest: +SKIP
-    >>> with dg.abort_on_error(): ...       # for what leaves this block      # doctest: +SKIP
+    Examples:
+        >>> dg.abort_on_error()                 # from here on                    # doctest: +SKIP
+        >>> with dg.abort_on_error(): ...       # for what leaves this block      # doctest: +SKIP
 
     It replaces ``sys.excepthook`` and ``threading.excepthook`` of the process; :meth:`undo` and the end of
     the block put the hooks of before back. The ``distgnn`` command installs it, the library never does so by

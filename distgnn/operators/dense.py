@@ -113,9 +113,10 @@ class DistDense:
 def redistribute(H: DistDense, layout: Layout[Grid]) -> DistDense:
     """Return the numbers of ``H`` in another layout of its grid, as a new matrix. Collective.
 
-    >>> H = scatter(np.eye(4), Layout(grid, Cut(("rows",)), Cut()))  # doctest: +SKIP
-    >>> redistribute(H, Layout(grid, Cut(), Cut(("rows",)))).block.shape  # on 2 ranks  # doctest: +SKIP
-    (4, 2)
+    Examples:
+        >>> H = scatter(np.eye(4), Layout(grid, Cut(("rows",)), Cut()))  # doctest: +SKIP
+        >>> redistribute(H, Layout(grid, Cut(), Cut(("rows",)))).block.shape  # on 2 ranks  # doctest: +SKIP
+        (4, 2)
 
     Args:
         layout: cuts as many rows as ``H`` has, in the same order, over any axes of the grid; along the others

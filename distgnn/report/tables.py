@@ -157,7 +157,7 @@ def facts(log: Log) -> dict[str, str]:
     hosts = ", ".join(sorted({str(rank.get("host", "")) for rank in run["ranks"]}))
     known = run["config"] | {"grid": written(run["grid"]), "ranks": len(run["ranks"]), "hosts": hosts}
     names = "command", "mpi", "backend", "transport", "started"
-    known |= {name: run[name] for name in names if name in run}
+    known |= {name: value for name, value in run.items() if name in names}
     known |= {f"{name}, version": version for name, version in run.get("versions", {}).items()}
     return {name: _written(value) for name, value in known.items() if value not in (None, "")}
 

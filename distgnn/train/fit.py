@@ -38,8 +38,9 @@ def fit(
 ) -> Model:  # fmt: skip
     """Train a network on a graph in memory, without files. Collective.
 
-    >>> model = dg.fit(data.edge_index, data.x, data.y, hidden=64, lr=0.01)     # doctest: +SKIP
-    >>> model.predict(), model.scores(), model.test_score                       # doctest: +SKIP
+    Examples:
+        >>> model = dg.fit(data.edge_index, data.x, data.y, hidden=64, lr=0.01)     # doctest: +SKIP
+        >>> model.predict(), model.scores(), model.test_score                       # doctest: +SKIP
 
     Rank 0 has the arrays. What other ranks give for graph, X, y, split, ids and weights does not matter, such
     as None; all else is the same everywhere. The numbers are those of ``prepare`` and a ``Run`` on its store.

@@ -57,7 +57,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
         [],
         ["--algorithm=1.5d", "--grid=rows=2,reps=1", "--sparsity-aware=auto", "--hidden=8,4", "--no-overlap"],
         ["--sampler=sage", "--fanout=5,5", "--weight-decay=0.0005", "--check=all", "--no-rescale", "--resume",
-         "--checkpoint=my weights", "--keep-best=val", "--lr=0.02", "--sparsity-aware", "--check"],
+         "--checkpoint=my weights", "--keep-best=val", "--lr=0.02", "--sparsity-aware"],
     ],
 )  # fmt: skip
 def test_the_command_of_the_log_gives_the_same_settings(words: list[str]) -> None:
