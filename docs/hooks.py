@@ -43,12 +43,12 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def _by_ending(paths: list[str]) -> dict[str, set[str]]:
     """Collect the dotted names by each of their endings."""
-    found: dict[str, set[str]] = defaultdict(set)
+    names: dict[str, set[str]] = defaultdict(set)
     for path in paths:
         parts = path.split(".")
         for start in range(len(parts)):
-            found[".".join(parts[start:])].add(path)
-    return found
+            names[".".join(parts[start:])].add(path)
+    return names
 
 
 def _linked(name: str, shown: str, known: dict[str, set[str]]) -> str:

@@ -220,7 +220,7 @@ def describe(stage: Stage) -> str:
 
 
 def outcome(stage: Stage) -> str:
-    """Say how a stage ended: ``read: done, 10k lines in 17 s``, ``read: stopped, 3k lines of 10k in 5 s``."""
+    """Write the end of a stage: ``read: done, 10k lines in 17 s``; or that it stopped."""
     total = amounts(stage.total or 0, "B" if stage.unit == "B" else "")
     share = f" of {total}" if stage.stopped and stage.total else ""
     amount = f"{amounts(stage.done, stage.unit)}{share} in " if stage.done else ""

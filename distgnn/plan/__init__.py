@@ -1,4 +1,4 @@
-"""What a run will cost, before any rank of it is started."""
+"""Plans: the cost of a run before any rank of it is started."""
 
 from distgnn.plan.choices import Plan, plan
 from distgnn.plan.dry.graphs import Graph, Histogram, Known

@@ -50,7 +50,7 @@ class Calibration:
     warnings: Sequence[str] = ()
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the record for JSON."""
         fits = [one.record() for one in self.fits]
         told = {"notes": self.notes, "warnings": [*self.warnings]}
         return {"machine": self.machine.toml(), "fits": fits} | told
@@ -90,12 +90,12 @@ def calibrate(
 
 
 def _tells(one: Fit) -> bool:
-    """Whether a fit's R² says something of parameters: it has more samples than two."""
+    """Tell whether a fit's R² says something of parameters: it has more samples than two."""
     return bool(one.values) and len(one.samples) > 2
 
 
 def _poor(fits: Sequence[Fit]) -> Iterator[str]:
-    """A line for each kind of which a fit explains little."""
+    """Return a line for each kind of which a fit explains little."""
     kinds: dict[str, list[str]] = {}
     for one in fits:
         if _tells(one) and one.r2 < POOR:
@@ -105,7 +105,7 @@ def _poor(fits: Sequence[Fit]) -> Iterator[str]:
 
 
 def _crowded(grid: Grid) -> list[str]:
-    """A line if ranks share cores. Collective."""
+    """Return a line if ranks share cores. Collective."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     places = grid.world.gather_objects((grid.node, cores))
     nodes = {node: set[int]().union(*(own for at, own in places if at == node)) for node, _ in places}
@@ -115,8 +115,10 @@ def _crowded(grid: Grid) -> list[str]:
 
 
 def by_nodes(comm: MPI.Intracomm, backend: Backend | str | None) -> tuple[Grid, list[str]]:
-    """The ranks with those of a node next to each other: axes "far" and "near" lead from node to node,
-    "outer" and "inner" from rank to rank of a node. Collective. UserError: nodes with unequal numbers.
+    """Order the ranks with those of a node next to each other.
+
+    Axes "far" and "near" lead from node to node, "outer" and "inner" from rank to rank of a node. Collective.
+    Raise UserError for nodes with unequal numbers.
     """
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
     node, ranks = here.bcast(comm.Get_rank()), here.Get_size()
@@ -134,7 +136,10 @@ def by_nodes(comm: MPI.Intracomm, backend: Backend | str | None) -> tuple[Grid, 
 
 
 def _factors(number: int) -> tuple[int, int]:
-    """Two factors, the second the smallest prime: groups of that size can be measured, and all together."""
+    """Return two factors, the second the smallest prime.
+
+    Groups of that size can be measured, and all together.
+    """
     prime = next((one for one in range(2, number) if number % one == 0), number)
     return number // prime, prime
 
@@ -146,7 +151,7 @@ def _levels(grid: Grid) -> list[Level]:
 
 
 def memory(grid: Grid) -> float:
-    """Bytes that a rank may fill: its share of the device, or of what the system gives the node."""
+    """Return bytes that a rank may fill: its share of the device, or of what the system gives the node."""
     place = grid.node, grid.device
     sharing = grid.world.gather_objects(place).count(place)
     return float(min(grid.world.gather_objects(grid.backend.memory_bytes() // sharing)))
@@ -157,7 +162,7 @@ def _scale(on: Backend, seconds: float) -> measure.Scale:
 
 
 def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Machine, list[Fit]]:
-    """The rates of a rank while all others compute, too."""
+    """Return the rates of a rank while all others compute, too."""
     sparse = measure.sparse_products(budget.part(0.5), scale)
     dense = measure.dense_products(budget.part(0.5), scale)
     passes = measure.dense_passes(budget, scale)
@@ -183,7 +188,7 @@ def _of_passes(phase: str, samples: Sequence[Sample], machine: Machine) -> Fit:
 
 
 def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, list[Fit]]:
-    """The links of every level and kind of message, and what a node gets out of it in all."""
+    """Return the links of every level and kind of message, and what a node gets out of it in all."""
     alone, crowded = _series(machine, budget, grid)
     levels: list[Level] = []
     for number, level in enumerate(machine.levels):
@@ -216,8 +221,9 @@ Alone = dict[tuple[int, str], list[Sample]]
 
 
 def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[Sample]]:
-    """Samples by level and kind, of groups that have their links to themselves; and of groups of which each
-    rank of a node is in another, at once.
+    """Return samples by level and kind, of groups that have their links to themselves.
+
+    And of groups of which each rank of a node is in another, at once.
     """
     alone: Alone = {}
     crowded: list[Sample] = []
@@ -232,7 +238,7 @@ def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[S
 
 
 def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], Collective, bool]]:
-    """Level, axes of the groups, collective, and whether all ranks of a node send at once."""
+    """List level, axes of the groups, collective, and whether all ranks of a node send at once."""
     across, inside = _WHOLE
     ranks, last = grid.count(*inside), len(machine.levels) - 1
     groups = [
@@ -249,7 +255,9 @@ def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], C
 
 
 def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
-    """What explains a product in which messages take about as long as computing, one where they take less."""
+    """Return the parameters that explain a product in which messages take about as long as computing, and one
+    where they take less.
+    """
     world, cases, samples = budget.world, list[Timed](), list[Sample]()
     for number, share in enumerate((1.0, 0.4)):
         n, degree = _balanced(machine, world.size, min(OVERLAP_SECONDS, max(budget.left() / 50, 1e-3)), share)
@@ -267,8 +275,8 @@ def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
 
 
 def _balanced(machine: Machine, ranks: int, seconds: float, share: float) -> tuple[int, int]:
-    """Rows and non-zeros per row of a matrix that a 1D product computes with for about so many seconds, of
-    which its messages take this share, or more where the matrix would be too dense.
+    """Return rows and non-zeros per row of a matrix that a 1D product computes with for about so many
+    seconds, of which its messages take this share, or more where the matrix would be too dense.
     """
     network, width, rows = Network(machine, {"rows": ranks}), OVERLAP_WIDTH, 256
 
@@ -291,7 +299,9 @@ def _balanced(machine: Machine, ranks: int, seconds: float, share: float) -> tup
 
 
 def _product(case: Timed, ranks: int, overlap: Overlap) -> float:
-    """Seconds of a product with this overlap, by the cost model, with rates that are those of this case."""
+    """Return seconds of a product with this overlap, by the cost model, with rates that are those of this
+    case.
+    """
     nonzeros = sum(step.shape[2] for step in case.steps if step.operation == "spmm")
     nbytes = sum(step.nbytes for step in case.steps if step.phase == "comm")
     messages = max(case.apart - case.computing, 1e-9)
@@ -305,14 +315,16 @@ def _product(case: Timed, ranks: int, overlap: Overlap) -> float:
 
 
 def _alone(machine: Machine) -> Machine:
-    """Of a lone rank: a level that no message was sent over, with the rates of a copy."""
+    """Return a machine for a lone rank: a level that no message was sent over, with the rates of a copy."""
     found = machine.passes
     return replace(machine, levels=[Level("node", None, found.call, found.bandwidth / 2)])
 
 
 def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
-    """What small epochs take beyond their steps: each of them, and wherever ranks wait for each other. Those
-    of all algorithms with whole blocks on all grids, in a random order, as many as the budget allows.
+    """Fit the seconds of small epochs beyond their steps.
+
+    Of each epoch, and wherever ranks wait for each other. Epochs of all algorithms with whole blocks on all
+    grids, in a random order, as many as the budget allows.
     """
     world, samples = budget.world, list[Sample]()
     names = list(ALGORITHMS) if world.size > 1 else ["1d"]

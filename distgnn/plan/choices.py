@@ -53,12 +53,12 @@ class Choice:
         return self.by_rank(lambda costs: sum(costs.peak.values()))
 
     def by_rank(self, of: Callable[[Costs], int]) -> list[int]:
-        """A number of each rank's costs; ranks of a kind share them."""
+        """Return a number of each rank's costs; ranks of a kind share them."""
         told = {key: of(costs) for key, costs in {id(one): one for one in self.dry.ranks}.items()}
         return [told[id(costs)] for costs in self.dry.ranks]
 
     def record(self, node: int | None = None) -> dict[str, Any]:
-        """For JSON: the way, seconds per epoch by phase, and words, messages and bytes by rank."""
+        """Return the record for JSON."""
         return self.way.record(node) | {
             "seconds": self.seconds,
             "phases": self.estimate.phases,
@@ -77,13 +77,13 @@ class Infeasible:
     peak: int = 0
 
     def record(self, node: int | None = None) -> dict[str, Any]:
-        """For JSON."""
+        """Return the record for JSON."""
         return self.way.record(node) | {"reason": self.reason}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What there is to choose from, the fastest first, and what was asked: see :func:`plan`."""
+    """Ways to train, the fastest first, and the settings that were asked: see :func:`plan`."""
 
     machine: Machine
     ranks: int
@@ -101,11 +101,11 @@ class Plan:
 
     @cached_property
     def advice(self) -> list[str]:
-        """What to know besides the choices, in lines."""
+        """Advice beside the choices, in lines."""
         return [line for line in (beyond(self.machine, self.ranks), overlapping(self)) if line]
 
     def record(self) -> dict[str, Any]:
-        """For JSON: what was asked, and what there is to choose from."""
+        """Return the record for JSON: the settings asked for, and the choices."""
         return asked_for(self.machine, self.settings, self.graphs) | {
             "ranks": self.ranks,
             "advice": self.advice,
@@ -118,7 +118,7 @@ def plan(
     settings: Settings, graphs: Mapping[str | None, Graph] | Graph, ranks: int,
     machine: Machine | str | os.PathLike[str],
 ) -> Plan:  # fmt: skip
-    """All ways to train on so many ranks of a machine. Runs no MPI.
+    """Plan all ways to train on so many ranks of a machine. Runs no MPI.
 
     Args:
         settings: of the network and the training. An algorithm, a grid, a replication or sparsity-awareness
@@ -144,7 +144,8 @@ def plan(
 
 
 def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infeasible]:
-    """The algorithms without a grid of so many ranks that has the sizes asked for, and how many would do.
+    """List the algorithms without a grid of so many ranks that has the sizes asked for, and how many would
+    do.
 
     Raises:
         ArgumentError: no number would.
@@ -172,14 +173,14 @@ def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infe
 
 
 def has_grid(name: str, sizes: Sizes, ranks: int) -> bool:
-    """Whether an algorithm has a grid of so many ranks with these sizes."""
+    """Tell whether an algorithm has a grid of so many ranks with these sizes."""
     return any(sizes.items() <= grid.items() for grid in operators.grids(name, ranks))
 
 
 def priced(
     settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way
 ) -> list[Choice | Infeasible]:
-    """A shape of a grid, with its axes in every order that makes a difference."""
+    """Price a shape of a grid, with its axes in every order that makes a difference."""
     if problem := unsuitable(way, graph):
         return [Infeasible(way, problem)]
     given = way.settings(settings)
@@ -210,13 +211,13 @@ def priced(
 
 
 def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:
-    """The dry run of a way to train, with its steps."""
+    """Return the dry run of a way to train, with its steps."""
     one = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
     return dry_run(way.settings(settings), graph, ranks, False, busiest=one, evaluation=False)
 
 
 def unsuitable(way: Way, graph: Graph) -> str | None:
-    """Why a graph, or its order, is not for this way to train, if it is not: see ``distgnn.load``."""
+    """Return why a graph, or its order, is not for this way to train, or None: see ``distgnn.load``."""
     ranks = math.prod(way.grid.values())
     if ranks > graph.n and (ranks > ALL_RANKS or isinstance(graph.source, Histogram)):
         return f"{ranks} ranks are more than the graph has nodes, {graph.n}"
@@ -229,7 +230,7 @@ def unsuitable(way: Way, graph: Graph) -> str | None:
 
 
 def asked_for(machine: Machine, settings: Settings, graphs: Mapping[str | None, Graph]) -> dict[str, Any]:
-    """What a plan is of, for JSON."""
+    """Return the settings of a plan, for JSON."""
     one = next(iter(graphs.values()))
     sizes = {"nodes": one.n, "nnz": one.nnz, "features": one.width, "classes": one.classes}
     sizes |= {"multilabel": True} if one.multilabel else {}
@@ -238,7 +239,7 @@ def asked_for(machine: Machine, settings: Settings, graphs: Mapping[str | None, 
 
 
 def beyond(machine: Machine, ranks: int) -> str | None:
-    """That a machine was measured with fewer ranks, if it was."""
+    """Warn that a machine was measured with fewer ranks, if it was."""
     with_ranks = machine.measured.ranks if machine.measured else ranks
     if ranks <= with_ranks:
         return None
@@ -246,8 +247,9 @@ def beyond(machine: Machine, ranks: int) -> str | None:
 
 
 def overlapping(found: Plan) -> str | None:
-    """That the best shapes of grids would be clearly faster without overlap, if they would be: only where the
-    machine slows computing down enough that they can be.
+    """Suggest --no-overlap if the best shapes of grids would be clearly faster without overlap.
+
+    Looks only where the machine slows computing down enough.
     """
     if not found.settings.overlap or not found.choices or 1 / (1 + found.machine.overlap.slowdown) > CLEAR:
         return None
@@ -267,7 +269,7 @@ def overlapping(found: Plan) -> str | None:
 
 
 def shortage(asked: Plan) -> str:
-    """Why a plan has no choice, in one line: memory, or another number of ranks."""
+    """Return why a plan has no choice, in one line: memory, or another number of ranks."""
     full = [way for way in asked.infeasible if way.peak]
     if not full:
         reasons: dict[str, list[str]] = {}
@@ -283,14 +285,14 @@ def shortage(asked: Plan) -> str:
 
 
 def amount(size: float) -> str:
-    """Bytes, as people read them."""
+    """Write bytes as people read them."""
     power, unit = next((one for one in ((30, "GiB"), (20, "MiB")) if size >= 2 ** one[0]), (10, "KiB"))
     number = size / 2**power
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
 
 def _enough(asked: Plan, least: Infeasible) -> str:
-    """The least number of ranks, by doubling, on which a way has room."""
+    """Return the least number of ranks, by doubling, on which a way has room."""
     ranks, before = asked.ranks, least
     most = min(MOST_RANKS, max(graph.n for graph in asked.graphs.values()))
     while 2 * ranks <= most:
@@ -307,7 +309,8 @@ def _enough(asked: Plan, least: Infeasible) -> str:
 
 
 def _roomiest(asked: Plan, ranks: int, before: Infeasible) -> Choice | Infeasible | None:
-    """A way that has room on so many ranks, or the one that needs the least; None where there is none."""
+    """Return a way that has room on so many ranks, or the one that needs the least; None where there is none.
+    """
     most: Infeasible | None = None
     for order, graph in asked.graphs.items():
         candidates = sorted(

@@ -27,7 +27,7 @@ SMALLEST, LARGEST, FACTOR = 1 << 10, 16 << 20, 8  # bytes of messages, and from 
 
 
 def relayed(grid: Grid, group: Comm, nbytes: int, upstream_first: bool) -> Run:
-    """Each rank's panel, broadcast around the ring, in the order of 1D or of SUMMA, whose roots descend."""
+    """Broadcast each rank's panel around the ring, in the order of 1D or of SUMMA, whose roots descend."""
     shapes = [(_floats(nbytes), 1)] * group.size
     own, roots = filled(grid.backend, shapes[0]), list(range(group.size))[::-1]
     turns = upstream(group, roots) if upstream_first else None
@@ -40,8 +40,9 @@ def relayed(grid: Grid, group: Comm, nbytes: int, upstream_first: bool) -> Run:
 
 
 def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
-    """From every rank to every other half to one and a half times as many bytes: what ranks need of each
-    other is uneven, so that some wait while others are sent to.
+    """Send from every rank to every other half to one and a half times as many bytes.
+
+    Needs of ranks are uneven, so that some wait while others are sent to.
     """
     many = lambda source, to: _floats(nbytes) * (4 + (7 * source + 5 * to) % 9) // 8 + 1  # noqa: E731
     mine = filled(grid.backend, (2 * _floats(nbytes), 1))
@@ -56,13 +57,13 @@ def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
 
 
 def summed(grid: Grid, group: Comm, nbytes: int) -> Run:
-    """A sum on all ranks, in blocks as those of products."""
+    """Sum on all ranks, in blocks as those of products."""
     block = filled(grid.backend, (_floats(nbytes), 1), 0)
     return lambda: add_up(grid, group, block)
 
 
 def summed_apart(grid: Grid, group: Comm, nbytes: int) -> Run:
-    """A sum on each rank, the last one first as in SUMMA."""
+    """Sum on each rank, the last one first as in SUMMA."""
     blocks = [filled(grid.backend, (_floats(nbytes), 1), 0) for _ in range(group.size)]
 
     def run() -> None:
@@ -74,7 +75,7 @@ def summed_apart(grid: Grid, group: Comm, nbytes: int) -> Run:
 
 
 def by_mpi(grid: Grid, group: Comm, nbytes: int, operation: str) -> Run:
-    """MPI's own."""
+    """Run MPI's own collective."""
     on, count = grid.backend, max(_floats(nbytes), group.size)
     parts, whole = partition(count, group.size), filled(on, (count, 1), 0)
     mine = filled(on, (int(parts[group.rank + 1] - parts[group.rank]), 1), 0)
@@ -124,7 +125,8 @@ def series(
     active: bool,
     least: int = SMALLEST,
 ) -> list[Sample]:
-    """A collective of groups along ``axes`` with messages of rising sizes, as many as the budget allows.
+    """Measure a collective of groups along ``axes`` with messages of rising sizes, as many as the budget
+    allows.
 
     Args:
         active: whether this rank takes part; least: bytes of the smallest message.

@@ -34,7 +34,7 @@ FLOAT = 4  # bytes of the numbers that rates are given for
 
 
 class Route(NamedTuple):
-    """What messages of an operation in a group cost a rank.
+    """Cost for a rank of the messages of an operation in a group.
 
     Attributes:
         level: whose links are the slowest, by number; call: seconds each time; alpha: seconds per message;
@@ -56,13 +56,14 @@ class Network:
         self._places: dict[str, tuple[list[int], list[int]]] = {}
 
     def together(self, group: str) -> list[int]:
-        """How many ranks of this group share a unit of each level, from the innermost; at last, all. Of the
-        groups along these axes, the most scattered one counts.
+        """Count the ranks of this group that share a unit of each level, from the innermost; at last, all.
+
+        Of the groups along these axes, the most scattered one counts.
         """
         return self._stand(group)[0]
 
     def _stand(self, group: str) -> tuple[list[int], list[int]]:
-        """That, and how many groups have ranks in the first unit of the level below each."""
+        """Count these, and the groups that have ranks in the first unit of the level below each."""
         if group not in self._places:
             every, names = list(self.axes.shape), group.split("+")
             inside = [axis for axis in every if group == "world" or axis in names]
@@ -76,7 +77,7 @@ class Network:
         return self._places[group]
 
     def seconds(self, step: Step) -> tuple[int, float]:
-        """The level that a transfer takes, and how long it does, alone."""
+        """Return the level that a transfer takes, and its seconds alone."""
         route = self.route(step)
         direct = step.operation in DIRECT or bool(step.shape)
         messages = step.messages if direct or step.operation == "bcast" else min(step.messages, 1)
@@ -85,11 +86,11 @@ class Network:
         return route.level, seconds * (messages > 0)
 
     def skew(self, group: str) -> float:
-        """Seconds that ranks of a group wait for the last of them."""
+        """Return seconds that ranks of a group wait for the last of them."""
         return self.machine.skew * math.log2(self.together(group)[-1])
 
     def route(self, step: Step) -> Route:
-        """What a transfer like this costs, however large it is."""
+        """Return the cost of such a transfer, however large it is."""
         direct = step.operation in DIRECT or bool(step.shape)
         kind = SUMS if step.operation == "allreduce" and direct else step.operation
         key = kind, step.group, direct
@@ -98,8 +99,10 @@ class Network:
         return self._routes[key]
 
     def _ring(self, kind: str, group: str) -> Route:
-        """Each rank gets everything from its neighbour, so that the slowest link counts; MPI's own take as
-        many rounds as a tree is high.
+        """Return the route of a ring.
+
+        Each rank gets everything from its neighbour, so that the slowest link counts; MPI's own take as many
+        rounds as a tree is high.
         """
         together, sharing = self._stand(group)
         heights = [1, *together]
@@ -116,8 +119,10 @@ class Network:
         return Route(slowest, call, alpha, byte)
 
     def _direct(self, kind: str, group: str) -> Route:
-        """Each rank hears of every other: of those in its node over the node's links, and so on. All ranks
-        of a node send through its injection at once, and a rank hears of as many others as it has links.
+        """Return the route of direct messages. Each rank hears of every other.
+
+        Of those in its node over the node's links, and so on. All ranks of a node send through its injection
+        at once, and a rank hears of as many others as it has links.
         """
         together = self.together(group)
         size = max(together[-1] - 1, 1)
@@ -135,7 +140,7 @@ class Network:
         return Route(slowest, call, alpha, byte)
 
     def _inner(self, level: int) -> int:
-        """Ranks in a unit of the level below."""
+        """Count the ranks in a unit of the level below."""
         return min((self.machine.levels[level - 1].ranks or 1) if level else 1, self.axes.size)
 
     def _link(self, level: int, kind: str) -> Link:
@@ -143,7 +148,7 @@ class Network:
 
 
 def compute_seconds(machine: Machine, step: Step, itemsize: int = FLOAT) -> float:
-    """A local step, alone on its rank; ``itemsize``: of the values."""
+    """Estimate a local step, alone on its rank; ``itemsize``: of the values."""
     scale = itemsize / FLOAT
     if step.operation == "spmm":
         m, k, nonzeros, width = step.shape
@@ -167,7 +172,7 @@ def _spmm_seconds(rates: SpmmRates, m: int, nonzeros: int, columns: float) -> fl
 
 
 class _Transfer:
-    """What is under way: seconds that are left, of bytes that are left."""
+    """A transfer under way: seconds that are left, of bytes that are left."""
 
     __slots__ = ("key", "nbytes", "seconds")
 
@@ -219,7 +224,7 @@ class Clock:
             self.queues[level].append(_Transfer(key, step.nbytes, seconds))
 
     def _send(self, step: Step) -> None:
-        """What is sent goes beside what comes. It adds to what is under way as far as it takes longer."""
+        """Send beside receiving. Sending adds to the transfers under way as far as it takes longer."""
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
         ways = self.queues[level], self.sending[level]
@@ -231,7 +236,7 @@ class Clock:
             self.sending[level].append(_Transfer(key, 0.0, seconds))
 
     def _wait(self, step: Step) -> None:
-        """Until so many bytes of this key are there, and all that its level moves before them."""
+        """Wait until so many bytes of this key are there, and all that its level moves before them."""
         key = step.operation, step.group, step.matrix
         level, through = self.places.get(key, 0), step.nbytes < 0
         due = math.inf if through else step.nbytes - self.arrived[key]
@@ -263,7 +268,9 @@ class Clock:
         self.stretches[-1][step.phase] += seconds
 
     def _pending(self, enough: float) -> float:
-        """Seconds for what is under way on the busiest level, or as many as it is enough to know of."""
+        """Return the seconds of the transfers under way on the busiest level, or as many as it is enough to
+        know of.
+        """
         most = 0.0
         for queue in (*self.queues.values(), *self.sending.values()):
             left = 0.0
@@ -275,7 +282,7 @@ class Clock:
         return most
 
     def _go_on(self, seconds: float) -> None:
-        """So many seconds pass for what is under way."""
+        """Let so many seconds pass for the transfers under way."""
         for queue in (*self.queues.values(), *self.sending.values()):
             left = seconds
             while queue and left > 0:
@@ -291,7 +298,7 @@ class Clock:
 
 
 def _until(queue: Sequence[_Transfer], key: tuple[str, str, str], due: float) -> float:
-    """Seconds until so many bytes of a key are through, and all before them."""
+    """Return the seconds until so many bytes of a key are through, and all before them."""
     last = max((place for place, one in enumerate(queue) if one.key == key), default=-1)
     seconds = 0.0
     for place, one in enumerate(queue):
@@ -318,7 +325,7 @@ class Estimate:
 def estimate(
     machine: Machine, grid: Mapping[str, int], programs: Sequence[Sequence[Step]], itemsize: int = FLOAT
 ) -> Estimate:
-    """The seconds of these programs, one for each kind of rank, on a grid of the machine's ranks.
+    """Estimate the seconds of these programs, one for each kind of rank, on a grid of the machine's ranks.
 
     Between points where ranks wait for each other, the slowest counts.
     """
@@ -333,7 +340,10 @@ def estimate(
 
 
 def _slowest(clocks: Sequence[Clock]) -> Iterator[Phases]:
-    """Of each stretch the slowest rank's; where programs differ in their stretches, the slowest program's."""
+    """Return of each stretch the slowest rank's.
+
+    Where programs differ in their stretches, the slowest program's.
+    """
     if len({len(clock.stretches) for clock in clocks}) == 1:
         for stretches in zip_longest(*(clock.stretches for clock in clocks)):
             yield max(stretches, key=lambda stretch: sum(stretch.values()))

@@ -38,7 +38,7 @@ class Measured:
 
     @classmethod
     def read(cls, path: str) -> Measured:
-        """From a log of train. UserError: it is none."""
+        """Read a log of train. Raise UserError if it is none."""
         log = read_log(Path(path))
         run, config = log["run"], log["run"]["config"]
         if config.get("sampler"):
@@ -50,7 +50,7 @@ class Measured:
         )
 
     def predicted(self, curves: Curves) -> float | None:
-        """Seconds of the same way to train, where it was planned."""
+        """Return seconds of the same way to train, where it was planned."""
         for point in curves.points:
             for way, seconds in point.ways if point.ranks == self.ranks else ():
                 if _same(way, self.way):
@@ -65,7 +65,7 @@ def _same(planned: Way, run: Way) -> bool:
 
 
 class Files:
-    """What to write and to read, checked before the work.
+    """Files to write and to read, checked before the work.
 
     Raises:
         UserError: an output that can't be written or exists (without ``force``), or no log.
@@ -89,7 +89,7 @@ class Files:
 
 
 def title(asked: dict[str, Any], settings: Settings) -> str:
-    """What curves are of: the machine, the graph and the network."""
+    """Describe the machine, the graph and the network of curves."""
     graph = asked["graph"]
     widths = "-".join(map(str, [graph["features"], *settings.hidden_widths, graph["classes"]]))
     sizes = f"{graph['nodes']} nodes, {graph['nnz']} non-zeros"
@@ -98,7 +98,7 @@ def title(asked: dict[str, Any], settings: Settings) -> str:
 
 
 def page(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str) -> str:
-    """The HTML page."""
+    """Write the HTML page."""
     figures = [pages.Figure(svg, heading) for heading, svg in drawings(strong, weak, measured)]
     sections = [pages.Section("Seconds of an epoch", figures=figures)]
     for heading, curves in (("The same graph", strong), ("As much of the graph per rank", weak)):
@@ -110,12 +110,12 @@ def page(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str)
 
 
 def text(strong: Curves, measured: Sequence[Measured]) -> str:
-    """Measured beside predicted seconds."""
+    """Write measured beside predicted seconds."""
     return "\n".join(aligned([HEADS, *rows_of(strong, measured)], left=4))
 
 
 def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
-    """Rows of the table that puts measured epochs beside predicted ones."""
+    """Return rows of the table that puts measured epochs beside predicted ones."""
     rows = []
     for one in measured:
         predicted = one.predicted(curves)

@@ -19,7 +19,7 @@ from distgnn.train.resolve import resolved
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one rank does in an epoch: the one that takes longest.
+    """An epoch of one rank in all its parts: the rank that takes longest.
 
     Attributes:
         phases: a record per phase of seconds that add up: "alone", of kernels or of waiting; "slowdown", by
@@ -42,7 +42,7 @@ class Explanation:
     node: int | None = None
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the record for JSON."""
         found: dict[str, Any] = {"choice": self.choice.record(self.node)}
         found |= {name: getattr(self, name) for name in ("phases", "collectives", "kernels", "memory")}
         if self.formula is None:
@@ -52,7 +52,7 @@ class Explanation:
 
 
 def explain(plan: Plan, choice: Choice) -> Explanation:
-    """What the seconds, words and bytes of a choice consist of."""
+    """Take the seconds, words and bytes of a choice apart."""
     settings, graph = plan.settings, plan.graphs[choice.way.order]
     itemsize = np.dtype(settings.dtype).itemsize
     ranks = counted(settings, graph, plan.ranks, choice.way).ranks  # a plan does not keep the steps
@@ -85,7 +85,7 @@ def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
 
 
 def phases(choice: Choice, clock: Clock, computed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the seconds of each phase of the estimate add up from, as far as this rank and its kernels say."""
+    """Add up the seconds of each phase of the estimate, as far as this rank and its kernels say."""
     found = []
     for phase, seconds in choice.estimate.phases.items():
         own = sum(stretch.get(phase, 0.0) for stretch in clock.stretches)
@@ -98,7 +98,7 @@ def phases(choice: Choice, clock: Clock, computed: list[dict[str, Any]]) -> list
 
 
 def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:
-    """What a rank sends and gets, the slowest first."""
+    """List the messages that a rank sends and gets, the slowest first."""
     found = []
     for entry in costs.epoch.entries():
         key = entry["operation"], entry["group"], entry["matrix"]
@@ -112,7 +112,7 @@ def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:
 
 
 def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
-    """What a rank computes, the slowest first."""
+    """List the kernels of a rank, the slowest first."""
     found: dict[tuple[Any, ...], dict[str, Any]] = defaultdict(
         lambda: {"calls": 0, "nonzeros": 0, "flops": 0, "touched": 0, "seconds": 0.0}
     )
@@ -134,7 +134,7 @@ def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
 
 
 def compared(formula: Formula, costs: Costs) -> list[tuple[str, float | None, int]]:
-    """The formula's words and the ledger's, by what the formula takes together; then the rest."""
+    """Compare the formula's words and the ledger's, by the formula's terms; then the rest."""
     words = dict(costs.words)
     lines: list[tuple[str, float | None, int]] = []
     for matrices, expected in formula.words.items():

@@ -28,7 +28,7 @@ _NO_RATES = SpmmRates(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured.
+    """A measurement.
 
     Attributes:
         what: for tables; seconds: of the slowest rank; steps: what that rank was charged, or one of an epoch.
@@ -43,11 +43,11 @@ class Sample:
     others: Sequence[Sequence[Step]] = ()
 
     def epoch(self, machine: Machine) -> float:
-        """The seconds that the cost model gives an epoch."""
+        """Return the seconds that the cost model gives an epoch."""
         return estimate(machine, self.grid, [self.steps, *self.others]).seconds
 
     def on(self, machine: Machine) -> float:
-        """The seconds that the cost model gives it, one step after the other, without skew."""
+        """Return the seconds that the cost model gives the sample, one step after the other, without skew."""
         alone = replace(machine.used(overlap=False), skew=0.0)
         clock = Clock(Network(alone, self.grid or {"rows": 1})).run(self.steps)
         return sum(sum(stretch.values()) for stretch in clock.stretches)
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Fit:
-    """How well the parameters explain the samples.
+    """Parameters, and how well they explain the samples.
 
     Attributes:
         kind: of messages or computation; level: of the network, or "" for computation.
@@ -81,11 +81,11 @@ class Fit:
 
     @property
     def residuals(self) -> np.ndarray:
-        """Of each sample, predicted over measured seconds, less 1."""
+        """Predicted over measured seconds of each sample, less 1."""
         return np.array(self.predicted) / np.array([sample.seconds for sample in self.samples]) - 1
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the record for JSON."""
         points = [
             {"what": sample.what, "seconds": sample.seconds, "predicted": predicted}
             for sample, predicted in zip(self.samples, self.predicted, strict=True)
@@ -97,24 +97,26 @@ class Fit:
 
 
 def of(kind: str, level: str, values: dict[str, float], samples: Sequence[Sample], machine: Machine) -> Fit:
-    """How well a machine explains samples."""
+    """Fit: compare a machine with samples."""
     return Fit(kind, level, values, samples, [sample.on(machine) for sample in samples])
 
 
 def free(levels: Sequence[Level]) -> Machine:
-    """A machine with these units of ranks on which nothing takes any time."""
+    """Make a machine with these units of ranks on which nothing takes any time."""
     idle = [replace(level, alpha=0.0, bandwidth=FREE, call=0.0, injection=FREE, kinds={}) for level in levels]
     spmm, gemm = Spmm(0.0, 0.0, _NO_RATES, _NO_RATES), Gemm(0.0, FREE, FREE)
     return Machine("free", "", FREE, idle, spmm, gemm, Passes(0.0, FREE), Overlap(0.0, 0.0), 0.0)
 
 
 def _nothing() -> Machine:
-    """Where nothing takes any time, for samples without messages."""
+    """Do nothing: a kernel without a result."""
     return free([Level("machine", None, 0.0, FREE)])
 
 
 def solve(samples: Sequence[Sample], units: Mapping[str, Machine]) -> dict[str, float]:
-    """How many times each unit the samples took; none below zero, and such that relative errors count.
+    """Solve for how many times each unit the samples took.
+
+    None below zero, and such that relative errors count.
 
     Args:
         units: machines by name. Where the samples can't tell two of them apart, the first takes all.
@@ -133,9 +135,11 @@ def solve(samples: Sequence[Sample], units: Mapping[str, Machine]) -> dict[str, 
 
 
 def _weighted(design: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """Non-negative least squares in which twice too much counts as half too little: residuals are divided by
-    the geometric mean of measured and predicted seconds, with the predictions of the round before. What takes
-    long counts more, by the fourth root of its seconds: epochs are made of it, and no line fits all sizes.
+    """Return non-negative least squares in which twice too much counts as half too little.
+
+    Residuals are divided by the geometric mean of measured and predicted seconds, with the predictions of the
+    round before. What takes long counts more, by the fourth root of its seconds: epochs are made of it, and
+    no line fits all sizes.
     """
     scale, found = measured, np.empty(0)
     for _ in range(ROUNDS):
@@ -148,7 +152,7 @@ def _weighted(design: np.ndarray, measured: np.ndarray) -> np.ndarray:
 
 
 def _adds(known: np.ndarray, column: np.ndarray) -> bool:
-    """Is a column no combination of those known?"""
+    """Tell whether a column is no combination of the known ones."""
     length = np.linalg.norm(column)
     if not length:
         return False
@@ -160,12 +164,12 @@ def _adds(known: np.ndarray, column: np.ndarray) -> bool:
 
 
 def rate(seconds: float) -> float:
-    """The rate of so many seconds per byte or flop."""
+    """Return the rate of so many seconds per byte or flop."""
     return 1 / max(seconds, 1 / FASTEST)
 
 
 def link(samples: Sequence[Sample], levels: Sequence[Level], number: int, kind: str) -> Link:
-    """The link of a kind of messages at a level, of samples that cross it and no other."""
+    """Fit the link of a kind of messages at a level, from samples that cross it and no other."""
 
     def unit(one: Link) -> Machine:
         at = [replace(free(levels).levels[number], kinds={kind: one}, name=levels[number].name)]
@@ -179,7 +183,7 @@ def link(samples: Sequence[Sample], levels: Sequence[Level], number: int, kind: 
 
 
 def _relay(samples: Sequence[Sample], unit: Callable[[Link], Machine], start: Link) -> Link:
-    """The link of which the longer of alpha and bytes counts, weighted as in :func:`solve`."""
+    """Fit the link of a relay: the longer of alpha and bytes counts, weighted as in :func:`solve`."""
     measured = np.array([sample.seconds for sample in samples])
 
     def link(logarithms: np.ndarray) -> Link:
@@ -199,15 +203,16 @@ def _relay(samples: Sequence[Sample], unit: Callable[[Link], Machine], start: Li
 
 
 def no_faster(found: Link, samples: Sequence[Sample]) -> Link:
-    """The link with at most the highest rate at which bytes came in any of these samples: a line through
-    short messages may promise more for long ones.
+    """Limit the link to the highest rate at which bytes came in any of these samples.
+
+    A line through short messages may promise more for long ones.
     """
     rates = [sum(step.nbytes for step in one.steps if step.phase == "comm") / one.seconds for one in samples]
     return replace(found, bandwidth=min(found.bandwidth, max(rates)))
 
 
 def injection(samples: Sequence[Sample], machine: Machine, number: int) -> float:
-    """Bytes per second out of a unit below this level, of samples in which all its ranks send at once.
+    """Return bytes per second out of a unit below this level, of samples in which all its ranks send at once.
 
     The rate that fits best among many; what is sent cannot be slower than what was measured.
     """
@@ -226,14 +231,15 @@ def injection(samples: Sequence[Sample], machine: Machine, number: int) -> float
 
 
 def spmm(samples: Sequence[Sample], caches: Sequence[float]) -> Spmm:
-    """Rates of sparse products, with the one of these sizes of a cache that fits best. What is found in no
-    cache never takes less time than what is.
+    """Fit rates of sparse products, with the one of these sizes of a cache that fits best.
+
+    Non-zeros in no cache never take less time than cached ones.
     """
     return min((_spmm(samples, cache) for cache in caches), key=lambda found: found[0])[1]
 
 
 def _spmm(samples: Sequence[Sample], cache: float) -> tuple[float, Spmm]:
-    """With a cache of this size; and how bad that is."""
+    """Fit with a cache of this size; return also how bad the fit is."""
     nothing, names = _nothing(), list(vars(_NO_RATES))
     rates = {name: replace(_NO_RATES, **{name: 1.0}) for name in names}
     units = {"call": Spmm(1.0, cache, _NO_RATES, _NO_RATES)}
@@ -248,7 +254,7 @@ def _spmm(samples: Sequence[Sample], cache: float) -> tuple[float, Spmm]:
 
 
 def gemm(samples: Sequence[Sample]) -> Gemm:
-    """Rates of dense products."""
+    """Return rates of dense products."""
     nothing = _nothing()
     units = {
         "flop": replace(nothing, gemm=Gemm(0.0, 1.0, FREE)),
@@ -260,7 +266,7 @@ def gemm(samples: Sequence[Sample]) -> Gemm:
 
 
 def passes(samples: Sequence[Sample]) -> Passes:
-    """Rates of passes over dense blocks, of each phase that there are samples of."""
+    """Return rates of passes over dense blocks, of each phase that there are samples of."""
     by_phase = {sample.steps[0].phase: list[Sample]() for sample in samples}
     for sample in samples:
         by_phase[sample.steps[0].phase].append(sample)
@@ -277,7 +283,8 @@ def _pass(samples: Sequence[Sample]) -> Rate:
 
 
 def beyond(samples: Sequence[Sample], machine: Machine) -> tuple[float, float]:
-    """(update, skew) that explain what epochs take longer than this machine, which has neither, says."""
+    """Fit (update, skew) that explain how much longer epochs take than this machine, which has neither, says.
+    """
     seconds = np.array([sample.seconds for sample in samples])
     steps = np.array([sample.epoch(machine) for sample in samples])
     update, skew = 0.0, float(np.min(seconds))

@@ -1,4 +1,4 @@
-"""What the papers' closed formulas say of an epoch, to stand beside a dry run.
+"""The papers' closed formulas for an epoch, to stand beside a dry run.
 
 Sections are those of CAGNET (Tripathy, Yelick and Buluç, SC'20), of Sparsity-aware (Mukhopadhyay et al.,
 ICPP'24) and of Plexus (2025). They count what arrives at one rank: a non-zero as one word, no row pointers,
@@ -46,7 +46,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Case:
-    """What formulas are evaluated for.
+    """Arguments of the formulas.
 
     Attributes:
         widths: of the features, the hidden layers and the classes; nnz: of the adjacency matrix.
@@ -66,7 +66,7 @@ class Case:
 
     @property
     def nf(self) -> float:
-        """n f added up over layers, f of a layer the mean of its input's and its output's width."""
+        """The sum of n f over layers, f of a layer the mean of its input's and its output's width."""
         return self.graph.n * sum(below + above for below, above in pairwise(self.widths)) / 2
 
     @property
@@ -80,20 +80,20 @@ class Case:
         return len(self.widths) - 1
 
     def seconds(self, messages: float, words: float) -> float:
-        """With α and β of the level that holds all ranks: CAGNET has one kind of link."""
+        """Return seconds with α and β of the level that holds all ranks: CAGNET has one kind of link."""
         level = next(one for one in self.machine.levels if one.ranks is None or one.ranks >= self.ranks)
         return messages * level.alpha + words * self.itemsize / level.bandwidth
 
     def formula(
         self, section: str, text: str, where: str, messages: float, words: dict[tuple[str, ...], float]
     ) -> Formula:
-        """A formula with the seconds that its messages and words take on the machine."""
+        """Return a formula with the seconds that its messages and words take on the machine."""
         seconds = self.seconds(messages, sum(words.values()))
         return Formula(section, text, where, words, messages, seconds)
 
 
 def evaluate(algorithm: str, sparsity_aware: bool, case: Case) -> Formula | None:
-    """The formula of an algorithm; None where the papers have none."""
+    """Evaluate the formula of an algorithm; return None where the papers have none."""
     found = FORMULAS.get((algorithm, sparsity_aware))
     return found(case) if found else None
 
@@ -138,7 +138,10 @@ def _summa(case: Case) -> Formula:
 
 
 def _split(case: Case) -> Formula:
-    """The paper adds up the terms of IV-D1 to D4 for a cube; here they are for l layers of q x q ranks."""
+    """Evaluate 3d-split. The paper adds up the terms of IV-D1 to D4 for a cube.
+
+    Here they are for l layers of q x q ranks.
+    """
     q, fibers = case.grid["rows"], case.grid["fibers"]
     text = "L (a 4 q + b (2 nnz / (q l) + n f (8 / (q l) + 4 / q^2)))"
     words: dict[tuple[str, ...], float] = {
@@ -168,7 +171,7 @@ def _needed_copied_rows(case: Case) -> Formula:
 
 
 def _planes(case: Case) -> Formula:
-    """Section 4.2 with the matrices of Algorithm 1, layer by layer (section 3.2)."""
+    """Evaluate 3d: section 4.2 with the matrices of Algorithm 1, layer by layer (section 3.2)."""
     words: dict[tuple[str, ...], float] = {(name,): 0.0 for name in ("H", "sums", "weights", "gradients")}
     seconds = 0.0
     for matrix, axis, times, size in _collectives(case.graph.n, case.widths, case.grid):
@@ -183,7 +186,10 @@ def _planes(case: Case) -> Formula:
 
 
 def _collectives(n: int, widths: Sequence[int], grid: Sizes) -> list[tuple[str, str, int, float]]:
-    """Of Algorithm 1: matrix, axis of the group, 2 for an all-reduce and 1 for half of one, words."""
+    """List the collectives of Algorithm 1.
+
+    Matrix, axis of the group, 2 for an all-reduce and 1 for half of one, words.
+    """
     found = []
     for layer, (below, above) in enumerate(pairwise(widths)):
         z, x, y = ROLES[layer % 3]
@@ -197,7 +203,9 @@ def _collectives(n: int, widths: Sequence[int], grid: Sizes) -> list[tuple[str, 
 
 
 def bandwidth(machine: Machine, grid: Sizes, axis: str) -> float:
-    """Bytes per second of a rank in a group along this axis: Plexus's β, of the level that the group takes.
+    """Return bytes per second of a rank in a group along this axis.
+
+    Plexus's β, of the level that the group takes.
 
     Groups of one node share what the node injects: β_inter / min(G_node, ranks of the axes nearer).
     """
@@ -212,7 +220,7 @@ def bandwidth(machine: Machine, grid: Sizes, axis: str) -> float:
 
 
 def _swapped(case: Case) -> float:
-    """Words of the all-to-alls of products forward and backward."""
+    """Count words of the all-to-alls of products forward and backward."""
     c = case.grid["cols"]
     return 2 * 2 * case.nf / case.ranks * (c - 1) / c
 
@@ -236,7 +244,9 @@ def _columns_of_needed_rows(case: Case) -> Formula:
 
 
 def cut(graph: Graph, parts: int) -> float:
-    """The most rows of H that one block row of A reads of another: cut_P(G), Sparsity-aware section 4.1.
+    """Count the most rows of H that one block row of A reads of another.
+
+    Cut_P(G), Sparsity-aware section 4.1.
 
     Of a graph of which only numbers of non-zeros are known, what is expected where they lie at random.
     """
@@ -252,19 +262,19 @@ def cut(graph: Graph, parts: int) -> float:
 
 
 def _columns(source: Any, rows: Any, ends: np.ndarray) -> np.ndarray:
-    """How many columns that are not empty these rows have, by block of columns."""
+    """Count the columns that are not empty in these rows, by block of columns."""
     found = np.unique(source.block(rows, (0, int(ends[-1]))).indices)
     return np.diff(np.searchsorted(found, ends))
 
 
 def _spread_over(source: Histogram, ends: np.ndarray) -> np.ndarray:
-    """Non-zeros by block of rows and of columns."""
+    """Return non-zeros by block of rows and of columns."""
     across = _overlaps(source.cols, ends)
     return _overlaps(source.rows, ends) @ source.nnz @ across.T
 
 
 def _overlaps(vector: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The share of each range of a partition vector (columns) that lies in each of another (rows)."""
+    """Return the share of each range of a partition vector (columns) that lies in each of another (rows)."""
     low, high = np.maximum.outer(ends[:-1], vector[:-1]), np.minimum.outer(ends[1:], vector[1:])
     return np.maximum(high - low, 0) / np.maximum(np.diff(vector), 1)
 

@@ -35,7 +35,7 @@ _SHARE = "a number from 0 to 1"
 
 @dataclass(frozen=True)
 class Link:
-    """What one kind of message costs a rank.
+    """Cost for a rank of one kind of message.
 
     Attributes:
         alpha: seconds per message; bandwidth: bytes per second into a rank; call: seconds per operation.
@@ -70,7 +70,7 @@ class Level:
     kinds: Mapping[str, Link] = field(default_factory=dict)
 
     def link(self, kind: str) -> Link:
-        """The link of a kind of messages at this level; for our sums MPI's, if that alone is given."""
+        """Fit the link of a kind of messages at a level, from samples that cross it and no other."""
         found = self.kinds.get(kind) or (self.kinds.get("allreduce") if kind == SUMS else None)
         return found or Link(self.alpha, self.bandwidth, self.call)
 
@@ -92,7 +92,8 @@ class SpmmRates:
 
 @dataclass(frozen=True)
 class Spmm:
-    """Of sparse products, in float32. ``call``: seconds each; ``cache``: bytes of B that a cache keeps."""
+    """Cost of sparse products, in float32. ``call``: seconds each; ``cache``: bytes of B that a cache keeps.
+    """
 
     call: float
     cache: float
@@ -102,7 +103,10 @@ class Spmm:
 
 @dataclass(frozen=True)
 class Gemm:
-    """Of dense products, in float32: seconds each, flops per second, and bytes per second of the operands."""
+    """Cost of dense products, in float32.
+
+    Seconds each, flops per second, and bytes per second of the operands.
+    """
 
     call: float
     flops: float
@@ -111,7 +115,7 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Rate:
-    """Of passes over dense blocks: seconds each, bytes per second read and written."""
+    """Cost of passes over dense blocks: seconds each, bytes per second read and written."""
 
     call: float
     bandwidth: float
@@ -119,12 +123,13 @@ class Rate:
 
 @dataclass(frozen=True)
 class Passes(Rate):
-    """Of rows that are gathered and added, and of all passes that ``kinds``, by phase, has no rate for."""
+    """Cost of rows that are gathered and added, and of all passes that ``kinds``, by phase, has no rate for.
+    """
 
     kinds: Mapping[str, Rate] = field(default_factory=dict)
 
     def rate(self, phase: str) -> Rate:
-        """The rate of a phase, or that of all passes."""
+        """Return the rate of a phase, or that of all passes."""
         return self.kinds.get(phase, self)
 
 
@@ -143,7 +148,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Measured:
-    """How a machine was measured.
+    """Circumstances of a machine's measurement.
 
     Attributes:
         ranks: how many measured it; date: of that day; r2: of each fit, see :attr:`fit.Fit.r2`.
@@ -184,21 +189,21 @@ class Machine:
         return self.levels[-2].ranks if len(self.levels) > 1 else None
 
     def used(self, overlap: bool) -> Machine:
-        """The machine of a run, in which messages go on during computations, or do not."""
+        """Return the machine of a run, in which messages go on during computations, or do not."""
         return self if overlap else replace(self, overlap=Overlap(0.0, 0.0))
 
     def toml(self) -> str:
-        """The file that :func:`read` makes this machine of."""
+        """Write the file that :func:`read` makes this machine of."""
         return _written(self)
 
 
 def known() -> list[str]:
-    """The names of the machines that ship."""
+    """Make the graph of a matrix in memory, or a block source, with the labels and splits of all nodes."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
 def read(name: str | os.PathLike[str] | Machine) -> Machine:
-    """A machine that ships, by name, or from a TOML file, by path. A :class:`Machine` stays as it is.
+    """Read a machine that ships, by name, or from a TOML file, by path. A :class:`Machine` stays as it is.
 
     Raises:
         UserError: there is none; a field is missing, unknown or absurd (the message says which).
@@ -224,7 +229,8 @@ def read(name: str | os.PathLike[str] | Machine) -> Machine:
 
 
 def with_nodes_of(machine: Machine, ranks: int, memory: float | None = None) -> Machine:
-    """The same machine with so many ranks per node, where it has nodes: units of its last level but one.
+    """Give the machine so many ranks per node, if it has nodes: units of its last level but one.
+
     Levels within a node that no longer divide it are left out.
 
     Args:
@@ -237,7 +243,7 @@ def with_nodes_of(machine: Machine, ranks: int, memory: float | None = None) -> 
 
 
 def of(content: Mapping[str, Any], where: str = "machine") -> Machine:
-    """The machine of the tables of a TOML file. ``where``: what errors call it."""
+    """Make the machine of the tables of a TOML file. ``where``: the name in errors."""
     made = _table(Machine, content, where, "")
     levels = made.levels
     if not levels or levels[-1].ranks is not None or any(level.ranks is None for level in levels[:-1]):
@@ -265,7 +271,7 @@ _SLOWEST = {"flops": 1e6, "bandwidth": 1e3, "injection": 1e3, "cache": 0.0}
 
 
 def _table(cls: type, content: Any, where: str, prefix: str) -> Any:
-    """A dataclass of a table; every field of it checked."""
+    """Make a dataclass of a table; check every field of it."""
     if not isinstance(content, Mapping):
         raise UserError(f"{where}: {prefix.rstrip('.')} must be a table")
     wanted = {one.name: one for one in fields(cls)}
@@ -335,7 +341,7 @@ def _number(name: str, value: Any, what: str) -> float | int:
 
 
 def _written(table: Any, prefix: str = "") -> str:
-    """The lines of a dataclass; its tables after its numbers, as TOML wants it."""
+    """Wrap a kernel whose argument at this place is written to: its numbers are not known any more."""
     lines, tables = [], []
     for one in fields(table):
         value = getattr(table, one.name)

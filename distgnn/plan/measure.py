@@ -46,18 +46,18 @@ class Budget:
         self.world, self.end = world, time.perf_counter() + seconds
 
     def left(self) -> float:
-        """Seconds left, the same on all ranks. Collective."""
+        """Return seconds left, the same on all ranks. Collective."""
         return float(self.world.share(self.end - time.perf_counter()))
 
     def part(self, share: float) -> Budget:
-        """A share of what is left."""
+        """Return a share of what is left."""
         return Budget(self.world, share * self.left())
 
 
 def sample(
     world: Comm, what: str, run: Run, most: float, group: Comm | None = None, active: bool = True
 ) -> Sample:
-    """What a call takes and is charged. Collective over ``world``.
+    """Measure a call: its seconds and its charges. Collective over ``world``.
 
     Args:
         most: seconds to spend, if that allows a few calls.
@@ -79,13 +79,13 @@ def sample(
 
 
 def _traffic(steps: Sequence[Step]) -> float:
-    """Bytes and messages that come or are sent, whichever are more."""
+    """Count bytes and messages that come or are sent, whichever are more."""
     ways = ([step for step in steps if step.phase == way] for way in ("comm", "sent"))
     return max(sum(step.nbytes + step.messages for step in some) for some in ways)
 
 
 def _messages(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """What is received and sent: ranks that do so alike are of one kind."""
+    """List the messages received and sent: ranks that do so alike are of one kind."""
     return tuple(step for step in steps if step.phase in ("comm", "sent"))
 
 
@@ -97,7 +97,7 @@ def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[
 
 
 def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | None) -> float:
-    """Seconds of a call."""
+    """Return seconds of a call."""
     seconds = []
     for _ in range(batches):
         if group is not None:
@@ -110,7 +110,7 @@ def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | 
 
 
 class Scale(NamedTuple):
-    """How large kernels are measured.
+    """Sizes of measured kernels.
 
     Attributes:
         nonzeros: of a sparse product; operands: bytes of B; rows: of dense blocks; flops: of a dense product.
@@ -131,7 +131,7 @@ TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8, 1 << 11), 1e8)
 
 
 def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
-    """Products of random matrices with few and many non-zeros per row; B fits a cache or does not."""
+    """Measure products of random matrices with few and many non-zeros per row; B fits a cache or does not."""
     world, random = budget.world, np.random.default_rng(budget.world.rank)
     room, results = (
         _memory(world.backend, max(scale.operands)),
@@ -150,13 +150,13 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
 
 
 def _memory(on: Backend, nbytes: int) -> Any:
-    """Numbers in one dimension, which were written to."""
+    """Return numbers in one dimension, which were written to."""
     return filled(on, (nbytes // 4, 1)).reshape(-1)
 
 
 def _cases(budget: Budget, *choices: Sequence[Any]) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
-    """All combinations in a random order, as many as the budget allows, with the seconds for each and its
-    number.
+    """Return all combinations in a random order, as many as the budget allows, with the seconds for each and
+    its number.
     """
     combined = list(product(*choices))
     for number, case in enumerate(np.random.default_rng(0).permutation(len(combined)).tolist()):
@@ -167,21 +167,21 @@ def _cases(budget: Budget, *choices: Sequence[Any]) -> Iterator[tuple[float, int
 
 
 def random_rows(random: np.random.Generator, m: int, k: int, degree: int) -> sp.csr_array:
-    """An m x k matrix with so many non-zeros per row, of which some may coincide."""
+    """Return an m x k matrix with so many non-zeros per row, of which some may coincide."""
     columns = random.integers(0, k, m * degree, dtype=np.int64)
     pointers = np.arange(0, m * degree + 1, degree)
     return sp.csr_array((np.ones(m * degree, np.float32), columns, pointers), shape=(m, k))
 
 
 def filled(on: Backend, shape: tuple[int, int], number: float = 1) -> Any:
-    """A block of this number: memory that was written to."""
+    """Return a block of this number: memory that was written to."""
     block = on.empty(shape, np.float32)
     block[...] = number
     return block
 
 
 def dense_products(budget: Budget, scale: Scale) -> list[Sample]:
-    """H W, G Wᵀ and Hᵀ G, of tall H and G."""
+    """Measure H W, G Wᵀ and Hᵀ G, of tall H and G."""
     on, found = budget.world.backend, list[Sample]()
     widths = [(256, 256), (128, 128), (16, 64), (64, 16), (16, 16)]
     for most, _, (rows, (inner, columns), form) in _cases(
@@ -199,7 +199,8 @@ def dense_products(budget: Budget, scale: Scale) -> list[Sample]:
 
 
 def dense_passes(budget: Budget, scale: Scale) -> list[Sample]:
-    """Rows gathered and added, and what a network on this rank alone does between its products."""
+    """Measure rows gathered and added, and the passes of a network on this rank alone between its products.
+    """
     world, found = budget.world, list[Sample]()
     on, random = world.backend, np.random.default_rng(world.rank)
     for most, _, (rows, width) in _cases(budget.part(0.5), scale.rows, (16, 128)):
@@ -214,7 +215,7 @@ def dense_passes(budget: Budget, scale: Scale) -> list[Sample]:
 
 
 def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
-    """Of a small network with trained features, by what the ledger says."""
+    """Measure the passes of a small network with trained features, by the ledger."""
     kinds = ("activation", "loss", "optimizer")
     epochs = network(Grid(MPI.COMM_SELF, backend=budget.world.backend, rows=1), rows, 2, (64, 64, 16), True)
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -249,7 +250,7 @@ class Timed(NamedTuple):
 
 
 def overlapping(budget: Budget, n: int, degree: int, width: int) -> Timed:
-    """A 1D product of a random n x n matrix with a dense one of this width."""
+    """Measure a 1D product of a random n x n matrix with a dense one of this width."""
     world = budget.world
     grid = Grid(world.mpi, backend=world.backend, rows=world.size)
     bounds, random = partition(n, world.size), np.random.default_rng(world.rank)
@@ -274,7 +275,7 @@ def overlapping(budget: Budget, n: int, degree: int, width: int) -> Timed:
 
 
 def _computing(world: Comm, run: Run) -> float:
-    """Seconds in local products, with the messages that are driven meanwhile."""
+    """Return seconds in local products, with the messages that are driven meanwhile."""
     seconds = []
     for _ in range(LEAST + 2):
         with Ledger(trace=True) as book:
@@ -284,7 +285,7 @@ def _computing(world: Comm, run: Run) -> float:
 
 
 def random_graph(n: int, degree: int) -> sp.csr_array:
-    """A symmetric matrix with about so many non-zeros per row, the same on all ranks."""
+    """Return a symmetric matrix with about so many non-zeros per row, the same on all ranks."""
     random = np.random.default_rng(n)
     half = max(n * degree // 2, 1)
     places = random.integers(0, n, half), random.integers(0, n, half)
@@ -300,7 +301,7 @@ def network(
     train_features: bool = False,
     algorithm: str = "1d",
 ) -> Iterator[records.Epoch]:
-    """Training on a random graph, epoch by epoch."""
+    """Train on a random graph, epoch by epoch."""
     A = operators.distribute(random_graph(n, degree), grid, algorithm)
     model = GCN(A, widths)
     X = DistDense.empty(model.input_layout, (n, widths[0]), np.float32)
@@ -314,7 +315,7 @@ def network(
 def epoch(
     budget: Budget, algorithm: str, sizes: Mapping[str, int], n: int, degree: int, widths: Sequence[int]
 ) -> Sample:
-    """An epoch on all ranks, on a grid of these sizes."""
+    """Measure an epoch on all ranks, on a grid of these sizes."""
     world = budget.world
     grid = operators.make_grid(world.mpi, algorithm, sizes, backend=world.backend)
     epochs, seconds = network(grid, n, degree, widths, algorithm=algorithm), list[float]()

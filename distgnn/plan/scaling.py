@@ -55,7 +55,7 @@ class Crossover:
 
 @dataclass(frozen=True)
 class Curves:
-    """By number of ranks."""
+    """Points by number of ranks."""
 
     points: list[Point]
 
@@ -66,25 +66,25 @@ class Curves:
 
     @property
     def algorithms(self) -> list[str]:
-        """Those that can be on some number of ranks."""
+        """The algorithms that can be on some number of ranks."""
         ways = {one: choice.way for point in self.points for one, choice in point.best.items()}
         order = list(operators.ALGORITHMS)
         return sorted(ways, key=lambda one: (order.index(ways[one].algorithm), ways[one].sparsity_aware))
 
     def seconds(self, algorithm: str) -> dict[int, float]:
-        """By number of ranks, where the algorithm can be."""
+        """Return the seconds by number of ranks, where the algorithm can be."""
         found = ((point.ranks, point.best.get(algorithm)) for point in self.points)
         return {ranks: choice.seconds for ranks, choice in found if choice is not None}
 
     def crossovers(self) -> list[Crossover]:
-        """Of all pairs of algorithms, in the order of ranks."""
+        """Find the crossovers of all pairs of algorithms, in the order of ranks."""
         found = [
             cross for pair in combinations(self.algorithms, 2) for cross in self._crossings(*pair)
         ]  # fmt: skip
         return sorted(found, key=lambda cross: cross.between)
 
     def _crossings(self, one: str, other: str) -> Iterator[Crossover]:
-        """Where of two algorithms the faster one changes, by more than a ``TIE`` on either side."""
+        """Find where the faster one of two algorithms changes, by more than a ``TIE`` on either side."""
         first, second = self.seconds(one), self.seconds(other)
         before: tuple[int, float] | None = None
         for count in sorted(first.keys() & second.keys()):
@@ -98,7 +98,7 @@ class Curves:
             before = count, lead
 
     def record(self) -> dict[str, Any]:
-        """For JSON: at every number of ranks the best of each algorithm, best first."""
+        """Return the record for JSON."""
         points = [
             {"ranks": point.ranks, "choices": [one.record(point.node) for one in point.best.values()]}
             | {"infeasible": point.infeasible}
@@ -112,7 +112,7 @@ class Curves:
 
 
 def strong(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Machine) -> Curves:
-    """The same graph on more and more ranks.
+    """Plan the same graph on more and more ranks.
 
     Raises:
         UserError: no number of them is enough.
@@ -127,7 +127,7 @@ def strong(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Ma
 
 
 def weak(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Machine) -> Curves:
-    """A graph with as many nodes and non-zeros per rank as at the first number of ranks."""
+    """Plan a graph with as many nodes and non-zeros per rank as at the first number of ranks."""
     points = []
     for count in ranks:
         grown = {order: graph.grown(count / ranks[0]) for order, graph in graphs.items()}
@@ -145,12 +145,13 @@ def _point(found: Plan) -> Point:
 
 
 def text(curves: Curves) -> str:
-    """Milliseconds of the best of each algorithm, the fastest marked; crossovers; where scaling stops."""
+    """Write milliseconds of the best of each algorithm, the fastest marked; crossovers; where scaling stops.
+    """
     return "\n".join([*aligned(table(curves), left=0), "", *sentences(curves)])
 
 
 def table(curves: Curves) -> list[list[str]]:
-    """A line per number of ranks; the grid is that of the fastest."""
+    """Return a line per number of ranks; the grid is that of the fastest."""
     lines = [["ranks", *curves.algorithms, "fastest grid"]]
     for point in curves.points:
         fastest = next(iter(point.best), None)
@@ -164,7 +165,7 @@ def _cell(choice: Choice | None, fastest: bool) -> str:
 
 
 def sentences(curves: Curves) -> list[str]:
-    """What the table shows."""
+    """Describe the table in words."""
     lines = ["ms of an epoch, the best grid of each algorithm; * the fastest; - infeasible."]
     places: dict[tuple[int, int], dict[str, list[str]]] = {}
     for cross in curves.crossovers():

@@ -1,4 +1,4 @@
-"""What settings leave open, filled in by a plan: the algorithm, the grid, the order of the nodes.
+"""Choices that settings leave open, filled in by a plan: the algorithm, the grid, the order of the nodes.
 
 A run takes what it is given. Here is chosen what it is given, and what is said stays as it is.
 """
@@ -73,7 +73,7 @@ class Settled:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        """The way in a line, then the advice."""
+        """Write the way in a line, then the advice."""
         if self.way is None:
             return "nothing was left to plan"
         way = f"{self.way} on order {self.way.order}, {self.seconds:.3g} s per epoch"
@@ -85,8 +85,10 @@ def settle(
     settings: Settings, store: Store | str | os.PathLike[str], ranks: int,
     machine: Machine | str | os.PathLike[str],
 ) -> Settled:  # fmt: skip
-    """Settings for a run on so many ranks of a machine, with what they leave open as a plan has it. Runs no
-    MPI: call it on one rank, and give all the same (or see :func:`settle_together`).
+    """Settle settings for a run on so many ranks of a machine.
+
+    A plan decides the choices that they leave open. Runs no MPI: call it on one rank, and give all the same
+    (or see :func:`settle_together`).
 
     Open are an algorithm "auto", with it an order of the nodes that is not given, and an order "auto". So is
     the grid of an algorithm that could have another one, or its axes in another order, where it is None,
@@ -125,7 +127,7 @@ def settle_together(
     comm: MPI.Intracomm, settings: Settings, store: Store | str | os.PathLike[str],
     machine: Machine | str | os.PathLike[str] | None = None,
 ) -> Settled:  # fmt: skip
-    """:func:`settle` on the first rank for all of ``comm``, which get the same. Collective.
+    """Call :func:`settle` on the first rank for all of ``comm``, which get the same. Collective.
 
     Args:
         store, machine: as of :func:`settle`; machine by default: :func:`usual_machine`.
@@ -163,8 +165,10 @@ def on_first_rank(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
 
 
 def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
-    """The machine that stands for this one, by the arrays: with as many ranks per node as there are (of
-    unequal nodes, the most), which share a host's memory. Collective.
+    """Return the machine that stands for this one, by the arrays.
+
+    With as many ranks per node as there are (of unequal nodes, the most), which share a host's memory.
+    Collective.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks = comm.allreduce(node.Get_size(), MPI.MAX)
@@ -215,7 +219,7 @@ def _graphs(s: Settings, orders: Sequence[str], store: Store, exact: bool) -> Gr
 
 
 def _advice(s: Settings, store: Store, found: Plan) -> Iterator[str]:
-    """The orders that are worth making."""
+    """Return the orders that are worth making."""
     even = _even(s, store, 1)
     makeable = {"double": replace(even, odd=even.source), "random": even}
     missing: Graphs = {name: graph for name, graph in makeable.items() if name not in store.orders}
@@ -227,8 +231,9 @@ def _advice(s: Settings, store: Store, found: Plan) -> Iterator[str]:
 
 
 def _of_parts(s: Settings, store: Store, found: Plan) -> Iterator[str]:
-    """That a partition may help, if it would help were no part to read a row of another. What it really does
-    is known when it is made.
+    """Suggest a partition if it would help with no communication at all, its best case.
+
+    The real gain is known when it is made.
     """
     aware = [way.grid["rows"] for way in ways(replace(s, sparsity_aware=True), found.ranks)]
     parts = max(aware, default=1)
@@ -243,7 +248,7 @@ def _of_parts(s: Settings, store: Store, found: Plan) -> Iterator[str]:
 
 
 def _even(s: Settings, store: Store, parts: int) -> Graph:
-    """As many nodes and non-zeros as the store has, evenly spread; or, in parts, only within these."""
+    """Spread as many nodes and non-zeros as the store has evenly; or, in parts, only within these."""
     ends = partition(store.n, parts)
     nnz = np.diff(partition(store.nnz, parts))
     source = Histogram(ends, ends, np.diag(nnz), np.dtype(s.dtype), store.symmetric)

@@ -29,12 +29,12 @@ LESS = (
 
 
 def name(way: Way) -> str:
-    """An algorithm as tables and drawings call it."""
+    """Name an algorithm as tables and drawings do."""
     return f"{way.algorithm} aware" if way.sparsity_aware else way.algorithm
 
 
 def shown(plan: Plan, everything: bool) -> list[tuple[int, Choice]]:
-    """The best dozen and the best of every algorithm, with their places; or all."""
+    """Return the best dozen and the best of every algorithm, with their places; or all."""
     best: set[str] = set()
     found = []
     for place, choice in enumerate(plan.choices, 1):
@@ -45,7 +45,7 @@ def shown(plan: Plan, everything: bool) -> list[tuple[int, Choice]]:
 
 
 def text(plan: Plan, everything: bool = False) -> str:
-    """The choices, best first, and what can't be."""
+    """Write the choices, best first, and the infeasible ways."""
     rows = [row(place, choice) for place, choice in shown(plan, everything)]
     orders = any(choice.way.order for choice in plan.choices)
     keep = [i for i, head in enumerate(HEADS) if head != "order" or orders]
@@ -57,7 +57,7 @@ def text(plan: Plan, everything: bool = False) -> str:
 
 
 def row(place: int, choice: Choice) -> list[str]:
-    """A choice's cells of the table."""
+    """Return a choice's cells of the table."""
     way, phases = choice.way, choice.estimate.phases
     epochs = [(lambda costs: costs.epoch.words), (lambda costs: costs.epoch.messages)]
     busiest = [max(choice.by_rank(of)) for of in epochs]
@@ -70,7 +70,7 @@ def row(place: int, choice: Choice) -> list[str]:
 
 
 def infeasible(ways: Iterable[Infeasible]) -> list[str]:
-    """Ways that can't be, grouped: those without room by algorithm, the others by their reasons."""
+    """Return ways that can't be, grouped: those without room by algorithm, the others by their reasons."""
     full: dict[str, list[Infeasible]] = {}
     reasons: dict[str, list[Infeasible]] = {}
     for one in ways:
@@ -90,12 +90,12 @@ def infeasible(ways: Iterable[Infeasible]) -> list[str]:
 
 
 def grids(found: Sequence[Any]) -> str:
-    """``3 grids``, ``1 grid``."""
+    """Write ``3 grids``, ``1 grid``."""
     return f"{len(found)} grid{'s' if len(found) > 1 else ''}"
 
 
 def explanation(found: Explanation, place: int) -> str:
-    """One choice in all that it consists of."""
+    """Write one choice in all its parts."""
     choice = found.choice
     order = f", order {choice.way.order}" if choice.way.order else ""
     near = " ".join(list(choice.way.grid)[::-1])
@@ -112,7 +112,7 @@ def explanation(found: Explanation, place: int) -> str:
 
 
 def _phases(found: Explanation) -> list[str]:
-    """Which tables add up to the phases, and what is beyond them."""
+    """Write the tables that add up to the phases, and the seconds beyond them."""
     parts = ("alone", "slowdown", "others", "seconds")
     about = "ms by phase; below: in the tables below; slowdown: computing takes longer while messages travel"
     lines = [["phase", "below", "slowdown", "others", "ms"]]
@@ -127,7 +127,7 @@ def _phases(found: Explanation) -> list[str]:
 
 
 def _signed(number: float) -> str:
-    """As :func:`digits`; empty where it is no more than rounding leaves."""
+    """Write like :func:`digits`; empty if it is no more than rounding leaves."""
     return "" if abs(number) < 1e-6 else "-" * (number < 0) + digits(abs(number))
 
 
@@ -170,12 +170,12 @@ def _formula(found: Explanation) -> list[str]:
 
 
 def wrap(text: str, indent: str = "") -> list[str]:
-    """A text in lines of the width of tables."""
+    """Break a text into lines of the width of tables."""
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent))
 
 
 def digits(number: float) -> str:
-    """Three significant digits, without an exponent where that is short."""
+    """Write three significant digits, without an exponent if that is short."""
     if 0.001 <= number < 1e6:
         return f"{number:.0f}" if number >= 100 else f"{number:#.3g}"
     return "0" if number == 0 else f"{number:.1e}"

@@ -282,8 +282,8 @@ def spans(
             a, b = max(start, 0.0), min(start + lasts, end)
             x, long = left + scale * a, max(scale * (b - a), 0.2)
             path.append(f"M{x:.2f} {y:.1f}h{long:.2f}v{0.86 * thick:.1f}H{x:.2f}z")
-        told = f"{rows[row]}, {kind}: {len(times)} times, {short(sum(t for _, t in times))} {axis.label}"
-        title = f"<title>{escape(told)}</title>"
+        caption = f"{rows[row]}, {kind}: {len(times)} times, {short(sum(t for _, t in times))} {axis.label}"
+        title = f"<title>{escape(caption)}</title>"
         drawn.append(f'<path d="{"".join(path)}" fill="{colours.get(kind, INK)}">{title}</path>')
     drawn.append(_text((left + right) / 2, bottom + 34, axis.label, "middle", FAINT))
     return _drawing(what, bottom + 42, drawn)

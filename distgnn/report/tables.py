@@ -43,9 +43,9 @@ RUNS = ("run", "algorithm", "grid", "ranks", "widths", "epochs", "last loss", "t
 
 def heading(logs: Sequence[Log]) -> list[tuple[str, list[str]]]:
     """Name the graphs, commands and hosts of all runs, each value once, and MOST_NAMED of them at most."""
-    found = {"graph": map(_graph, logs), "command": (log["run"].get("command", "") for log in logs)}
-    found["host"] = map(_hosts, logs)
-    facts = [(name, [value for value in dict.fromkeys(values) if value]) for name, values in found.items()]
+    columns = {"graph": map(_graph, logs), "command": (log["run"].get("command", "") for log in logs)}
+    columns["host"] = map(_hosts, logs)
+    facts = [(name, [value for value in dict.fromkeys(values) if value]) for name, values in columns.items()]
     return [(name, _some(values)) for name, values in facts if values]
 
 

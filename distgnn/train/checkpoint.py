@@ -169,7 +169,7 @@ def _fill(block: Array, reader: CheckpointReader, name: str, like: Parameter) ->
 
 @contextmanager
 def writer(path: str | None, comm: Comm, resumed: str | None) -> Iterator[None]:
-    """Be the only run that writes a checkpoint; remove the leftovers of killed runs. Collective to enter.
+    """Hold a checkpoint as its only writer; remove the leftovers of killed runs. Collective to enter.
 
     `resumed`: the id of the restored checkpoint, if any.
 

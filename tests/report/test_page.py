@@ -102,7 +102,7 @@ def test_every_drawing_shows_its_values_under_the_pointer(tmp_path):
 
 
 def test_colours_of_drawings_have_others_on_dark_screens(tmp_path):
-    """Those that are no data: texts, rules, paper, cells of a matrix."""
+    """Colours that are no data: texts, rules, paper, cells of a matrix."""
     path = log(tmp_path / "run.jsonl")
     page, figure = tmp_path / "page.html", tmp_path / "figure.svg"
     assert call("report", path, "-o", page, "--figure", figure) == 0

@@ -44,7 +44,7 @@ class ShapeBackend(Backend):
         return int(x.address)
 
     def to_host(self, x: Any) -> np.ndarray:
-        """What the array was made from, or zeros."""
+        """Return the host array that the array was made from, or zeros."""
         if not isinstance(x, ShapeArray):
             return np.asarray(x)
         return np.zeros(x.shape, x.dtype) if x.known is None else np.asarray(x.known)
@@ -67,7 +67,7 @@ backend.register(ShapeArray, SHAPES)
 
 
 def _written(place: int) -> Callable[..., None]:
-    """A kernel whose argument at this place is written to: its numbers are not known any more."""
+    """Wrap a kernel whose argument at this place is written to: its numbers are not known any more."""
 
     def kernel(*arguments: Any, **_: Any) -> None:
         arguments[place][...] = None
@@ -76,19 +76,19 @@ def _written(place: int) -> Callable[..., None]:
 
 
 def _nothing(*_: Any) -> None:
-    """A kernel without a result."""
+    """Do nothing: a kernel without a result."""
 
 
 # -- rows and columns of sparse matrices ---------------------------------------------------------------------
 
 
 def _row_starts(A: CSR, first: int, last: int) -> Range:
-    """All rows have as many non-zeros."""
+    """Return row pointers: all rows have as many non-zeros."""
     return A.nnz * first // max(A.shape[0], 1), A.nnz * last // max(A.shape[0], 1)
 
 
 def _columns(A: CSR, bounds: Sequence[int], on: Backend) -> list[CSR]:
-    """All columns have as many non-zeros."""
+    """Return columns: all have as many non-zeros."""
     before = [A.nnz * end // max(A.shape[1], 1) for end in bounds]
     sizes = zip(pairwise(bounds), pairwise(before), strict=True)
     return [CSR.empty((A.shape[0], b - a), j - i, A.dtype, on) for (a, b), (i, j) in sizes]
@@ -130,7 +130,7 @@ def _dropout(block: ShapeArray, out: ShapeArray, *_: Any) -> ShapeArray:
 def _loss(
     logits: ShapeArray, rows: ShapeArray, labels: Any, position: Any, share: float, overwrite: bool
 ) -> tuple[ShapeArray, ShapeArray]:
-    """The losses of these rows, and the gradient."""
+    """Return the losses of these rows, and the gradient."""
     return rows.astype(np.float64), logits if overwrite else logits.copy()
 
 
@@ -139,7 +139,7 @@ def _column_sums(block: ShapeArray) -> ShapeArray:
 
 
 def _average(sums: ShapeArray, count: ShapeArray, known: float) -> bool:
-    """There is always something to take the mean of."""
+    """Take the mean of minibatches' gradients: there is always something."""
     return True
 
 

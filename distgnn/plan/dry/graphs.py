@@ -58,7 +58,7 @@ class Graph:
 
     @property
     def even(self) -> bool:
-        """Whether all that is known of the non-zeros is how many there are."""
+        """True if nothing but their number is known of the non-zeros."""
         return isinstance(self.source, Histogram) and self.source.nnz.size == 1
 
     @property
@@ -75,7 +75,10 @@ class Graph:
         return replace(self, source=Known(Neighbours(self.source, not self.directed)))
 
     def grown(self, factor: float) -> Graph:
-        """So many times the nodes and non-zeros, in the same places of the matrix: its histogram, scaled."""
+        """Grow the graph to so many times the nodes and non-zeros, in the same places of the matrix.
+
+        Its histogram, scaled.
+        """
         source = _grown(self.source, self.nnz, factor)
         odd = None if self.odd is None else _grown(self.odd, self.nnz, factor)
         parts = None if self.parts is None else _times(self.parts, factor)
@@ -89,7 +92,8 @@ class Graph:
         cls, matrix: Any, width: int, classes: int, labels: np.ndarray, split: np.ndarray,
         dtype: Any = np.float32,
     ) -> Graph:  # fmt: skip
-        """A matrix in memory, or a block source, with the labels and splits of all nodes."""
+        """Make the graph of a matrix in memory, or a block source, with the labels and splits of all nodes.
+        """
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
         own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
         several = labels.ndim == 2
@@ -102,8 +106,9 @@ class Graph:
         cls, n: int, nnz: int, width: int, classes: int, trained: float = 0.1, symmetric: bool = True,
         dtype: Any = np.float32, multilabel: bool = False,
     ) -> Graph:  # fmt: skip
-        """n nodes, of which this share is in the training split, with as many non-zeros everywhere, and the
-        diagonal among them."""
+        """Make a graph of n nodes, of which this share is in the training split, with as many non-zeros
+        everywhere, and the diagonal among them.
+        """
         ends = np.array([0, n])
         source = Histogram(ends, ends, np.array([[nnz]]), np.dtype(dtype), symmetric)
         kind: Any = {"multilabel": multilabel, "loops": min(n, nnz), "directed": not symmetric}
@@ -118,8 +123,9 @@ class Graph:
         layers: int = 2,
         exact: bool = True,
     ) -> Graph:
-        """The graph of a store, for a network of so many layers: itself, read when it is asked for and kept,
-        with its labels; or its histogram of shards.
+        """Make the graph of a store, for a network of so many layers.
+
+        Itself, read when it is asked for and kept, with its labels; or its histogram of shards.
         """
         found = store.order(order)
         output = found.layer(layers - 1)
@@ -155,7 +161,7 @@ class Known:
         return self.source.block((0, self.shape[0]), (0, self.shape[1]))
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """Rows and columns as CSR."""
+        """Return rows and columns as CSR."""
         return self.matrix[rows[0] : rows[1], cols[0] : cols[1]]
 
 
@@ -177,7 +183,7 @@ class Histogram:
         self.shape: Shape = int(self.rows[-1]), int(self.cols[-1])
 
     def block(self, rows: Range, cols: Range) -> ShapeMatrix:
-        """A matrix without numbers, with as many entries as the shards let expect."""
+        """Return a matrix without numbers, with as many entries as the shards let expect."""
         shape = rows[1] - rows[0], cols[1] - cols[0]
         cells = [_shares(vector, some) for vector, some in ((self.rows, rows), (self.cols, cols))]
         (top, of_rows), (left, of_cols) = cells
@@ -207,7 +213,9 @@ def _times(numbers: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _shares(vector: np.ndarray, some: Range) -> tuple[int, np.ndarray]:
-    """The first block that a range touches, and what share of it and of those after it lies in the range."""
+    """Return the first block that a range touches, and what share of it and of those after it lies in the
+    range.
+    """
     if some[0] >= some[1]:
         return 0, np.zeros(0)
     if len(vector) == 2:
@@ -249,5 +257,5 @@ class Spread(Targets):
 
 
 def _trained(n: int, share: float) -> list[int]:
-    """Nodes by part of the split, of which this share, but at least one, is trained on."""
+    """Count nodes by part of the split, of which this share, but at least one, is trained on."""
     return [0, max(round(n * share), 1), 0, 0]

@@ -1,4 +1,4 @@
-"""Which ranks do alike: those whose blocks have equal shapes. And which has the most to do."""
+"""Kinds of ranks: ranks with blocks of equal shapes do the same work. The busiest rank has the most."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shape = tuple[int, int]
 
 
 def kinds(model: GCN, grid: Grid) -> list[Hashable]:
-    """The kind of every rank of the grid: ranks of equal kind are charged alike."""
+    """Return the kind of every rank of the grid: ranks of equal kind are charged alike."""
     sizes = _Sizes(grid)
     for layout, shape in _matrices(model):
         sizes.held(layout, shape)
@@ -31,7 +31,9 @@ def kinds(model: GCN, grid: Grid) -> list[Hashable]:
 
 
 def _carried(model: GCN, index: int, place: Axes) -> Hashable:
-    """Sizes of what other ranks send where a layer's input is cut otherwise than its output, both ways."""
+    """Return the sizes of messages from other ranks if a layer's input is cut otherwise than its output, both
+    ways.
+    """
     A, shape = model.graphs[index].A, (model.A.shape[0], model.widths[index])
     one, other = A.input_layout, A.weights.output_layout
     if one.same(other, shape):
@@ -45,7 +47,7 @@ def _sizes(found: Iterator[tuple[int, Window]], own: int) -> list[int]:
 
 
 def busiest_of(model: GCN, grid: Grid) -> int:
-    """A rank that holds the most and, of those that do, has the largest :func:`_roles`."""
+    """Return a rank that holds the most and, of those that do, has the largest :func:`_roles`."""
     sizes = _Sizes(grid)
     held = sum(sizes.held(layout, shape) for layout, shape in _matrices(model))
     most = np.flatnonzero(held == np.max(held)).tolist()
@@ -58,7 +60,7 @@ def _operators(model: GCN) -> list[DistSparse]:
 
 
 def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
-    """What ranks hold, or multiply."""
+    """Give the matrices that ranks hold, or multiply."""
     for graph, layer in zip(model.graphs, model.layers, strict=True):
         A, n, (below, above) = graph.A, graph.A.shape[0], layer.shape
         yield A.input_layout, (A.shape[1], below)
@@ -109,7 +111,7 @@ def _of_panels(A: Summa2D) -> Callable[[Axes], Hashable]:
 
 
 class _Sizes:
-    """How much of a dimension each rank holds, int64 by rank; ``known``: by cut and length."""
+    """Sizes of the parts of a dimension, int64 by rank; ``known``: by cut and length."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid, self.shape = grid, grid.shape
@@ -118,7 +120,7 @@ class _Sizes:
         self.known: dict[tuple[object, ...], np.ndarray] = {}
 
     def held(self, layout: Layout, shape: Shape) -> np.ndarray:
-        """Elements of a matrix by rank."""
+        """Return elements of a matrix by rank."""
         rows, cols = (self.of(*pair) for pair in zip((layout.rows, layout.cols), shape, strict=True))
         return rows * cols
 

@@ -70,7 +70,7 @@ class Awaited(Arrived):
 
 
 class VirtualComm:
-    """What the package uses of ``MPI.Intracomm``, for arrays without numbers and small Python objects.
+    """The methods of ``MPI.Intracomm`` in use, for arrays without numbers and small Python objects.
 
     ``_meet`` gives everybody's object, by rank; all else is made of it.
     """
@@ -94,7 +94,7 @@ class VirtualComm:
         return self.Split(0, self._rank)
 
     def Split_type(self, kind: int) -> Any:
-        """All ranks stand on one node."""
+        """Split by node: all ranks stand on one node."""
         return self.Dup()
 
     def Free(self) -> None:
@@ -147,7 +147,7 @@ class VirtualComm:
         _without_numbers(array if into is None else into)
 
     def Allreduce(self, place: Any, array: Any, op: Any) -> None:
-        """Of an array without numbers nothing; a few numbers of the host are combined."""
+        """Do nothing for an array without numbers; combine a few numbers of the host."""
         if not isinstance(array, ShapeArray):
             memory = array[0] if isinstance(array, list) else array  # or (memory, type)
             numbers = np.asarray(memoryview(memory))
@@ -164,7 +164,7 @@ class Stuck(RuntimeError):
 
 
 def run_all(size: int, program: Callable[[Any], T]) -> list[T]:
-    """``program(communicator)`` on all ranks of a grid of this size; what they return, by rank.
+    """Run ``program(communicator)`` on all ranks of a grid of this size; return the results, by rank.
 
     Raises:
         what the lowest failing rank raises; :class:`Stuck` where ranks wait for each other, or where one
@@ -208,7 +208,7 @@ class _Stage(Generic[T]):
         return self.results
 
     def meet(self, key: Hashable, size: int, place: int, rank: int, thing: Any) -> list[Any]:
-        """Everybody's thing, when all ``size`` ranks of a group have come to this meeting."""
+        """Return everybody's contribution, when all ``size`` ranks of a group have come to this meeting."""
         room = self.meetings.setdefault(key, {})
         room[place] = rank, thing
         self.idle = 0
@@ -224,12 +224,12 @@ class _Stage(Generic[T]):
         return list(things)
 
     def count(self, route: tuple[Any, ...], array: Any, sent: int) -> None:
-        """A message is sent, or with -1 received."""
+        """Count a message that is sent, or with -1 received."""
         message = (*route, array.nbytes)
         self.sent[message] += sent
 
     def pause(self, rank: int) -> None:
-        """A rank waits for numbers: let all others go on that can."""
+        """Let all others go on that can, while a rank waits for numbers."""
         self.idle += 1
         self.ready.append(rank)
         if self.idle > 2 * len(self.ready) and not self.stuck:

@@ -38,7 +38,7 @@ SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not s
 
 @dataclass(frozen=True)
 class Costs:
-    """What one rank is charged.
+    """Charges of one rank.
 
     Attributes:
         setup: operator, network and targets, but not what is read from files; first: the first epoch, which
@@ -55,7 +55,7 @@ class Costs:
 
     @property
     def words(self) -> dict[str, int]:
-        """Those received in an epoch, by matrix."""
+        """The words received in an epoch, by matrix."""
         found: dict[str, int] = {}
         for entry in self.epoch.entries():
             found[entry["matrix"]] = found.get(entry["matrix"], 0) + entry["words"]
@@ -64,7 +64,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What all ranks are charged.
+    """Charges of all ranks.
 
     Attributes:
         grid: sizes by axis; ranks: by rank; of one kind, ranks share one object.
@@ -78,7 +78,7 @@ def dry_run(
     settings: Settings, graph: Graph, ranks: int, one_of_each: bool | None = None, *, busiest: bool = False,
     evaluation: bool = True,
 ) -> DryRun:  # fmt: skip
-    """What a run of these settings costs on so many ranks. Runs no MPI and computes nothing.
+    """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
     Args:
         one_of_each: run one rank of each kind and take all others of its kind, and what they tell it, to be
@@ -103,7 +103,7 @@ def dry_run(
 
 
 def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
-    """What this rank is charged, on the ranks of ``comm`` and arrays of any backend. Collective.
+    """Count the charges of this rank, on the ranks of ``comm`` and arrays of any backend. Collective.
 
     Features are zeros. Of a real backend it is what the dry run has to give.
     """
@@ -142,8 +142,9 @@ class _Prepared(NamedTuple):
 
 
 def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
-    """Even cuts give the last rank the largest blocks, so that it is asked first. Where non-zeros are not
-    spread evenly, the one of a sample of ranks that holds the most.
+    """Run the busiest rank. Even cuts give the last rank the largest blocks, so that it is asked first.
+
+    If non-zeros are not spread evenly, the one of a sample of ranks that holds the most.
     """
     with ledger.apart():
         ready = _prepared(OneOfMany(ranks, ranks - 1), SHAPES, s, graph)
@@ -162,7 +163,7 @@ def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
 
 
 def _held(ready: _Prepared) -> int:
-    """Bytes that a rank holds before it trains."""
+    """Return bytes that a rank holds before it trains."""
     return sum(ready.setup.peak.values())
 
 
@@ -189,7 +190,7 @@ def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Grap
 
 
 def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str, int]]:
-    """The costs of this rank, and the sizes of the grid."""
+    """Return the costs of this rank, and the sizes of the grid."""
     s, model, X, targets, training, setup = ready
     optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum, s.clip)
     due = 0 if s.dropout or s.sampler else s.eval_every  # else evaluation is a product of its own
@@ -220,7 +221,7 @@ def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: A
 
 
 def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Targets]:
-    """Network, features and targets, as a run makes them."""
+    """Return network, features and targets, as a run makes them."""
     name = str(s.algorithm)
     partitions: dict[str, Any] = {}
     if graph.odd is not None:

@@ -24,7 +24,7 @@ _end = _LINE  # of the memory that arrays pretend to have
 
 
 class Flags(NamedTuple):
-    """What is asked of an array's place in memory."""
+    """Place of an array in memory."""
 
     c_contiguous: bool
 
@@ -240,7 +240,8 @@ class ShapeMatrix:
         return self
 
     def columns_read(self) -> Any:
-        """int64, rising: as many columns as have a non-zero in the mean, where each stands in any column."""
+        """Return int64, rising: as many columns as have a non-zero in the mean, if each stands in any column.
+        """
         width = self.shape[1]
         missed = (1 - 1 / width) ** self.nnz if width else 0
         count = min(round(width * (1 - missed)), self.nnz)
@@ -253,7 +254,7 @@ class Functions:
     """The functions of NumPy that this package uses, on arrays without numbers."""
 
     def __getattr__(self, name: str) -> Any:
-        """Functions of single elements, which NumPy hands back to the array, and types."""
+        """Return a function of single elements, which NumPy hands back to the array, or a type."""
         found = getattr(np, name)
         if not isinstance(found, (np.ufunc, type)):
             raise AttributeError(f"arrays without numbers have no {name}")
@@ -371,7 +372,7 @@ def _strides(shape: Shape, itemsize: int) -> Shape:
 
 
 def _picked(shape: Shape, keys: tuple[Any, ...]) -> Shape:
-    """The shape of what arrays of indices, or of truth values, pick along the first axes."""
+    """Return the shape of what arrays of indices, or of truth values, pick along the first axes."""
     indices = [(0,) if np.dtype(one.dtype) == bool else one.shape for one in map(_indices, keys)]
     return (*np.broadcast_shapes(*indices), *shape[len(keys) :])
 
@@ -394,7 +395,7 @@ def _product(a: Shape, b: Shape) -> Shape:
 
 
 def _kind(x: Any) -> Any:
-    """What decides the type of a result: a dtype, or the type of a number of Python."""
+    """Return the fact that decides the type of a result: a dtype, or the type of a number of Python."""
     return x.dtype if hasattr(x, "dtype") else type(x)
 
 
