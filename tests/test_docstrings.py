@@ -41,7 +41,7 @@ VERBS = set("""
 
 #: Names of locals that do not say what they hold, and the rooms that still have them.
 PRONOUNS = {"found", "told", "one"}
-PRONOUNS_IN = ("benchmarks", "jobs", "tests", "distgnn/cli", "distgnn/plan", "distgnn/train")
+PRONOUNS_IN = ("benchmarks", "jobs", "tests")
 
 PROPERTIES = ("property", "cached_property", "functools.cached_property")
 

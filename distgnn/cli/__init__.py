@@ -92,9 +92,9 @@ def facts(outcome: argparse.Namespace | Help | UserError) -> dict[str, Any]:
         return {"the command": f"{outcome}"}
     if isinstance(outcome, UserError):
         return {"the command": f"refused ({outcome})"}
-    told, module = {"the command": outcome.command}, command_module(outcome.command)
+    facts_of_command, module = {"the command": outcome.command}, command_module(outcome.command)
     inputs = module.inputs(outcome) if hasattr(module, "inputs") else {}
-    return told | config.facts(command_parser(outcome.command), outcome) | inputs
+    return facts_of_command | config.facts(command_parser(outcome.command), outcome) | inputs
 
 
 def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argparse.Namespace:

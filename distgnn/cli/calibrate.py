@@ -50,35 +50,35 @@ def _run(args: argparse.Namespace, world: Any) -> None:
         if args.out is not None and team.rank == 0:
             check_output("out", Path(args.out), args.force)
     name = args.name or (Path(args.out).stem if args.out else "measured")
-    found = calibrate(world, args.seconds, name, machine(), args.backend)
+    calibration = calibrate(world, args.seconds, name, machine(), args.backend)
     with team.together():
         if team.rank == 0:
-            toml = f"{found.machine.toml()}\n"
+            toml = f"{calibration.machine.toml()}\n"
             if args.out is not None:
                 with replaced(Path(args.out)) as file:
                     file.write(toml.encode())
-            for line in found.warnings:
+            for line in calibration.warnings:
                 print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)
             printed = "" if args.out else f"\n\n{toml.strip()}"
-            print(json.dumps(found.record()) if args.json else table(found) + printed, flush=True)
+            print(json.dumps(calibration.record()) if args.json else table(calibration) + printed, flush=True)
 
 
-def table(found: Calibration) -> str:
+def table(calibration: Calibration) -> str:
     """Write every fit in a line, aligned for a terminal; then the notes."""
     heads = "kind", "level", "samples", "R²", "median", "largest", "parameters"
-    lines = [heads, *(_line(one) for one in found.fits)]
+    lines = [heads, *(_line(fitted) for fitted in calibration.fits)]
     about = "median and largest: of the residuals, as shares of the measured seconds"
-    return "\n".join([*text.aligned(lines), "", about, *found.notes])
+    return "\n".join([*text.aligned(lines), "", about, *calibration.notes])
 
 
-def _line(one: Fit) -> tuple[str, ...]:
+def _line(fit: Fit) -> tuple[str, ...]:
     import numpy as np
 
-    sizes = np.abs(one.residuals)
-    values = (f"{name.replace('_', ' ')} {_shown(name, value)}" for name, value in one.values.items())
-    r2 = "-" if len(one.samples) < 3 else f"{one.r2:.4f}"
+    sizes = np.abs(fit.residuals)
+    values = (f"{name.replace('_', ' ')} {_shown(name, value)}" for name, value in fit.values.items())
+    r2 = "-" if len(fit.samples) < 3 else f"{fit.r2:.4f}"
     fitted = r2, f"{np.median(sizes):.1%}", f"{sizes.max():.1%}", ", ".join(values)
-    return one.kind, one.level or "rank", str(len(one.samples)), *fitted
+    return fit.kind, fit.level or "rank", str(len(fit.samples)), *fitted
 
 
 def _shown(name: str, value: float) -> str:

@@ -121,9 +121,9 @@ class Origins:
         for flags in map(_flags, parsers):
             names = {action.dest: name for name, action in reversed(flags.items())} | names
 
-        def flag(found: re.Match[str]) -> str:
-            name, value = found[1], found[2]
-            return typed(names[name], value) if name in names else found[0]
+        def flag(match: re.Match[str]) -> str:
+            name, value = match[1], match[2]
+            return typed(names[name], value) if name in names else match[0]
 
         if not isinstance(error, ArgumentError) or isinstance(error, DisagreementError):
             return UserError(_ADVICE.sub(flag, str(error)))
@@ -148,8 +148,7 @@ def typed(name: str, value: Any) -> str:
 
 
 def unknown_variables(environ: Mapping[str, str], parsers: Iterable[ArgumentParser]) -> list[str]:
-    """Write a line about each DISTGNN_ variable that no flag of these (all) commands and nothing else reads.
-    """
+    """Write a line about each DISTGNN_ variable that neither a flag of a command nor anything else reads."""
     known = {*map(_variable, _NAMES), *(_variable(name) for parser in parsers for name in _flags(parser))}
     unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
     hints = {name: did_you_mean(name, known) for name in unknown}
@@ -219,7 +218,7 @@ def _read(path: str, command: str, commands: Words, flags: Iterable[str]) -> Lay
         hint = did_you_mean(name, commands, "[{}]")
         known = f"tables are named like the commands: {', '.join(sorted(commands))}"
         raise UserError(f"{path}: unknown table [{name}]{hint}; {known}")
-    found: Layer = {}
+    layer: Layer = {}
     top = {name: value for name, value in content.items() if name not in tables}
     for table in (top, content[command] if command in tables else {}):
         for name, value in table.items():
@@ -229,8 +228,8 @@ def _read(path: str, command: str, commands: Words, flags: Iterable[str]) -> Lay
                 hint = did_you_mean(name, flags)
                 known = ", ".join(sorted(flags))
                 raise UserError(f"{path}: unknown key {name!r} for {command}{hint}; known keys: {known}")
-            found[_dashed(name)] = value, path
-    return found
+            layer[_dashed(name)] = value, path
+    return layer
 
 
 def _dashed(name: str) -> str:

@@ -137,8 +137,8 @@ def cells(row: dict[str, Any], reference: dict[str, Any]) -> tuple[str, ...]:
     """Return one line of the table."""
     end, apart = row["end"], difference(row["losses"], reference["losses"])
     what = row["algorithm"], "x".join(map(str, row["grid"].values())), f"{row['losses'][-1]:.7f}"
-    found = f"{apart:.1e}", f"{end['test_acc']:.4f}", size(max(end["bytes"]))
-    return (*what, *found, f"{end['epoch_seconds_median']:.3f}")
+    scores = f"{apart:.1e}", f"{end['test_acc']:.4f}", size(max(end["bytes"]))
+    return (*what, *scores, f"{end['epoch_seconds_median']:.3f}")
 
 
 def _line(values: Sequence[str]) -> str:
@@ -151,17 +151,19 @@ def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
 
     epochs, checked = len(rows[0]["losses"]), [row["end"]["check"] for row in rows]
     worst = max(difference(row["losses"], rows[0]["losses"]) for row in rows)
-    agree, found = worst <= TOLERANCE, f"largest relative difference {worst:.1e}"
-    verdict = f"the algorithms DISAGREE: {found}, allowed {TOLERANCE:.0e}"
+    agree, apart_at_most = worst <= TOLERANCE, f"largest relative difference {worst:.1e}"
+    verdict = f"the algorithms DISAGREE: {apart_at_most}, allowed {TOLERANCE:.0e}"
     if agree:
         last, apart = (
-            min(one["epochs"][1] for one in checked),
-            max(one["largest_difference"] for one in checked),
+            min(check["epochs"][1] for check in checked),
+            max(check["largest_difference"] for check in checked),
         )
         serial = (
             f"all {len(rows)} algorithms equal a serial training in epochs 1 to {last}: {apart:.1e} apart"
         )
-        verdict = f"{serial}\nall {len(rows)} algorithms have equal losses in all {epochs} epochs: {found}"
+        verdict = (
+            f"{serial}\nall {len(rows)} algorithms have equal losses in all {epochs} epochs: {apart_at_most}"
+        )
     shown = sorted({1, epochs, *range(1, epochs + 1, max(1, epochs // 10))})
     losses = [[str(epoch), *(f"{row['losses'][epoch - 1]:.7f}" for row in rows)] for epoch in shown]
     compared = "\n".join(markdown(HEADER, [cells(row, rows[0]) for row in rows]))

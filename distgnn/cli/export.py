@@ -10,8 +10,8 @@ HELP = "write the weights of a checkpoint as .npz or .safetensors, for PyTorch a
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("weights", metavar="CHECKPOINT", help="what train --checkpoint wrote")
     parser.add_argument("out", metavar="OUT", help="model.npz, or model.safetensors with that package")
-    told = "whose weights (default: the best, if train kept it)"
-    parser.add_argument("--which", choices=("best", "last"), help=told)
+    which_weights = "whose weights (default: the best, if train kept it)"
+    parser.add_argument("--which", choices=("best", "last"), help=which_weights)
     parser.add_argument("--force", action="store_true", help="replace an existing OUT")
 
 

@@ -119,7 +119,7 @@ def order_lines(name: str, order: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [(f"order {name}", f"{words} {balances([version['balance'] for version in versions])}")]
     for cut in zip(*(version.get("cuts", ()) for version in versions), strict=True):
         grid = "x".join(map(str, cut[0]["grid"]))
-        evenness = f"non-zeros max/mean {balances([one['balance'] for one in cut], digits=3)}"
+        evenness = f"non-zeros max/mean {balances([grid_facts['balance'] for grid_facts in cut], digits=3)}"
         lines.append((f"  {grid} blocks", f"{evenness}; mean {cut[0]['mean']:.0f}"))
     for cut in order.get("block_rows", ()):
         stages = f"stage by stage {cut['stage_balance']:.2f}, in the worst stage {max(cut['stages']):.2f}"

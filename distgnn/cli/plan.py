@@ -73,16 +73,16 @@ def numbers_of_ranks(text: str) -> list[int]:
     """Parse "64", "4,8,16", or "1..2048": the powers of two from the first to the last."""
     try:
         if ".." not in text:
-            found = [count(word) for word in text.split(",")]
+            counts = [count(word) for word in text.split(",")]
         else:
             first, last = map(count, text.split(".."))
-            found = [2**power for power in range(last.bit_length()) if first <= 2**power <= last]
+            counts = [2**power for power in range(last.bit_length()) if first <= 2**power <= last]
     except (argparse.ArgumentTypeError, ValueError):
-        found = []
-    if not found or found != sorted(set(found)):
+        counts = []
+    if not counts or counts != sorted(set(counts)):
         problem = f"expected a whole number, at least 1, as 64, or more as in 4,8,16 or 1..2048, not {text!r}"
         raise argparse.ArgumentTypeError(problem)
-    return found
+    return counts
 
 
 def run(args: argparse.Namespace) -> None:
@@ -147,8 +147,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Graph]:
-    """Return the graphs by order. Raise UserError for no store, an order it has not, or nothing to train on.
-    """
+    """Return the graphs by order. Raise UserError for no store, no such order, or nothing to train on."""
     from distgnn.nn.loss import checked_metric
     from distgnn.plan.choices import ALL_RANKS
     from distgnn.plan.dry.graphs import Graph
@@ -179,15 +178,15 @@ def choices(
     from distgnn.plan.choices import plan
     from distgnn.plan.explain import explain
 
-    found = plan(settings, graphs, args.ranks[0], machine)
-    found.best
+    planned = plan(settings, graphs, args.ranks[0], machine)
+    planned.best
     if args.explain is None:
         if args.json:
-            return json.dumps(found.record())
-        return "\n".join([tables.text(found, args.all), *first_run(args, found.best)])
-    if args.explain > len(found.choices):
-        raise ArgumentError("explain", args.explain, f"there are {len(found.choices)} choices")
-    explained = explain(found, found.choices[args.explain - 1])
+            return json.dumps(planned.record())
+        return "\n".join([tables.text(planned, args.all), *first_run(args, planned.best)])
+    if args.explain > len(planned.choices):
+        raise ArgumentError("explain", args.explain, f"there are {len(planned.choices)} choices")
+    explained = explain(planned, planned.choices[args.explain - 1])
     return json.dumps(explained.record()) if args.json else tables.explanation(explained, args.explain)
 
 
@@ -223,13 +222,13 @@ def curves(
     files = drawings.Files(args.out, args.svg, args.logs, args.force)
     strong = scaling.strong(settings, graphs, args.ranks, machine)
     asked = asked_for(machine, settings, graphs)
-    found = asked | {"ranks": args.ranks, "strong": strong.record()} if args.json else {}
+    record = asked | {"ranks": args.ranks, "strong": strong.record()} if args.json else {}
     if files.outputs:
         weak = scaling.weak(settings, graphs, args.ranks, machine)
         files.write(strong, weak, drawings.title(asked, settings))
-        found |= {"weak": weak.record()} if args.json else {}
+        record |= {"weak": weak.record()} if args.json else {}
     if args.json:
-        return json.dumps(found)
+        return json.dumps(record)
     measured = ["", drawings.text(strong, files.measured)] if files.measured else []
     note = beyond(machine, max(args.ranks))
     return "\n".join([scaling.text(strong), *([note] if note else []), *measured])

@@ -38,10 +38,10 @@ def run(args: argparse.Namespace, comm: Any = None) -> None:
     predictor = Predictor(args.store, args.checkpoint, comm, *how)
     checked_metric(args.metric, predictor.multilabel)  # before a long pass
     path = predictor.write(args.out, args.layer, args.force)
-    found = predictor.scores(args.metric)
+    measured = predictor.scores(args.metric)
     if predictor.grid.rank == 0 and not args.quiet:
-        told = "".join(f", {text}" for text in scores(found))
+        score_texts = "".join(f", {text}" for text in scores(measured))
         print(
-            f"{path}: {predictor.store.n} nodes, by the weights after epoch {predictor.epoch}{told}",
+            f"{path}: {predictor.store.n} nodes, by the weights after epoch {predictor.epoch}{score_texts}",
             flush=True,
         )

@@ -128,8 +128,8 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
         source = open_source(args.source, options)
     if team.rank == 0:
         for note in source.notes:
-            told = config.Origins().explain(UserError(note), [command_parser("prepare")])
-            print(f"distgnn: warning: {told}", file=sys.stderr, flush=True)
+            explained = config.Origins().explain(UserError(note), [command_parser("prepare")])
+            print(f"distgnn: warning: {explained}", file=sys.stderr, flush=True)
     written |= {"seed": args.seed, "shards": shards, "self_loops": args.self_loops}
     return write_store(source, args.out, comm=comm, **written)
 

@@ -51,9 +51,9 @@ class Calibration:
 
     def record(self) -> dict[str, Any]:
         """Return the record for JSON."""
-        fits = [one.record() for one in self.fits]
-        told = {"notes": self.notes, "warnings": [*self.warnings]}
-        return {"machine": self.machine.toml(), "fits": fits} | told
+        fits = [fitted.record() for fitted in self.fits]
+        notes = {"notes": self.notes, "warnings": [*self.warnings]}
+        return {"machine": self.machine.toml(), "fits": fits} | notes
 
 
 def calibrate(
@@ -83,25 +83,27 @@ def calibrate(
         notes.append(f"{seconds:g} s: kernels were measured on small operands only, all of which fit a cache")
     machine, whole = _update(machine, budget)
     fits, warnings = grid.world.share(([*fits, whole], [*_crowded(grid), *_poor([*fits, whole])]))
-    r2 = {f"{one.kind} {one.level}".rstrip(): one.r2 for one in fits if _tells(one)}
+    r2 = {f"{fitted.kind} {fitted.level}".rstrip(): fitted.r2 for fitted in fits if _tells(fitted)}
     measured = grid.world.share(Measured(grid.size, date.today().isoformat(), r2))
     grid.free()
     return Calibration(replace(machine, measured=measured), fits, notes, warnings)
 
 
-def _tells(one: Fit) -> bool:
+def _tells(fitted: Fit) -> bool:
     """Tell whether a fit's R² says something of parameters: it has more samples than two."""
-    return bool(one.values) and len(one.samples) > 2
+    return bool(fitted.values) and len(fitted.samples) > 2
 
 
 def _poor(fits: Sequence[Fit]) -> Iterator[str]:
     """Return a line for each kind of which a fit explains little."""
     kinds: dict[str, list[str]] = {}
-    for one in fits:
-        if _tells(one) and one.r2 < POOR:
-            kinds.setdefault(one.kind, []).append(f"{one.r2:.2f}{f' ({one.level})' * bool(one.level)}")
-    for kind, told in kinds.items():
-        yield f"{kind}: R² {', '.join(told)}: the fit explains little of what was measured; do not rely on it"
+    for fitted in fits:
+        if _tells(fitted) and fitted.r2 < POOR:
+            kinds.setdefault(fitted.kind, []).append(
+                f"{fitted.r2:.2f}{f' ({fitted.level})' * bool(fitted.level)}"
+            )
+    for kind, texts in kinds.items():
+        yield f"{kind}: R² {', '.join(texts)}: the fit explains little of what was measured; don't rely on it"
 
 
 def _crowded(grid: Grid) -> list[str]:
@@ -109,8 +111,8 @@ def _crowded(grid: Grid) -> list[str]:
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     places = grid.world.gather_objects((grid.node, cores))
     nodes = {node: set[int]().union(*(own for at, own in places if at == node)) for node, _ in places}
-    found = {node: (sum(at == node for at, _ in places), len(own)) for node, own in nodes.items()}
-    worst, least = max(found.values(), key=lambda pair: pair[0] / pair[1])
+    counts = {node: (sum(at == node for at, _ in places), len(own)) for node, own in nodes.items()}
+    worst, least = max(counts.values(), key=lambda pair: pair[0] / pair[1])
     return [f"{worst} ranks on {least} cores: they waited for each other"] if worst > least else []
 
 
@@ -125,8 +127,8 @@ def by_nodes(comm: MPI.Intracomm, backend: Backend | str | None) -> tuple[Grid, 
     here.Free()
     sizes = comm.allgather(ranks)
     if len(set(sizes)) > 1:
-        told = ", ".join(map(str, sorted(set(sizes))))
-        raise UserError(f"nodes have {told} ranks; calibrate with as many on each")
+        listed = ", ".join(map(str, sorted(set(sizes))))
+        raise UserError(f"nodes have {listed} ranks; calibrate with as many on each")
     sorted_ranks: Any = comm.Split(0, node * len(sizes) + comm.Get_rank())
     nodes = comm.allgather(node)
     notes = [] if nodes == sorted(nodes) else [IN_TURNS]
@@ -140,7 +142,7 @@ def _factors(number: int) -> tuple[int, int]:
 
     Groups of that size can be measured, and all together.
     """
-    prime = next((one for one in range(2, number) if number % one == 0), number)
+    prime = next((divisor for divisor in range(2, number) if number % divisor == 0), number)
     return number // prime, prime
 
 
@@ -166,23 +168,27 @@ def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Ma
     sparse = measure.sparse_products(budget.part(0.5), scale)
     dense = measure.dense_products(budget.part(0.5), scale)
     passes = measure.dense_passes(budget, scale)
-    found = replace(machine, spmm=fit.spmm(sparse, CACHES), gemm=fit.gemm(dense), passes=fit.passes(passes))
-    found = budget.world.share(found)
+    measured = replace(
+        machine, spmm=fit.spmm(sparse, CACHES), gemm=fit.gemm(dense), passes=fit.passes(passes)
+    )
+    measured = budget.world.share(measured)
     rates = {
         f"{where} {name}": value
         for where in ("cached", "uncached")
-        for name, value in vars(getattr(found.spmm, where)).items()
+        for name, value in vars(getattr(measured.spmm, where)).items()
     }
     fits = [
-        fit.of("spmm", "", {"call": found.spmm.call, "cache": found.spmm.cache} | rates, sparse, found),
-        fit.of("gemm", "", vars(found.gemm), dense, found),
-        *(_of_passes(phase, passes, found) for phase in ("spmm", *found.passes.kinds)),
+        fit.of(
+            "spmm", "", {"call": measured.spmm.call, "cache": measured.spmm.cache} | rates, sparse, measured
+        ),
+        fit.of("gemm", "", vars(measured.gemm), dense, measured),
+        *(_of_passes(phase, passes, measured) for phase in ("spmm", *measured.passes.kinds)),
     ]
-    return found, fits
+    return measured, fits
 
 
 def _of_passes(phase: str, samples: Sequence[Sample], machine: Machine) -> Fit:
-    rate, some = machine.passes.rate(phase), [one for one in samples if one.steps[0].phase == phase]
+    rate, some = machine.passes.rate(phase), [sample for sample in samples if sample.steps[0].phase == phase]
     values = {"call": rate.call, "bandwidth": rate.bandwidth}
     return fit.of("rows" if phase == "spmm" else phase, "", values, some, machine)
 
@@ -193,22 +199,22 @@ def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, lis
     levels: list[Level] = []
     for number, level in enumerate(machine.levels):
         samples = {kind: some for (at, kind), some in alone.items() if at == number and kind in KINDS}
-        links = {kind: fit.link(found, machine.levels, number, kind) for kind, found in samples.items()}
-        measured = [one for found in samples.values() for one in found]
-        links = {kind: fit.no_faster(found, measured) for kind, found in links.items()}
+        links = {kind: fit.link(series, machine.levels, number, kind) for kind, series in samples.items()}
+        measured = [sample for series in samples.values() for sample in series]
+        links = {kind: fit.no_faster(series, measured) for kind, series in links.items()}
         every = [
-            replace(one, steps=[s._replace(operation="alltoallv", matrix="") for s in one.steps])
-            for one in measured
+            replace(sample, steps=[s._replace(operation="alltoallv", matrix="") for s in sample.steps])
+            for sample in measured
         ]
         usual = fit.no_faster(fit.link(every, machine.levels, number, "alltoallv"), measured)
         levels.append(replace(level, **vars(usual), kinds=links))
-    found = grid.world.share(replace(machine, levels=levels))
-    fits = [_of_link(kind, levels[number], samples, found) for (number, kind), samples in alone.items()]
+    series = grid.world.share(replace(machine, levels=levels))
+    fits = [_of_link(kind, levels[number], samples, series) for (number, kind), samples in alone.items()]
     if crowded:
-        rate = grid.world.share(fit.injection(crowded, found, len(levels) - 1))
-        found = replace(found, levels=[*found.levels[:-1], replace(found.levels[-1], injection=rate)])
-        fits.append(fit.of("injection", levels[-1].name, {"injection": rate}, crowded, found))
-    return found, sorted(fits, key=lambda one: one.level)
+        rate = grid.world.share(fit.injection(crowded, series, len(levels) - 1))
+        series = replace(series, levels=[*series.levels[:-1], replace(series.levels[-1], injection=rate)])
+        fits.append(fit.of("injection", levels[-1].name, {"injection": rate}, crowded, series))
+    return series, sorted(fits, key=lambda sample: sample.level)
 
 
 def _of_link(kind: str, level: Level, samples: Sequence[Sample], machine: Machine) -> Fit:
@@ -228,12 +234,12 @@ def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[S
     alone: Alone = {}
     crowded: list[Sample] = []
     plans = list(_plans(machine, grid))
-    for number, (level, axes, one, at_once) in enumerate(plans):
+    for number, (level, axes, collective, at_once) in enumerate(plans):
         active = at_once or level == 0 or grid.index("outer", "inner") == 0
         least = 1 << 16 if at_once else collectives.SMALLEST
         part = budget.part(1 / (len(plans) - number))
-        samples = collectives.series(part, grid, axes, one, active, least)
-        (crowded if at_once else alone.setdefault((level, one.kind), [])).extend(samples)
+        samples = collectives.series(part, grid, axes, collective, active, least)
+        (crowded if at_once else alone.setdefault((level, collective.kind), [])).extend(samples)
     return alone, crowded
 
 
@@ -247,11 +253,11 @@ def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], C
         for start in (0, 1)
         if grid.count(*axes[start:]) > 1 and (start == 0 or grid.shape[axes[0]] > 1)
     ]
-    for one in collectives.COLLECTIVES:
+    for collective in collectives.COLLECTIVES:
         for level, axes in groups:
-            yield level, axes, one, False
-        if grid.count(*across) > 1 and ranks > 1 and one.kind in KINDS:
-            yield last, across, one, True
+            yield level, axes, collective, False
+        if grid.count(*across) > 1 and ranks > 1 and collective.kind in KINDS:
+            yield last, across, collective, True
 
 
 def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
@@ -267,11 +273,11 @@ def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
         samples.append(Sample(what, cases[-1].together, cases[-1].steps, {"rows": world.size}))
     slowdown = max(sum(case.slowed for case in cases) / sum(case.computing for case in cases) - 1, 0.0)
     tried = [Overlap(progress, min(slowdown, 10.0)) for progress in np.linspace(1, 0, 21).tolist()]
-    explained = [[_product(case, world.size, one) for case in cases] for one in tried]
+    explained = [[_product(case, world.size, trial) for case in cases] for trial in tried]
     measured = np.array([case.together for case in cases])
-    best = world.share(int(np.argmin([((np.array(one) / measured - 1) ** 2).sum() for one in explained])))
-    found = Fit("overlap", "", vars(tried[best]), samples, explained[best])
-    return replace(machine, overlap=tried[best]), found
+    best = world.share(int(np.argmin([((np.array(trial) / measured - 1) ** 2).sum() for trial in explained])))
+    overlap_fit = Fit("overlap", "", vars(tried[best]), samples, explained[best])
+    return replace(machine, overlap=tried[best]), overlap_fit
 
 
 def _balanced(machine: Machine, ranks: int, seconds: float, share: float) -> tuple[int, int]:
@@ -285,11 +291,11 @@ def _balanced(machine: Machine, ranks: int, seconds: float, share: float) -> tup
         return (ranks - 1) * network.seconds(panel)[1]
 
     def degree(rows: int) -> int:
-        n, found = rows * ranks, 2
-        more = lambda: Step("spmm", "spmm", "", "", shape=(rows, n, rows * 2 * found, width))  # noqa: E731
-        while compute_seconds(machine, more()) < seconds and n * found < MOST_NONZEROS:
-            found *= 2
-        return found
+        n, degree_found = rows * ranks, 2
+        more = lambda: Step("spmm", "spmm", "", "", shape=(rows, n, rows * 2 * degree_found, width))  # noqa: E731
+        while compute_seconds(machine, more()) < seconds and n * degree_found < MOST_NONZEROS:
+            degree_found *= 2
+        return degree_found
 
     while messages(2 * rows) < share * seconds or rows * ranks < 2 * degree(rows):
         if rows * ranks >= MOST_NODES:
@@ -316,8 +322,8 @@ def _product(case: Timed, ranks: int, overlap: Overlap) -> float:
 
 def _alone(machine: Machine) -> Machine:
     """Return a machine for a lone rank: a level that no message was sent over, with the rates of a copy."""
-    found = machine.passes
-    return replace(machine, levels=[Level("node", None, found.call, found.bandwidth / 2)])
+    copying = machine.passes
+    return replace(machine, levels=[Level("node", None, copying.call, copying.bandwidth / 2)])
 
 
 def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
@@ -337,6 +343,6 @@ def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
         part = budget.part(1 / (len(cases) - number))
         samples.append(measure.epoch(part, name, sizes, rows * world.size, 8, WIDTHS))
     update, skew = budget.world.share(fit.beyond(samples, machine))
-    found = replace(machine, update=update, skew=skew)
-    predicted = [one.epoch(found) for one in samples]
-    return found, Fit("epochs", "", {"update": update, "skew": skew}, samples, predicted)
+    updated = replace(machine, update=update, skew=skew)
+    predicted = [sample.epoch(updated) for sample in samples]
+    return updated, Fit("epochs", "", {"update": update, "skew": skew}, samples, predicted)

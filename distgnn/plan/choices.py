@@ -54,8 +54,11 @@ class Choice:
 
     def by_rank(self, of: Callable[[Costs], int]) -> list[int]:
         """Return a number of each rank's costs; ranks of a kind share them."""
-        told = {key: of(costs) for key, costs in {id(one): one for one in self.dry.ranks}.items()}
-        return [told[id(costs)] for costs in self.dry.ranks]
+        values = {
+            key: of(costs)
+            for key, costs in {id(costs_of_rank): costs_of_rank for costs_of_rank in self.dry.ranks}.items()
+        }
+        return [values[id(costs)] for costs in self.dry.ranks]
 
     def record(self, node: int | None = None) -> dict[str, Any]:
         """Return the record for JSON."""
@@ -136,9 +139,9 @@ def plan(
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     for order, graph in graphs.items():
         for way in ways(settings, ranks, order):
-            found = priced(settings, graph, ranks, machine, way)
-            choices += [one for one in found if isinstance(one, Choice)]
-            infeasible += [one for one in found if isinstance(one, Infeasible)]
+            results = priced(settings, graph, ranks, machine, way)
+            choices += [result for result in results if isinstance(result, Choice)]
+            infeasible += [result for result in results if isinstance(result, Infeasible)]
     choices.sort(key=lambda choice: choice.seconds)
     return Plan(machine, ranks, choices, infeasible, settings, graphs)
 
@@ -150,22 +153,23 @@ def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infe
     Raises:
         ArgumentError: no number would.
     """
-    found = asked(settings)
-    if not found:
+    sizes_by_name = asked(settings)
+    if not sizes_by_name:
         argument = "replication" if settings.grid is None else "grid"
         who = (
             "no algorithm" if settings.algorithm in (None, AUTO) else f"algorithm {settings.algorithm} never"
         )
         problem = f"{who} has such a grid; distgnn algorithms lists the axes"
         raise ArgumentError(argument, getattr(settings, argument), problem)
-    for name, sizes in found.items():
+    for name, sizes in sizes_by_name.items():
         if not has_grid(name, sizes, ranks):
             step = math.prod(sizes.values())
             last = ranks // step * step
             below = (count for count in range(last, max(last - 16 * step, 0), -step))
             above = (count for count in range(last + step, last + 17 * step, step))
             nearest = (
-                next((one for one in some if has_grid(name, sizes, one)), 0) for some in (below, above)
+                next((ranks_near for ranks_near in some if has_grid(name, sizes, ranks_near)), 0)
+                for some in (below, above)
             )
             would = " or ".join(str(count) for count in nearest if count)
             reason = f"there is no such grid of {ranks} ranks{f'; {would} would do' if would else ''}"
@@ -196,7 +200,11 @@ def priced(
     programs = [costs.epoch.steps for costs in kinds.values()]
     itemsize = np.dtype(settings.dtype).itemsize
     orders = axis_orders(way.grid, list(named_sizes(settings, way.algorithm)))
-    on, estimates, found = machine.used(settings.overlap), dict[Any, Estimate](), list[Choice | Infeasible]()
+    on, estimates, priced_choices = (
+        machine.used(settings.overlap),
+        dict[Any, Estimate](),
+        list[Choice | Infeasible](),
+    )
     sent = (step for steps in programs for step in steps if step.phase == "comm")
     transfers = {(step.operation, step.group, bool(step.shape)): step for step in sent}.values()
     for grid in orders:
@@ -204,16 +212,16 @@ def priced(
         routes = tuple(network.route(step) for step in transfers)
         if routes not in estimates:  # axes of equal sizes may change places, and so may those across nodes
             estimates[routes] = estimate(on, grid, programs, itemsize)
-        found.append(Choice(replace(way, grid=grid), dry, estimates[routes]))
+        priced_choices.append(Choice(replace(way, grid=grid), dry, estimates[routes]))
     for costs in kinds.values():
         costs.epoch.steps = []  # of many ways they would fill the memory
-    return found
+    return priced_choices
 
 
 def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:
     """Return the dry run of a way to train, with its steps."""
-    one = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
-    return dry_run(way.settings(settings), graph, ranks, False, busiest=one, evaluation=False)
+    one_of_each = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
+    return dry_run(way.settings(settings), graph, ranks, False, busiest=one_of_each, evaluation=False)
 
 
 def unsuitable(way: Way, graph: Graph) -> str | None:
@@ -231,9 +239,9 @@ def unsuitable(way: Way, graph: Graph) -> str | None:
 
 def asked_for(machine: Machine, settings: Settings, graphs: Mapping[str | None, Graph]) -> dict[str, Any]:
     """Return the settings of a plan, for JSON."""
-    one = next(iter(graphs.values()))
-    sizes = {"nodes": one.n, "nnz": one.nnz, "features": one.width, "classes": one.classes}
-    sizes |= {"multilabel": True} if one.multilabel else {}
+    graph = next(iter(graphs.values()))
+    sizes = {"nodes": graph.n, "nnz": graph.nnz, "features": graph.width, "classes": graph.classes}
+    sizes |= {"multilabel": True} if graph.multilabel else {}
     given = {name: value for name, value in settings.shared().items() if value is not None}
     return {"machine": machine.name, "graph": sizes, "settings": given}
 
@@ -246,25 +254,29 @@ def beyond(machine: Machine, ranks: int) -> str | None:
     return f"{machine.name} was measured with {with_ranks} ranks; memory and rates of a rank are theirs"
 
 
-def overlapping(found: Plan) -> str | None:
+def overlapping(planned: Plan) -> str | None:
     """Suggest --no-overlap if the best shapes of grids would be clearly faster without overlap.
 
     Looks only where the machine slows computing down enough.
     """
-    if not found.settings.overlap or not found.choices or 1 / (1 + found.machine.overlap.slowdown) > CLEAR:
+    if (
+        not planned.settings.overlap
+        or not planned.choices
+        or 1 / (1 + planned.machine.overlap.slowdown) > CLEAR
+    ):
         return None
     shapes: dict[Any, Way] = {}
-    for way in (choice.way for choice in found.choices):
+    for way in (choice.way for choice in planned.choices):
         key = way.algorithm, way.order, way.sparsity_aware, *sorted(way.grid.items())
         shapes.setdefault(key, way)
-    settings, best = replace(found.settings, overlap=False), list[Choice]()
+    settings, best = replace(planned.settings, overlap=False), list[Choice]()
     for way in list(shapes.values())[:FEW]:
-        again = priced(settings, found.graphs[way.order], found.ranks, found.machine, way)
-        best += [one for one in again if isinstance(one, Choice)]
-    fastest = min(best, key=lambda one: one.seconds, default=found.best)
-    if fastest.seconds > CLEAR * found.best.seconds:
+        again = priced(settings, planned.graphs[way.order], planned.ranks, planned.machine, way)
+        best += [option for option in again if isinstance(option, Choice)]
+    fastest = min(best, key=lambda option: option.seconds, default=planned.best)
+    if fastest.seconds > CLEAR * planned.best.seconds:
         return None
-    took = f"{fastest.seconds:.3g} s per epoch, {found.best.seconds / fastest.seconds:.2g} times as fast"
+    took = f"{fastest.seconds:.3g} s per epoch, {planned.best.seconds / fastest.seconds:.2g} times as fast"
     return f"with --no-overlap {fastest.way} would take {took}"
 
 
@@ -273,11 +285,11 @@ def shortage(asked: Plan) -> str:
     full = [way for way in asked.infeasible if way.peak]
     if not full:
         reasons: dict[str, list[str]] = {}
-        for one in asked.infeasible:
-            named = reasons.setdefault(one.reason, [])
-            named += [one.way.algorithm] if one.way.algorithm not in named else []
-        told = "; ".join(f"{', '.join(named)}: {why}" for why, named in reasons.items())
-        return f"no way to train on {asked.ranks} ranks: {told}"
+        for refused in asked.infeasible:
+            named = reasons.setdefault(refused.reason, [])
+            named += [refused.way.algorithm] if refused.way.algorithm not in named else []
+        listed = "; ".join(f"{', '.join(named)}: {why}" for why, named in reasons.items())
+        return f"no way to train on {asked.ranks} ranks: {listed}"
     least = min(full, key=lambda way: way.peak)
     has = f"the {amount(asked.machine.memory)} that a rank of {asked.machine.name} has"
     needs = f"{least.way} on {asked.ranks} ranks needs the least, {amount(least.peak)}"
@@ -286,7 +298,9 @@ def shortage(asked: Plan) -> str:
 
 def amount(size: float) -> str:
     """Write bytes as people read them."""
-    power, unit = next((one for one in ((30, "GiB"), (20, "MiB")) if size >= 2 ** one[0]), (10, "KiB"))
+    power, unit = next(
+        (unit_of for unit_of in ((30, "GiB"), (20, "MiB")) if size >= 2 ** unit_of[0]), (10, "KiB")
+    )
     number = size / 2**power
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
@@ -297,29 +311,30 @@ def _enough(asked: Plan, least: Infeasible) -> str:
     most = min(MOST_RANKS, max(graph.n for graph in asked.graphs.values()))
     while 2 * ranks <= most:
         ranks *= 2
-        found = _roomiest(asked, ranks, before)
-        if isinstance(found, Choice):
-            return f"{ranks} of these would do ({found.way}, {amount(max(found.peak_bytes))})"
-        if found is None:
+        roomiest = _roomiest(asked, ranks, before)
+        if isinstance(roomiest, Choice):
+            return f"{ranks} of these would do ({roomiest.way}, {amount(max(roomiest.peak_bytes))})"
+        if roomiest is None:
             break
-        if found.peak > 0.95 * before.peak:
-            return f"more ranks do not help, on {ranks} it is {amount(found.peak)}; take ranks with as much"
-        before = found
+        if roomiest.peak > 0.95 * before.peak:
+            return (
+                f"more ranks do not help, on {ranks} it is {amount(roomiest.peak)}; take ranks with as much"
+            )
+        before = roomiest
     return f"up to {ranks} ranks need more, take ranks with as much"
 
 
 def _roomiest(asked: Plan, ranks: int, before: Infeasible) -> Choice | Infeasible | None:
-    """Return a way that has room on so many ranks, or the one that needs the least; None where there is none.
-    """
+    """Return a way that has room on so many ranks, or the one that needs the least; None if there is none."""
     most: Infeasible | None = None
     for order, graph in asked.graphs.items():
         candidates = sorted(
             ways(asked.settings, ranks, order), key=lambda way: way.algorithm != before.way.algorithm
         )
         for way in candidates:
-            for found in priced(asked.settings, graph, ranks, asked.machine, way):
-                if isinstance(found, Choice):
-                    return found
-                if found.peak and (most is None or found.peak < most.peak):
-                    most = found
+            for result in priced(asked.settings, graph, ranks, asked.machine, way):
+                if isinstance(result, Choice):
+                    return result
+                if result.peak and (most is None or result.peak < most.peak):
+                    most = result
     return most

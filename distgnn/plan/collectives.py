@@ -131,14 +131,14 @@ def series(
     Args:
         active: whether this rank takes part; least: bytes of the smallest message.
     """
-    group, found, each = grid.along(*axes), list[Sample](), budget.left() / 10
+    group, samples, each = grid.along(*axes), list[Sample](), budget.left() / 10
     nbytes = max(least, collective.least)
     while nbytes <= LARGEST:
-        if len(found) >= 2 and FACTOR * found[-1].seconds * (LEAST + 2) > budget.left():
+        if len(samples) >= 2 and FACTOR * samples[-1].seconds * (LEAST + 2) > budget.left():
             break
         run = collective.make(grid, group, nbytes)
         what = f"{collective.name}, {nbytes} bytes, {group.size} ranks"
-        one = sample(grid.world, what, run, each, group, active)
-        found.append(replace(one, grid=grid.shape))
+        measured = sample(grid.world, what, run, each, group, active)
+        samples.append(replace(measured, grid=grid.shape))
         nbytes *= FACTOR
-    return found
+    return samples

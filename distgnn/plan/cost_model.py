@@ -155,8 +155,8 @@ def compute_seconds(machine: Machine, step: Step, itemsize: int = FLOAT) -> floa
         rates, B = machine.spmm, k * width * itemsize
         kept = 1.0 if rates.cache >= B else rates.cache / B
         return rates.call + sum(
-            share * _spmm_seconds(found, m, nonzeros, width * scale)
-            for share, found in ((kept, rates.cached), (1 - kept, rates.uncached))
+            share * _spmm_seconds(per_nonzero, m, nonzeros, width * scale)
+            for share, per_nonzero in ((kept, rates.cached), (1 - kept, rates.uncached))
         )
     if step.operation == "gemm":
         dense = machine.gemm
@@ -228,8 +228,8 @@ class Clock:
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
         ways = self.queues[level], self.sending[level]
-        comes, goes = (sum(one.seconds for one in queue if one.key == key) for queue in ways)
-        seconds -= self.network.route(step).call * (goes > 0)  # of one operation
+        comes, goes = (sum(transfer.seconds for transfer in queue if transfer.key == key) for queue in ways)
+        seconds -= self.network.route(step).call * (goes > 0)  # of transfer operation
         if seconds > 0:
             self.flight[key] += max(goes + seconds - max(comes, goes), 0.0)
             self.places[key] = level
@@ -274,8 +274,8 @@ class Clock:
         most = 0.0
         for queue in (*self.queues.values(), *self.sending.values()):
             left = 0.0
-            for one in queue:
-                left += one.seconds
+            for transfer in queue:
+                left += transfer.seconds
                 if left >= enough:
                     return left
             most = max(most, left)
@@ -299,14 +299,14 @@ class Clock:
 
 def _until(queue: Sequence[_Transfer], key: tuple[str, str, str], due: float) -> float:
     """Return the seconds until so many bytes of a key are through, and all before them."""
-    last = max((place for place, one in enumerate(queue) if one.key == key), default=-1)
+    last = max((place for place, transfer in enumerate(queue) if transfer.key == key), default=-1)
     seconds = 0.0
-    for place, one in enumerate(queue):
+    for place, transfer in enumerate(queue):
         if due <= TOGETHER or place > last:
             break
-        share = min(due / one.nbytes, 1.0) if one.key == key and one.nbytes else 1.0
-        due -= one.nbytes if one.key == key else 0
-        seconds += share * one.seconds
+        share = min(due / transfer.nbytes, 1.0) if transfer.key == key and transfer.nbytes else 1.0
+        due -= transfer.nbytes if transfer.key == key else 0
+        seconds += share * transfer.seconds
     return seconds
 
 

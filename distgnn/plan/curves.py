@@ -46,7 +46,10 @@ class Measured:
         aware = bool(config.get("sparsity_aware"))
         way = Way(config["algorithm"], run["grid"], config.get("order"), aware)
         return cls(
-            log["name"], way, len(run["ranks"]), statistics.median(one["seconds"] for one in log["epochs"])
+            log["name"],
+            way,
+            len(run["ranks"]),
+            statistics.median(epoch["seconds"] for epoch in log["epochs"]),
         )
 
     def predicted(self, curves: Curves) -> float | None:
@@ -59,7 +62,7 @@ class Measured:
 
 
 def _same(planned: Way, run: Way) -> bool:
-    grids = [[one for one in way.grid.items() if one[1] > 1] for way in (planned, run)]
+    grids = [[axis for axis in way.grid.items() if axis[1] > 1] for way in (planned, run)]
     same = planned.algorithm == run.algorithm and planned.sparsity_aware == run.sparsity_aware
     return same and grids[0] == grids[1] and planned.order in (None, run.order)
 
@@ -117,9 +120,9 @@ def text(strong: Curves, measured: Sequence[Measured]) -> str:
 def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
     """Return rows of the table that puts measured epochs beside predicted ones."""
     rows = []
-    for one in measured:
-        predicted = one.predicted(curves)
-        cells = [one.log, str(one.ranks), name(one.way), written(one.way.grid), digits(1e3 * one.seconds)]
+    for run in measured:
+        predicted = run.predicted(curves)
+        cells = [run.log, str(run.ranks), name(run.way), written(run.way.grid), digits(1e3 * run.seconds)]
         rows.append([*cells, "" if predicted is None else digits(1e3 * predicted)])
     return rows
 
@@ -155,7 +158,7 @@ def _colour(way: str) -> str:
 
 def _leads(curves: Curves) -> list[tuple[float, float]]:
     """Find where an algorithm becomes the fastest: (ranks, seconds), between points linear in logarithms."""
-    every = [curves.seconds(one) for one in curves.algorithms]
+    every = [curves.seconds(algorithm) for algorithm in curves.algorithms]
     points = []
     for cross in curves.crossovers():
         here = np.log(cross.at)

@@ -43,12 +43,12 @@ class Explanation:
 
     def record(self) -> dict[str, Any]:
         """Return the record for JSON."""
-        found: dict[str, Any] = {"choice": self.choice.record(self.node)}
-        found |= {name: getattr(self, name) for name in ("phases", "collectives", "kernels", "memory")}
+        record: dict[str, Any] = {"choice": self.choice.record(self.node)}
+        record |= {name: getattr(self, name) for name in ("phases", "collectives", "kernels", "memory")}
         if self.formula is None:
-            return found | {"formula": None}
+            return record | {"formula": None}
         lines = [dict(zip(("matrix", "formula", "dry_run"), line, strict=True)) for line in self.compared]
-        return found | {"formula": asdict(self.formula) | {"words": lines}}
+        return record | {"formula": asdict(self.formula) | {"words": lines}}
 
 
 def explain(plan: Plan, choice: Choice) -> Explanation:
@@ -64,7 +64,7 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     graph = multiplied(resolved(choice.way.settings(settings), plan.ranks), graph)
     case = Case(graph, widths, choice.way.grid, plan.machine, itemsize)
     formula = formulas.evaluate(choice.way.algorithm, choice.way.sparsity_aware, case)
-    fullest = max(ranks, key=lambda one: sum(one.peak.values()))
+    fullest = max(ranks, key=lambda rank_costs: sum(rank_costs.peak.values()))
     computed = kernels(costs.epoch.steps, clocks[longest])
     return Explanation(
         choice,
@@ -86,20 +86,20 @@ def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
 
 def phases(choice: Choice, clock: Clock, computed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add up the seconds of each phase of the estimate, as far as this rank and its kernels say."""
-    found = []
+    rows = []
     for phase, seconds in choice.estimate.phases.items():
         own = sum(stretch.get(phase, 0.0) for stretch in clock.stretches)
-        alone = sum(one["seconds"] for one in computed if one["phase"] == phase)
+        alone = sum(row["seconds"] for row in computed if row["phase"] == phase)
         if phase in ("comm", OTHER):
             own = alone = own + clock.machine.update * (phase == OTHER)
         parts = {"alone": alone, "slowdown": own - alone, "others": seconds - own}
-        found.append({"phase": phase} | parts | {"seconds": seconds})
-    return found
+        rows.append({"phase": phase} | parts | {"seconds": seconds})
+    return rows
 
 
 def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:
     """List the messages that a rank sends and gets, the slowest first."""
-    found = []
+    rows = []
     for entry in costs.epoch.entries():
         key = entry["operation"], entry["group"], entry["matrix"]
         if entry["phase"] == "comm" and (entry["messages"] or clock.flight.get(key)):
@@ -107,20 +107,20 @@ def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:
             record |= {name: entry[name] for name in ("calls", "messages", "words", "bytes")}
             level = clock.places.get(key)
             record["level"] = None if level is None else clock.machine.levels[level].name
-            found.append(record | {"under_way": clock.flight[key], "exposed": clock.exposed[key]})
-    return sorted(found, key=lambda record: -record["under_way"])
+            rows.append(record | {"under_way": clock.flight[key], "exposed": clock.exposed[key]})
+    return sorted(rows, key=lambda record: -record["under_way"])
 
 
 def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
     """List the kernels of a rank, the slowest first."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = defaultdict(
+    rows: dict[tuple[Any, ...], dict[str, Any]] = defaultdict(
         lambda: {"calls": 0, "nonzeros": 0, "flops": 0, "touched": 0, "seconds": 0.0}
     )
     for step in steps:
         if step.phase not in ("comm", "sent", "wait"):
             sparse = step.operation == "spmm"
             shape = (*step.shape[:2], step.shape[3]) if sparse else step.shape
-            record = found[step.phase, step.operation, shape]
+            record = rows[step.phase, step.operation, shape]
             record["calls"] += 1
             record["nonzeros"] += step.shape[2] if sparse else 0
             record["flops"] += step.flops
@@ -128,7 +128,7 @@ def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
             record["seconds"] += compute_seconds(clock.machine, step, clock.itemsize)
     named = (
         {"phase": phase, "operation": operation, "shape": shape} | record
-        for (phase, operation, shape), record in found.items()
+        for (phase, operation, shape), record in rows.items()
     )
     return sorted(named, key=lambda record: -record["seconds"])
 

@@ -91,9 +91,9 @@ class Fit:
             for sample, predicted in zip(self.samples, self.predicted, strict=True)
         ]
         sizes = np.abs(self.residuals)
-        told = {"kind": self.kind, "level": self.level, **self.values, "r2": self.r2}
-        told |= {"median_residual": float(np.median(sizes)), "largest_residual": float(sizes.max())}
-        return told | {"samples": points}
+        record = {"kind": self.kind, "level": self.level, **self.values, "r2": self.r2}
+        record |= {"median_residual": float(np.median(sizes)), "largest_residual": float(sizes.max())}
+        return record | {"samples": points}
 
 
 def of(kind: str, level: str, values: dict[str, float], samples: Sequence[Sample], machine: Machine) -> Fit:
@@ -109,7 +109,7 @@ def free(levels: Sequence[Level]) -> Machine:
 
 
 def _nothing() -> Machine:
-    """Do nothing: a kernel without a result."""
+    """Make a machine on which nothing takes any time, for samples without messages."""
     return free([Level("machine", None, 0.0, FREE)])
 
 
@@ -129,8 +129,8 @@ def solve(samples: Sequence[Sample], units: Mapping[str, Machine]) -> dict[str, 
             kept.append(column)
     times = dict.fromkeys(units, 0.0)
     if kept:
-        found = _weighted(design[:, kept], measured)
-        times |= {list(units)[column]: float(one) for column, one in zip(kept, found, strict=True)}
+        solved = _weighted(design[:, kept], measured)
+        times |= {list(units)[column]: float(count) for column, count in zip(kept, solved, strict=True)}
     return times
 
 
@@ -141,14 +141,14 @@ def _weighted(design: np.ndarray, measured: np.ndarray) -> np.ndarray:
     round before. What takes long counts more, by the fourth root of its seconds: epochs are made of it, and
     no line fits all sizes.
     """
-    scale, found = measured, np.empty(0)
+    scale, solved = measured, np.empty(0)
     for _ in range(ROUNDS):
         weights = measured**WEIGHT / scale
         weighted = design * weights[:, None]
         lengths = np.linalg.norm(weighted, axis=0)
-        found = nnls(weighted / lengths, measured * weights)[0] / lengths
-        scale = np.sqrt(measured * np.maximum(design @ found, measured / 100))
-    return found
+        solved = nnls(weighted / lengths, measured * weights)[0] / lengths
+        scale = np.sqrt(measured * np.maximum(design @ solved, measured / 100))
+    return solved
 
 
 def _adds(known: np.ndarray, column: np.ndarray) -> bool:
@@ -171,15 +171,15 @@ def rate(seconds: float) -> float:
 def link(samples: Sequence[Sample], levels: Sequence[Level], number: int, kind: str) -> Link:
     """Fit the link of a kind of messages at a level, from samples that cross it and no other."""
 
-    def unit(one: Link) -> Machine:
-        at = [replace(free(levels).levels[number], kinds={kind: one}, name=levels[number].name)]
+    def unit(link: Link) -> Machine:
+        at = [replace(free(levels).levels[number], kinds={kind: link}, name=levels[number].name)]
         nothing = free(levels)
         return replace(nothing, levels=[*nothing.levels[:number], *at, *nothing.levels[number + 1 :]])
 
     units = {"byte": unit(Link(0.0, 1.0)), "alpha": unit(Link(1.0, FREE)), "call": unit(Link(0.0, FREE, 1.0))}
     times = solve(samples, units)
-    found = Link(times["alpha"], rate(times["byte"]), times["call"])
-    return _relay(samples, unit, found) if kind == RELAY else found
+    fitted = Link(times["alpha"], rate(times["byte"]), times["call"])
+    return _relay(samples, unit, fitted) if kind == RELAY else fitted
 
 
 def _relay(samples: Sequence[Sample], unit: Callable[[Link], Machine], start: Link) -> Link:
@@ -198,17 +198,20 @@ def _relay(samples: Sequence[Sample], unit: Callable[[Link], Machine], start: Li
     scale = measured / [sample.on(unit(only)) for sample in samples]  # as if bytes alone counted
     starts = (start.alpha, 1 / start.bandwidth), (start.alpha, scale.min() / start.bandwidth)
     firsts = [np.log(np.maximum(pair, least)) for pair in starts]
-    found = [least_squares(missed, first, bounds=(np.log(least), np.inf)) for first in firsts]
-    return link(min(found, key=lambda one: one.cost).x)
+    solutions = [least_squares(missed, first, bounds=(np.log(least), np.inf)) for first in firsts]
+    return link(min(solutions, key=lambda solution: solution.cost).x)
 
 
-def no_faster(found: Link, samples: Sequence[Sample]) -> Link:
+def no_faster(fitted: Link, samples: Sequence[Sample]) -> Link:
     """Limit the link to the highest rate at which bytes came in any of these samples.
 
     A line through short messages may promise more for long ones.
     """
-    rates = [sum(step.nbytes for step in one.steps if step.phase == "comm") / one.seconds for one in samples]
-    return replace(found, bandwidth=min(found.bandwidth, max(rates)))
+    rates = [
+        sum(step.nbytes for step in sample.steps if step.phase == "comm") / sample.seconds
+        for sample in samples
+    ]
+    return replace(fitted, bandwidth=min(fitted.bandwidth, max(rates)))
 
 
 def injection(samples: Sequence[Sample], machine: Machine, number: int) -> float:
@@ -217,15 +220,15 @@ def injection(samples: Sequence[Sample], machine: Machine, number: int) -> float
     The rate that fits best among many; what is sent cannot be slower than what was measured.
     """
     level = machine.levels[number]
-    own = max([level.bandwidth, *(one.bandwidth for one in level.kinds.values())])
+    own = max([level.bandwidth, *(kind_link.bandwidth for kind_link in level.kinds.values())])
     ranks = machine.levels[number - 1].ranks or 1
     rates = own * ranks / np.geomspace(1, 4 * ranks, 200)
     measured = np.array([sample.seconds for sample in samples])
 
-    def missed(found: float) -> float:
-        tried = [*machine.levels[:number], replace(level, injection=found), *machine.levels[number + 1 :]]
+    def missed(trial: float) -> float:
+        tried = [*machine.levels[:number], replace(level, injection=trial), *machine.levels[number + 1 :]]
         with_it = replace(machine, levels=tried)
-        return float(np.sum(np.log(np.array([one.on(with_it) for one in samples]) / measured) ** 2))
+        return float(np.sum(np.log(np.array([timed.on(with_it) for timed in samples]) / measured) ** 2))
 
     return float(min(rates.tolist(), key=missed))
 
@@ -235,7 +238,7 @@ def spmm(samples: Sequence[Sample], caches: Sequence[float]) -> Spmm:
 
     Non-zeros in no cache never take less time than cached ones.
     """
-    return min((_spmm(samples, cache) for cache in caches), key=lambda found: found[0])[1]
+    return min((_spmm(samples, cache) for cache in caches), key=lambda fitted: fitted[0])[1]
 
 
 def _spmm(samples: Sequence[Sample], cache: float) -> tuple[float, Spmm]:
@@ -248,9 +251,9 @@ def _spmm(samples: Sequence[Sample], cache: float) -> tuple[float, Spmm]:
     times = solve(samples, {name: replace(nothing, spmm=unit) for name, unit in units.items()})
     cached = SpmmRates(*(times[name] for name in names))
     uncached = SpmmRates(*(times[name] + times[f"more {name}"] for name in names))
-    found = Spmm(times["call"], cache, cached, uncached)
-    fitted = of("spmm", "", {}, samples, replace(nothing, spmm=found))
-    return float(np.sum(np.log1p(fitted.residuals) ** 2)), found
+    spmm_rates = Spmm(times["call"], cache, cached, uncached)
+    fitted = of("spmm", "", {}, samples, replace(nothing, spmm=spmm_rates))
+    return float(np.sum(np.log1p(fitted.residuals) ** 2)), spmm_rates
 
 
 def gemm(samples: Sequence[Sample]) -> Gemm:
@@ -270,7 +273,7 @@ def passes(samples: Sequence[Sample]) -> Passes:
     by_phase = {sample.steps[0].phase: list[Sample]() for sample in samples}
     for sample in samples:
         by_phase[sample.steps[0].phase].append(sample)
-    rates = {phase: _pass(found) for phase, found in by_phase.items()}
+    rates = {phase: _pass(samples_of_phase) for phase, samples_of_phase in by_phase.items()}
     usual = rates.get("spmm") or _pass(samples)
     return Passes(usual.call, usual.bandwidth, {phase: rates[phase] for phase in PASSES if phase in rates})
 
@@ -283,8 +286,7 @@ def _pass(samples: Sequence[Sample]) -> Rate:
 
 
 def beyond(samples: Sequence[Sample], machine: Machine) -> tuple[float, float]:
-    """Fit (update, skew) that explain how much longer epochs take than this machine, which has neither, says.
-    """
+    """Fit (update, skew) to the seconds of epochs beyond those of this machine, which has neither."""
     seconds = np.array([sample.seconds for sample in samples])
     steps = np.array([sample.epoch(machine) for sample in samples])
     update, skew = 0.0, float(np.min(seconds))

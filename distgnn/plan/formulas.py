@@ -81,7 +81,11 @@ class Case:
 
     def seconds(self, messages: float, words: float) -> float:
         """Return seconds with α and β of the level that holds all ranks: CAGNET has one kind of link."""
-        level = next(one for one in self.machine.levels if one.ranks is None or one.ranks >= self.ranks)
+        level = next(
+            candidate
+            for candidate in self.machine.levels
+            if candidate.ranks is None or candidate.ranks >= self.ranks
+        )
         return messages * level.alpha + words * self.itemsize / level.bandwidth
 
     def formula(
@@ -94,8 +98,8 @@ class Case:
 
 def evaluate(algorithm: str, sparsity_aware: bool, case: Case) -> Formula | None:
     """Evaluate the formula of an algorithm; return None where the papers have none."""
-    found = FORMULAS.get((algorithm, sparsity_aware))
-    return found(case) if found else None
+    formula = FORMULAS.get((algorithm, sparsity_aware))
+    return formula(case) if formula else None
 
 
 def _lg(x: float) -> float:
@@ -190,16 +194,16 @@ def _collectives(n: int, widths: Sequence[int], grid: Sizes) -> list[tuple[str, 
 
     Matrix, axis of the group, 2 for an all-reduce and 1 for half of one, words.
     """
-    found = []
+    listed = []
     for layer, (below, above) in enumerate(pairwise(widths)):
         z, x, y = ROLES[layer % 3]
         F, H = n * below / (grid[x] * grid[y]), n * below / (grid[z] * grid[y])
         W, Q = below * above / (grid[y] * grid[x]), n * above / (grid[z] * grid[x])
-        found += [("H", z, 1, F)] if layer == 0 else []  # line 2
-        found += [("sums", x, 2, H), ("weights", z, 1, W), ("sums", y, 2, Q)]  # lines 4, 6, 8
-        found += [("gradients", z, 1, W), ("weights", z, 1, W), ("sums", x, 2, H)]  # lines 16, 18, 20
-        found += [("sums", z, 2 if layer else 1, F)]  # line 23
-    return found
+        listed += [("H", z, 1, F)] if layer == 0 else []  # line 2
+        listed += [("sums", x, 2, H), ("weights", z, 1, W), ("sums", y, 2, Q)]  # lines 4, 6, 8
+        listed += [("gradients", z, 1, W), ("weights", z, 1, W), ("sums", x, 2, H)]  # lines 16, 18, 20
+        listed += [("sums", z, 2 if layer else 1, F)]  # line 23
+    return listed
 
 
 def bandwidth(machine: Machine, grid: Sizes, axis: str) -> float:
@@ -210,7 +214,7 @@ def bandwidth(machine: Machine, grid: Sizes, axis: str) -> float:
     Groups of one node share what the node injects: β_inter / min(G_node, ranks of the axes nearer).
     """
     axes = list(grid)
-    near = math.prod(grid[one] for one in axes[axes.index(axis) + 1 :])
+    near = math.prod(grid[nearer] for nearer in axes[axes.index(axis) + 1 :])
     inner = 1
     for level in machine.levels:
         if level.ranks is None or near * grid[axis] <= level.ranks:
@@ -263,8 +267,8 @@ def cut(graph: Graph, parts: int) -> float:
 
 def _columns(source: Any, rows: Any, ends: np.ndarray) -> np.ndarray:
     """Count the columns that are not empty in these rows, by block of columns."""
-    found = np.unique(source.block(rows, (0, int(ends[-1]))).indices)
-    return np.diff(np.searchsorted(found, ends))
+    columns = np.unique(source.block(rows, (0, int(ends[-1]))).indices)
+    return np.diff(np.searchsorted(columns, ends))
 
 
 def _spread_over(source: Histogram, ends: np.ndarray) -> np.ndarray:

@@ -70,9 +70,9 @@ class Level:
     kinds: Mapping[str, Link] = field(default_factory=dict)
 
     def link(self, kind: str) -> Link:
-        """Fit the link of a kind of messages at a level, from samples that cross it and no other."""
-        found = self.kinds.get(kind) or (self.kinds.get("allreduce") if kind == SUMS else None)
-        return found or Link(self.alpha, self.bandwidth, self.call)
+        """Return the link of a kind of messages at this level; for our sums MPI's, if that alone is given."""
+        known = self.kinds.get(kind) or (self.kinds.get("allreduce") if kind == SUMS else None)
+        return known or Link(self.alpha, self.bandwidth, self.call)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ class SpmmRates:
 
 @dataclass(frozen=True)
 class Spmm:
-    """Cost of sparse products, in float32. ``call``: seconds each; ``cache``: bytes of B that a cache keeps.
-    """
+    """Cost of sparse products, in float32. ``call``: seconds each; ``cache``: bytes of B in a cache."""
 
     call: float
     cache: float
@@ -123,8 +122,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Passes(Rate):
-    """Cost of rows that are gathered and added, and of all passes that ``kinds``, by phase, has no rate for.
-    """
+    """Cost of rows gathered and added, and of all passes for which ``kinds``, by phase, has no rate."""
 
     kinds: Mapping[str, Rate] = field(default_factory=dict)
 
@@ -198,7 +196,7 @@ class Machine:
 
 
 def known() -> list[str]:
-    """Make the graph of a matrix in memory, or a block source, with the labels and splits of all nodes."""
+    """Return the names of the machines that ship."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
@@ -238,7 +236,7 @@ def with_nodes_of(machine: Machine, ranks: int, memory: float | None = None) -> 
     """
     *inner, network = machine.levels
     node = [replace(level, ranks=ranks) for level in inner[-1:]]
-    inside = [one for one in inner[:-1] if one.ranks and one.ranks < ranks and ranks % one.ranks == 0]
+    inside = [unit for unit in inner[:-1] if unit.ranks and unit.ranks < ranks and ranks % unit.ranks == 0]
     return replace(machine, levels=[*inside, *node, network], memory=memory or machine.memory)
 
 
@@ -274,15 +272,19 @@ def _table(cls: type, content: Any, where: str, prefix: str) -> Any:
     """Make a dataclass of a table; check every field of it."""
     if not isinstance(content, Mapping):
         raise UserError(f"{where}: {prefix.rstrip('.')} must be a table")
-    wanted = {one.name: one for one in fields(cls)}
+    wanted = {member.name: member for member in fields(cls)}
     for name in content:
         if name not in wanted:
             raise UserError(f"{where}: unknown field {prefix}{name}; known: {', '.join(wanted)}")
     values = {}
-    for name, one in wanted.items():
+    for name, member in wanted.items():
         if name in content:
             values[name] = _value(name, content[name], where, prefix)
-        elif one.default is MISSING and one.default_factory is MISSING and (cls, name) != (Level, "ranks"):
+        elif (
+            member.default is MISSING
+            and member.default_factory is MISSING
+            and (cls, name) != (Level, "ranks")
+        ):
             raise UserError(f"{where}: {prefix}{name} is missing")
     return cls(**({"ranks": None} if cls is Level else {}) | values)
 
@@ -291,7 +293,7 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
     if name == "levels":
         if not isinstance(value, list):
             raise UserError(f"{where}: levels must be tables: [[levels]]")
-        return [_table(Level, one, where, f"levels[{i}].") for i, one in enumerate(value)]
+        return [_table(Level, entry, where, f"levels[{i}].") for i, entry in enumerate(value)]
     if name == "kinds":
         if not isinstance(value, Mapping):
             raise UserError(f"{where}: {prefix}kinds must be tables: [{prefix}kinds.NAME]")
@@ -299,14 +301,15 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
         for kind in value:
             if kind not in known:
                 raise UserError(f"{where}: unknown field {prefix}kinds.{kind}; known: {', '.join(known)}")
-        return {kind: _table(cls, one, where, f"{prefix}kinds.{kind}.") for kind, one in value.items()}
+        return {kind: _table(cls, entry, where, f"{prefix}kinds.{kind}.") for kind, entry in value.items()}
     if name in _TABLES:
         return _table(_TABLES[name], value, where, f"{prefix}{name}.")
     if name == "r2":
         if not isinstance(value, Mapping):
             raise UserError(f"{where}: {prefix}r2 must be a table")
         return {
-            kind: _number(name, one, f"{where}: {prefix}r2.{kind}={one!r}") for kind, one in value.items()
+            kind: _number(name, entry, f"{where}: {prefix}r2.{kind}={entry!r}")
+            for kind, entry in value.items()
         }
     if name in ("name", "title", "date"):
         if not isinstance(value, str):
@@ -341,20 +344,22 @@ def _number(name: str, value: Any, what: str) -> float | int:
 
 
 def _written(table: Any, prefix: str = "") -> str:
-    """Wrap a kernel whose argument at this place is written to: its numbers are not known any more."""
+    """Write the lines of a dataclass; its tables after its numbers, as TOML wants it."""
     lines, tables = [], []
-    for one in fields(table):
-        value = getattr(table, one.name)
+    for member in fields(table):
+        value = getattr(table, member.name)
         if isinstance(value, (str, int, float)) and value != math.inf:
             text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-            lines.append(f"{one.name} = {text}")
-        elif one.name == "levels":
+            lines.append(f"{member.name} = {text}")
+        elif member.name == "levels":
             tables += [f"\n[[levels]]\n{_written(level, 'levels.')}" for level in value]
-        elif one.name == "r2":
-            found = (f"{json.dumps(kind, ensure_ascii=False)} = {number!r}" for kind, number in value.items())
-            tables.append("\n".join([f"\n[{prefix}r2]", *found]))
-        elif one.name == "kinds":
+        elif member.name == "r2":
+            numbers = (
+                f"{json.dumps(kind, ensure_ascii=False)} = {number!r}" for kind, number in value.items()
+            )
+            tables.append("\n".join([f"\n[{prefix}r2]", *numbers]))
+        elif member.name == "kinds":
             tables += [f"\n[{prefix}kinds.{kind}]\n{_written(link)}" for kind, link in value.items()]
         elif hasattr(value, "__dataclass_fields__"):
-            tables.append(f"\n[{prefix}{one.name}]\n{_written(value, f'{prefix}{one.name}.')}")
+            tables.append(f"\n[{prefix}{member.name}]\n{_written(value, f'{prefix}{member.name}.')}")
     return "\n".join([*lines, *tables])

@@ -73,9 +73,9 @@ def sample(
     batches = int(np.clip(most / max(once * calls, 1e-7), LEAST, MOST))
     arrive(world.mpi)
     median = _median(world.backend, run, calls, batches, group) if active else 0.0
-    told = world.gather_objects((median, steps))
-    longest = max((steps for _, steps in told), key=_traffic)
-    return Sample(what, max(median for median, _ in told), longest)
+    reports = world.gather_objects((median, steps))
+    longest = max((steps for _, steps in reports), key=_traffic)
+    return Sample(what, max(median for median, _ in reports), longest)
 
 
 def _traffic(steps: Sequence[Step]) -> float:
@@ -137,7 +137,7 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
         _memory(world.backend, max(scale.operands)),
         _memory(world.backend, 64 * scale.nonzeros * 4),
     )
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for most, number, (nbytes, width, degree) in _cases(budget, scale.operands, (16, 64, 128), (2, 8, 32)):
         k = max(nbytes // (4 * width), 1)
         few = scale.nonzeros // (64 if number % 4 == 3 else 1)  # some of them are short
@@ -145,8 +145,8 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
         m = A.shape[0]
         B, out = room[: k * width].reshape(k, width), results[: m * width].reshape(m, width)
         what = f"{m} x {k}, {degree} non-zeros per row, width {width}"
-        found.append(sample(world, what, partial(local.spmm, A, B, out), most))
-    return found
+        samples.append(sample(world, what, partial(local.spmm, A, B, out), most))
+    return samples
 
 
 def _memory(on: Backend, nbytes: int) -> Any:
@@ -182,7 +182,7 @@ def filled(on: Backend, shape: tuple[int, int], number: float = 1) -> Any:
 
 def dense_products(budget: Budget, scale: Scale) -> list[Sample]:
     """Measure H W, G Wᵀ and Hᵀ G, of tall H and G."""
-    on, found = budget.world.backend, list[Sample]()
+    on, samples = budget.world.backend, list[Sample]()
     widths = [(256, 256), (128, 128), (16, 64), (64, 16), (16, 16)]
     for most, _, (rows, (inner, columns), form) in _cases(
         budget, scale.rows, widths, ("H W", "G Wt", "Ht G")
@@ -194,24 +194,23 @@ def dense_products(budget: Budget, scale: Scale) -> list[Sample]:
         how = {"trans_a": form == "Ht G", "trans_b": form == "G Wt"}
         out = filled(on, (inner if form == "Ht G" else rows, columns))
         run = partial(local.gemm, A, B, out, **how)
-        found.append(sample(budget.world, f"{form}, {rows} rows, {inner} x {columns}", run, most))
-    return found
+        samples.append(sample(budget.world, f"{form}, {rows} rows, {inner} x {columns}", run, most))
+    return samples
 
 
 def dense_passes(budget: Budget, scale: Scale) -> list[Sample]:
-    """Measure rows gathered and added, and the passes of a network on this rank alone between its products.
-    """
-    world, found = budget.world, list[Sample]()
+    """Measure rows gathered and added, and the passes of a network on this rank alone."""
+    world, samples = budget.world, list[Sample]()
     on, random = world.backend, np.random.default_rng(world.rank)
     for most, _, (rows, width) in _cases(budget.part(0.5), scale.rows, (16, 128)):
         X, some = filled(on, (rows, width)), filled(on, (rows // 2, width))
         which = on.asarray(np.sort(random.permutation(rows)[: rows // 2]))
         gather, add = partial(local.gather_rows, X, which, some), partial(local.scatter_add, some, which, X)
-        found.append(sample(world, f"gather {rows // 2} of {rows} rows of {width}", gather, most / 2))
-        found.append(sample(world, f"add to {rows // 2} of {rows} rows of {width}", add, most / 2))
+        samples.append(sample(world, f"gather {rows // 2} of {rows} rows of {width}", gather, most / 2))
+        samples.append(sample(world, f"add to {rows // 2} of {rows} rows of {width}", add, most / 2))
     for _, _, (rows,) in _cases(budget, scale.rows):
-        found += _passes_of_epochs(budget, rows)
-    return found
+        samples += _passes_of_epochs(budget, rows)
+    return samples
 
 
 def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
@@ -225,9 +224,9 @@ def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
         if number >= WARM_UP:
             for kind in kinds:
                 seconds[kind].append(book.seconds.get(kind, 0.0))
-    told = budget.world.gather_objects({kind: float(np.median(seconds[kind])) for kind in kinds})
+    medians = budget.world.gather_objects({kind: float(np.median(seconds[kind])) for kind in kinds})
     steps = {kind: [step for step in book.steps if step.phase == kind] for kind in kinds}
-    slowest = {kind: max(one[kind] for one in told) for kind in kinds}
+    slowest = {kind: max(median[kind] for median in medians) for kind in kinds}
     return [Sample(f"{kind} of {rows} nodes", slowest[kind], steps[kind]) for kind in kinds if steps[kind]]
 
 
@@ -265,13 +264,13 @@ def overlapping(budget: Budget, n: int, degree: int, width: int) -> Timed:
     computing: dict[bool, list[float]] = {overlap: [] for overlap in how}
     for turn, overlap in product(range(TURNS), how):
         grid.overlap = overlap
-        found = sample(world, "", multiply, budget.left() / 4 / (TURNS - turn), grid.world)
-        seconds[overlap].append(found.seconds)
+        measured = sample(world, "", multiply, budget.left() / 4 / (TURNS - turn), grid.world)
+        seconds[overlap].append(measured.seconds)
         computing[overlap].append(_computing(world, multiply))
     grid.free()
     apart, together = (float(np.median(seconds[overlap])) for overlap in how)
     alone, slowed = (float(np.median(computing[overlap])) for overlap in how)
-    return Timed(alone, apart, slowed, together, found.steps)
+    return Timed(alone, apart, slowed, together, measured.steps)
 
 
 def _computing(world: Comm, run: Run) -> float:
@@ -280,7 +279,7 @@ def _computing(world: Comm, run: Run) -> float:
     for _ in range(LEAST + 2):
         with Ledger(trace=True) as book:
             run()
-        seconds.append(sum(one.stop - one.start for one in book.events or [] if one.phase == "spmm"))
+        seconds.append(sum(event.stop - event.start for event in book.events or [] if event.phase == "spmm"))
     return max(world.gather_objects(float(np.median(seconds))))
 
 

@@ -67,25 +67,28 @@ class Curves:
     @property
     def algorithms(self) -> list[str]:
         """The algorithms that can be on some number of ranks."""
-        ways = {one: choice.way for point in self.points for one, choice in point.best.items()}
+        ways = {algorithm: choice.way for point in self.points for algorithm, choice in point.best.items()}
         order = list(operators.ALGORITHMS)
-        return sorted(ways, key=lambda one: (order.index(ways[one].algorithm), ways[one].sparsity_aware))
+        return sorted(
+            ways,
+            key=lambda algorithm: (order.index(ways[algorithm].algorithm), ways[algorithm].sparsity_aware),
+        )
 
     def seconds(self, algorithm: str) -> dict[int, float]:
         """Return the seconds by number of ranks, where the algorithm can be."""
-        found = ((point.ranks, point.best.get(algorithm)) for point in self.points)
-        return {ranks: choice.seconds for ranks, choice in found if choice is not None}
+        choices = ((point.ranks, point.best.get(algorithm)) for point in self.points)
+        return {ranks: choice.seconds for ranks, choice in choices if choice is not None}
 
     def crossovers(self) -> list[Crossover]:
         """Find the crossovers of all pairs of algorithms, in the order of ranks."""
-        found = [
+        crossings = [
             cross for pair in combinations(self.algorithms, 2) for cross in self._crossings(*pair)
         ]  # fmt: skip
-        return sorted(found, key=lambda cross: cross.between)
+        return sorted(crossings, key=lambda cross: cross.between)
 
-    def _crossings(self, one: str, other: str) -> Iterator[Crossover]:
+    def _crossings(self, first_name: str, other: str) -> Iterator[Crossover]:
         """Find where the faster one of two algorithms changes, by more than a ``TIE`` on either side."""
-        first, second = self.seconds(one), self.seconds(other)
+        first, second = self.seconds(first_name), self.seconds(other)
         before: tuple[int, float] | None = None
         for count in sorted(first.keys() & second.keys()):
             lead = math.log(second[count] / first[count])
@@ -93,14 +96,14 @@ class Curves:
                 continue
             if before is not None and lead * before[1] < 0:
                 low, was = before
-                pair = (one, other) if lead > 0 else (other, one)
+                pair = (first_name, other) if lead > 0 else (other, first_name)
                 yield Crossover((low, count), *pair, low * (count / low) ** (was / (was - lead)))
             before = count, lead
 
     def record(self) -> dict[str, Any]:
         """Return the record for JSON."""
         points = [
-            {"ranks": point.ranks, "choices": [one.record(point.node) for one in point.best.values()]}
+            {"ranks": point.ranks, "choices": [choice.record(point.node) for choice in point.best.values()]}
             | {"infeasible": point.infeasible}
             for point in self.points
         ]
@@ -119,10 +122,10 @@ def strong(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Ma
     """
     points = []
     for count in ranks:
-        found = plan(settings, graphs, count, machine)
-        points.append(_point(found))
+        planned = plan(settings, graphs, count, machine)
+        points.append(_point(planned))
     if not any(point.best for point in points):
-        found.best
+        planned.best
     return Curves(points)
 
 
@@ -135,18 +138,17 @@ def weak(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Mach
     return Curves(points)
 
 
-def _point(found: Plan) -> Point:
+def _point(planned: Plan) -> Point:
     best: dict[str, Choice] = {}
-    for choice in found.choices:
+    for choice in planned.choices:
         best.setdefault(name(choice.way), choice)
-    ways = [(choice.way, choice.seconds) for choice in found.choices]
-    node = found.machine.node
-    return Point(found.ranks, best, ways, [one.record(node) for one in found.infeasible], node)
+    ways = [(choice.way, choice.seconds) for choice in planned.choices]
+    node = planned.machine.node
+    return Point(planned.ranks, best, ways, [way.record(node) for way in planned.infeasible], node)
 
 
 def text(curves: Curves) -> str:
-    """Write milliseconds of the best of each algorithm, the fastest marked; crossovers; where scaling stops.
-    """
+    """Write milliseconds of the best of each algorithm, the fastest marked; crossovers; limits."""
     return "\n".join([*aligned(table(curves), left=0), "", *sentences(curves)])
 
 
@@ -155,7 +157,7 @@ def table(curves: Curves) -> list[list[str]]:
     lines = [["ranks", *curves.algorithms, "fastest grid"]]
     for point in curves.points:
         fastest = next(iter(point.best), None)
-        cells = [_cell(point.best.get(one), one == fastest) for one in curves.algorithms]
+        cells = [_cell(point.best.get(algorithm), algorithm == fastest) for algorithm in curves.algorithms]
         lines.append([str(point.ranks), *cells, written(point.best[fastest].way.grid) if fastest else ""])
     return lines
 
@@ -170,13 +172,17 @@ def sentences(curves: Curves) -> list[str]:
     places: dict[tuple[int, int], dict[str, list[str]]] = {}
     for cross in curves.crossovers():
         places.setdefault(cross.between, {}).setdefault(cross.faster, []).append(cross.slower)
-    for (low, high), found in places.items():
-        words = "; ".join(f"{faster} overtakes {', '.join(slower)}" for faster, slower in found.items())
+    for (low, high), overtaken in places.items():
+        words = "; ".join(f"{faster} overtakes {', '.join(slower)}" for faster, slower in overtaken.items())
         lines += wrap(f"Between {low} and {high} ranks {words}.")
     best = {
-        one: min(seconds, key=seconds.__getitem__)
-        for one in curves.algorithms
-        if (seconds := curves.seconds(one))
+        algorithm: min(seconds, key=seconds.__getitem__)
+        for algorithm in curves.algorithms
+        if (seconds := curves.seconds(algorithm))
     }
-    stops = [f"{one} on {count}" for one, count in best.items() if count < max(curves.seconds(one))]
+    stops = [
+        f"{algorithm} on {count}"
+        for algorithm, count in best.items()
+        if count < max(curves.seconds(algorithm))
+    ]
     return lines + (wrap(f"Scaling stops: {', '.join(stops)}.") if stops else [])

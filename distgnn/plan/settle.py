@@ -109,17 +109,17 @@ def settle(
     store = store if isinstance(store, Store) else Store(store)
     check_content(store)
     asked = to_plan(settings, ranks)
-    found = _planned(asked, _orders(settings, store), store, ranks, machine)
+    planned = _planned(asked, _orders(settings, store), store, ranks, machine)
     given = AUTO not in (settings.algorithm, settings.order)
-    if given and not found.choices and not any(way.peak for way in found.infeasible):
+    if given and not planned.choices and not any(way.peak for way in planned.infeasible):
         return Settled(replace(settings, grid=asked.grid))  # refused: the run says it better
-    best = found.best
+    best = planned.best
     kept: dict[str, Any] = {"replication": settings.replication}
     if settings.sparsity_aware in ("auto", "cover"):  # planned as needed rows
         kept["sparsity_aware"] = settings.sparsity_aware
     chosen = replace(best.way.settings(settings), **kept)
-    orders = _advice(asked, store, found) if settings.order in (None, AUTO) else ()
-    advice = *orders, *found.advice
+    orders = _advice(asked, store, planned) if settings.order in (None, AUTO) else ()
+    advice = *orders, *planned.advice
     return Settled(chosen, machine.name, best.way, best.seconds, best.estimate.phases, advice)
 
 
@@ -195,22 +195,22 @@ def _planned(s: Settings, orders: Sequence[str], store: Store, ranks: int, machi
     again by where its non-zeros are. Only then is known what sparsity-aware ways send; others seldom take
     less than where all blocks are as full.
     """
-    found = plan(s, _graphs(s, orders, store, exact=False), ranks, machine)
-    if store.nnz > EXACT or not found.choices:
-        return found
+    planned = plan(s, _graphs(s, orders, store, exact=False), ranks, machine)
+    if store.nnz > EXACT or not planned.choices:
+        return planned
     itself = _graphs(s, orders, store, exact=True)
-    choices, full, seen, best = [], found.infeasible, set(), math.inf
-    for choice in sorted(found.choices, key=lambda one: (not one.way.sparsity_aware, one.seconds)):
+    choices, full, seen, best = [], planned.infeasible, set(), math.inf
+    for choice in sorted(planned.choices, key=lambda option: (not option.way.sparsity_aware, option.seconds)):
         way = choice.way
         shape = way.algorithm, way.order, way.sparsity_aware, *sorted(way.grid.items())
         if shape not in seen and (way.sparsity_aware or choice.seconds < best):
             seen.add(shape)
             again = priced(s, itself[way.order], ranks, machine, way)
-            choices += [one for one in again if isinstance(one, Choice)]
-            full += [one for one in again if isinstance(one, Infeasible)]
-            best = min((one.seconds for one in choices), default=best)
-    choices.sort(key=lambda one: one.seconds)
-    return replace(found, choices=choices, infeasible=full, graphs=itself)
+            choices += [option for option in again if isinstance(option, Choice)]
+            full += [option for option in again if isinstance(option, Infeasible)]
+            best = min((option.seconds for option in choices), default=best)
+    choices.sort(key=lambda option: option.seconds)
+    return replace(planned, choices=choices, infeasible=full, graphs=itself)
 
 
 def _graphs(s: Settings, orders: Sequence[str], store: Store, exact: bool) -> Graphs:
@@ -218,33 +218,33 @@ def _graphs(s: Settings, orders: Sequence[str], store: Store, exact: bool) -> Gr
     return {name: Graph.of_store(store, name, s.dtype, layers, exact) for name in orders}
 
 
-def _advice(s: Settings, store: Store, found: Plan) -> Iterator[str]:
+def _advice(s: Settings, store: Store, planned: Plan) -> Iterator[str]:
     """Return the orders that are worth making."""
     even = _even(s, store, 1)
     makeable = {"double": replace(even, odd=even.source), "random": even}
     missing: Graphs = {name: graph for name, graph in makeable.items() if name not in store.orders}
-    better = plan(s, missing, found.ranks, found.machine).choices
-    if better and better[0].seconds < CLEAR * found.best.seconds:
-        yield _line(store, better[0], found.best, [str(better[0].way.order)])
+    better = plan(s, missing, planned.ranks, planned.machine).choices
+    if better and better[0].seconds < CLEAR * planned.best.seconds:
+        yield _line(store, better[0], planned.best, [str(better[0].way.order)])
     if s.sparsity_aware is not False:
-        yield from _of_parts(s, store, found)
+        yield from _of_parts(s, store, planned)
 
 
-def _of_parts(s: Settings, store: Store, found: Plan) -> Iterator[str]:
+def _of_parts(s: Settings, store: Store, planned: Plan) -> Iterator[str]:
     """Suggest a partition if it would help with no communication at all, its best case.
 
     The real gain is known when it is made.
     """
-    aware = [way.grid["rows"] for way in ways(replace(s, sparsity_aware=True), found.ranks)]
+    aware = [way.grid["rows"] for way in ways(replace(s, sparsity_aware=True), planned.ranks)]
     parts = max(aware, default=1)
     vectors = [store.order(name).partition for name in store.orders]
     there = {len(vector) - 1 for vector in vectors if vector is not None}
     if parts == 1 or parts in there or parts > store.n:
         return
     apart: Graphs = {f"volume-{parts}": _even(s, store, parts)}
-    least = plan(replace(s, sparsity_aware=True), apart, found.ranks, found.machine).choices
-    if least and least[0].seconds < CLEAR * found.best.seconds:
-        yield _line(store, least[0], found.best, [], [f"volume:{parts}"], at_least=True)
+    least = plan(replace(s, sparsity_aware=True), apart, planned.ranks, planned.machine).choices
+    if least and least[0].seconds < CLEAR * planned.best.seconds:
+        yield _line(store, least[0], planned.best, [], [f"volume:{parts}"], at_least=True)
 
 
 def _even(s: Settings, store: Store, parts: int) -> Graph:

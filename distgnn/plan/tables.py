@@ -36,12 +36,12 @@ def name(way: Way) -> str:
 def shown(plan: Plan, everything: bool) -> list[tuple[int, Choice]]:
     """Return the best dozen and the best of every algorithm, with their places; or all."""
     best: set[str] = set()
-    found = []
+    listed = []
     for place, choice in enumerate(plan.choices, 1):
         if everything or place <= SHOWN or name(choice.way) not in best:
-            found.append((place, choice))
+            listed.append((place, choice))
         best.add(name(choice.way))
-    return found
+    return listed
 
 
 def text(plan: Plan, everything: bool = False) -> str:
@@ -52,7 +52,7 @@ def text(plan: Plan, everything: bool = False) -> str:
     lines = aligned([[line[i] for i in keep] for line in (HEADS, *rows)], left=3 + orders)
     left_out = len(plan.choices) - len(rows)
     lines += [f"... and {left_out} more; --all shows them"] if left_out else []
-    advice = [line for one in plan.advice for line in wrap(one)]
+    advice = [line for advised in plan.advice for line in wrap(advised)]
     return "\n".join([*lines, "", *wrap(LEGEND), *advice, *infeasible(plan.infeasible)])
 
 
@@ -73,52 +73,53 @@ def infeasible(ways: Iterable[Infeasible]) -> list[str]:
     """Return ways that can't be, grouped: those without room by algorithm, the others by their reasons."""
     full: dict[str, list[Infeasible]] = {}
     reasons: dict[str, list[Infeasible]] = {}
-    for one in ways:
-        group, key = (full, name(one.way)) if one.peak else (reasons, one.reason)
-        group.setdefault(key, []).append(one)
+    for way in ways:
+        group, key = (full, name(way.way)) if way.peak else (reasons, way.reason)
+        group.setdefault(key, []).append(way)
     lines = []
-    for algorithm, found in full.items():
-        least = min(found, key=lambda one: one.peak)
+    for algorithm, members in full.items():
+        least = min(members, key=lambda way: way.peak)
         lines += wrap(
-            f"{algorithm}, {grids(found)}: {least.reason}, on {written(least.way.grid)} at least", "  "
+            f"{algorithm}, {grids(members)}: {least.reason}, on {written(least.way.grid)} at least", "  "
         )
-    for reason, found in reasons.items():
-        names = ", ".join(dict.fromkeys(name(one.way) for one in found))
-        which = written(found[0].way.grid) if len(found) == 1 else grids(found)
+    for reason, members in reasons.items():
+        names = ", ".join(dict.fromkeys(name(way.way) for way in members))
+        which = written(members[0].way.grid) if len(members) == 1 else grids(members)
         lines += wrap(f"{names}, {which}: {reason}", "  ")
     return ["", "Infeasible:", *lines] if lines else []
 
 
-def grids(found: Sequence[Any]) -> str:
+def grids(listed: Sequence[Any]) -> str:
     """Write ``3 grids``, ``1 grid``."""
-    return f"{len(found)} grid{'s' if len(found) > 1 else ''}"
+    return f"{len(listed)} grid{'s' if len(listed) > 1 else ''}"
 
 
-def explanation(found: Explanation, place: int) -> str:
+def explanation(explained: Explanation, place: int) -> str:
     """Write one choice in all its parts."""
-    choice = found.choice
+    choice = explained.choice
     order = f", order {choice.way.order}" if choice.way.order else ""
     near = " ".join(list(choice.way.grid)[::-1])
     lines = [f"{place}. {choice.way}{order}: {digits(1e3 * choice.seconds)} ms per epoch"]
-    lines += [f"axes, nearest in a node first: {near}", "", *_phases(found), ""]
-    lines += ["Communication of the rank that takes longest:", *_communication(found), ""]
-    lines += ["Kernels of this rank, each alone:", *_kernels(found), ""]
-    total = sum(found.memory.values())
+    lines += [f"axes, nearest in a node first: {near}", "", *_phases(explained), ""]
+    lines += ["Communication of the rank that takes longest:", *_communication(explained), ""]
+    lines += ["Kernels of this rank, each alone:", *_kernels(explained), ""]
+    total = sum(explained.memory.values())
     memory = [
-        [purpose, amount(size)] for purpose, size in sorted(found.memory.items(), key=lambda one: -one[1])
+        [purpose, amount(size)]
+        for purpose, size in sorted(explained.memory.items(), key=lambda entry: -entry[1])
     ]
     lines += [f"Memory of the fullest rank, {amount(total)}:", *aligned(memory, left=1)]
-    return "\n".join([*lines, "", *_formula(found)])
+    return "\n".join([*lines, "", *_formula(explained)])
 
 
-def _phases(found: Explanation) -> list[str]:
+def _phases(explained: Explanation) -> list[str]:
     """Write the tables that add up to the phases, and the seconds beyond them."""
     parts = ("alone", "slowdown", "others", "seconds")
     about = "ms by phase; below: in the tables below; slowdown: computing takes longer while messages travel"
     lines = [["phase", "below", "slowdown", "others", "ms"]]
-    for one in found.phases:
-        lines.append([one["phase"], *(_signed(1e3 * one[part]) for part in parts)])
-    totals = [sum(one[part] for one in found.phases) for part in parts]
+    for phase in explained.phases:
+        lines.append([phase["phase"], *(_signed(1e3 * phase[part]) for part in parts)])
+    totals = [sum(phase[part] for phase in explained.phases) for part in parts]
     lines.append(["all", *(_signed(1e3 * total) for total in totals)])
     return [
         *wrap(f"{about}; others: slower ranks are waited for; other: what no step accounts for."),
@@ -131,38 +132,53 @@ def _signed(number: float) -> str:
     return "" if abs(number) < 1e-6 else "-" * (number < 0) + digits(abs(number))
 
 
-def _communication(found: Explanation) -> list[str]:
+def _communication(explained: Explanation) -> list[str]:
     heads = ["operation", "group", "matrix", "level", "calls", "messages", "words", "bytes", "ms", "exposed"]
     lines = []
-    for one in found.collectives:
-        counts = [str(one["calls"]), str(one["messages"]), short(one["words"]), short(one["bytes"])]
-        seconds = [digits(1e3 * one[name]) for name in ("under_way", "exposed")]
-        lines.append([one["operation"], one["group"], one["matrix"], one["level"] or "", *counts, *seconds])
+    for collective in explained.collectives:
+        counts = [
+            str(collective["calls"]),
+            str(collective["messages"]),
+            short(collective["words"]),
+            short(collective["bytes"]),
+        ]
+        seconds = [digits(1e3 * collective[name]) for name in ("under_way", "exposed")]
+        lines.append(
+            [
+                collective["operation"],
+                collective["group"],
+                collective["matrix"],
+                collective["level"] or "",
+                *counts,
+                *seconds,
+            ]
+        )
     return aligned([heads, *lines], left=4) if lines else ["none"]
 
 
-def _kernels(found: Explanation) -> list[str]:
+def _kernels(explained: Explanation) -> list[str]:
     heads = ["phase", "operation", "shape", "calls", "non-zeros", "flops", "bytes", "ms"]
     lines = [
-        [one["phase"], one["operation"], "x".join(map(str, one["shape"])), str(one["calls"])]
-        + [short(one[what]) if one[what] else "" for what in ("nonzeros", "flops", "touched")]
-        + [digits(1e3 * one["seconds"])]
-        for one in found.kernels
+        [kernel["phase"], kernel["operation"], "x".join(map(str, kernel["shape"])), str(kernel["calls"])]
+        + [short(kernel[what]) if kernel[what] else "" for what in ("nonzeros", "flops", "touched")]
+        + [digits(1e3 * kernel["seconds"])]
+        for kernel in explained.kernels
     ]
     return aligned([heads, *lines], left=3)
 
 
-def _formula(found: Explanation) -> list[str]:
-    formula = found.formula
+def _formula(explained: Explanation) -> list[str]:
+    formula = explained.formula
     if formula is None:
-        return [f"No paper's formula for {found.choice.way.algorithm}."]
+        return [f"No paper's formula for {explained.choice.way.algorithm}."]
     lines = [
-        [matrix, "" if words is None else short(words), short(own)] for matrix, words, own in found.compared
+        [matrix, "" if words is None else short(words), short(own)]
+        for matrix, words, own in explained.compared
     ]
-    totals = [formula.words.values(), [own for *_, own in found.compared]]
+    totals = [formula.words.values(), [own for *_, own in explained.compared]]
     lines.append(["all", *(short(sum(words)) for words in totals)])
-    comm = sum(one["under_way"] for one in found.collectives)
-    messages = sum(one["messages"] for one in found.collectives)
+    comm = sum(collective["under_way"] for collective in explained.collectives)
+    messages = sum(collective["messages"] for collective in explained.collectives)
     lines.append(["messages", short(formula.messages) if formula.messages else "", short(messages)])
     lines.append(["ms", digits(1e3 * formula.seconds), digits(1e3 * comm)])
     head = [*wrap(f"{formula.section}: {formula.text}"), *wrap(formula.where, "  "), *wrap(LESS, "  ")]

@@ -83,8 +83,8 @@ class SerialCheck:
         first, last = self.epochs or (0, 0)
         epochs = f"epochs {first} to {last}" if first != last else f"epoch {last}"
         updates = "1 update" if self.compared == 1 else f"{self.compared} updates"
-        found = f"largest relative difference {self.largest:.1e}, allowed {self.tolerance:.0e}"
-        return f"check: the losses of {updates} in {epochs} equal those of a serial training; {found}"
+        difference = f"largest relative difference {self.largest:.1e}, allowed {self.tolerance:.0e}"
+        return f"check: the losses of {updates} in {epochs} equal those of a serial training; {difference}"
 
     def _differs(
         self, epoch: int, losses: Sequence[float], serial: Iterator[float], updates: int

@@ -109,8 +109,8 @@ def contents(
         if name.startswith(prefix) and "." not in bare:  # others are the optimiser's
             whole = reader.piece(name, (0, shape[0]), (0, shape[1]))
             kind = re.fullmatch(r"([Wbgs])(\d+)", bare)
-            told = "features" if bare == "X" else NAMES[kind[1]].format(kind[2]) if kind else bare
-            arrays[told] = whole[0] if kind and kind[1] != "W" else whole
+            called = "features" if bare == "X" else NAMES[kind[1]].format(kind[2]) if kind else bare
+            arrays[called] = whole[0] if kind and kind[1] != "W" else whole
     config = {name: trained.get(name, False) for name in CONFIG}
     config |= {name: trained[f"graph {name}"] for name in ("normalize", "self_loops")}
     config |= {"multilabel": bool(trained.get("graph multilabel"))}

@@ -93,10 +93,10 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     """Take the graph, with all that training needs. Local to rank 0."""
     source = of_arrays(graph, X, y, split, default_split=SPLIT, **given)
     needed = {"graph": source.n, "X": source.width, "y": source.classes}
-    told = {"graph": "edges", "X": "features, an array (nodes, width)", "y": "classes, an array (nodes)"}
+    expected = {"graph": "edges", "X": "features, an array (nodes, width)", "y": "classes, an array (nodes)"}
     for name, there in needed.items():
         if not there:
-            raise ArgumentError(name, None, f"training needs {told[name]}")
+            raise ArgumentError(name, None, f"training needs {expected[name]}")
     for note in source.notes:
         warnings.warn(note, stacklevel=4)
     return source

@@ -54,20 +54,20 @@ def train(
 
     NotFiniteError on every rank: loss, gradient or update is not finite; it names epoch and layer.
     """
-    told = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
-    model.grid.world.agree(optimizer.facts() | told | {"train_features": train_features})
+    settings = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
+    model.grid.world.agree(optimizer.facts() | settings | {"train_features": train_features})
     check(X, targets)
     trained = parameters(model, X, train_features)
     with_the_step = model.dropout == 0  # then the logits of the training pass are those to evaluate
 
-    def step(epoch: int, due: bool, found: dict[str, float]) -> Record:
+    def step(epoch: int, due: bool, scores: dict[str, float]) -> Record:
         due = due and with_the_step
         loss, seen, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
-        found = found or seen
+        scores = scores or seen
         if before is not None:
-            before(epoch, found)
+            before(epoch, scores)
         update(optimizer, trained, gradients, dX)
-        return {"loss": loss, **records.named(found), "lr": optimizer.lr}
+        return {"loss": loss, **records.named(scores), "lr": optimizer.lr}
 
     evaluate = dict if with_the_step else partial(model.evaluate, X, targets, train_features)
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
@@ -103,11 +103,11 @@ def run_epochs(
         record: Record = {"epoch": epoch, "loss": None}
         started = time.perf_counter()
         with _of_epoch(epoch):
-            found = evaluate() if due else {}
+            scores = evaluate() if due else {}
         evaluated = time.perf_counter()
         with _of_epoch(epoch), ledger.Ledger(timing) as counted:
-            record |= records.named(found)
-            record |= step(epoch, due, found)
+            record |= records.named(scores)
+            record |= step(epoch, due, scores)
             model.grid.backend.synchronize()
         seconds, phases = time.perf_counter() - evaluated, counted.seconds
         other = max(seconds - sum(phases.values()), 0.0)

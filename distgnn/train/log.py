@@ -197,11 +197,11 @@ def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def _finite(value: Any) -> Any:

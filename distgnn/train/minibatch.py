@@ -73,8 +73,8 @@ class MinibatchTraining:
         for what, order in (given | {"the sampler's graph": sampler.ids.order}).items():
             if order != model.input_layout.rows.order:
                 raise ValueError(f"the nodes of {what} are in another order than the network's")
-        told = {"batch_size": batch_size, "batches_per_update": per_update, "bulk": bulk, "seed": seed}
-        model.grid.world.agree(sampler.facts() | told)
+        settings = {"batch_size": batch_size, "batches_per_update": per_update, "bulk": bulk, "seed": seed}
+        model.grid.world.agree(sampler.facts() | settings)
         self.model, self.X, self.targets, self.sampler, self.bulk = model, X, targets, sampler, bulk
         self.grid: Grid = model.grid
         there = sampler.graph.backend
@@ -97,18 +97,18 @@ class MinibatchTraining:
         """Train as :func:`distgnn.train.train` does. The loss is the mean over the epoch's minibatches, each
         with the weights that it was trained with; `steps` are this rank's seconds in `STEPS`, with waiting.
         """
-        told = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
-        self.grid.world.agree(optimizer.facts() | told)
+        settings = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
+        self.grid.world.agree(optimizer.facts() | settings)
         check_features(self.X)
         step = partial(self._epoch, optimizer, before)
         evaluate = partial(self.model.evaluate, self.X, self.targets, False)
         return run_epochs(self.model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
     def _epoch(
-        self, optimizer: Optimizer, before: Before | None, epoch: int, _: bool, found: dict[str, float]
+        self, optimizer: Optimizer, before: Before | None, epoch: int, _: bool, scores: dict[str, float]
     ) -> Record:  # fmt: skip
         if before is not None:
-            before(epoch, found)
+            before(epoch, scores)
         totals, sums, batches = [], Sums(self.model), self.minibatches.epoch(epoch)
         step = self.clock.step
         for bulk in bulks(self.turns, self.bulk):
@@ -234,5 +234,5 @@ def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
     labels = np.packbits(labels, axis=1) if targets.multilabel else labels
     own = to_host(targets.train_rows).astype(np.int64) + first, labels
     everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
-    nodes, found = zip(*everybody, strict=True)
-    return np.concatenate(nodes), np.concatenate(found)
+    nodes, counts = zip(*everybody, strict=True)
+    return np.concatenate(nodes), np.concatenate(counts)

@@ -52,8 +52,8 @@ class Model:
     _state: tuple[Mapping[str, Piece], Mapping[str, Any]]
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"<Model {self.settings.model}, {len(self.classes)} classes, epoch {self.epoch}: {told}>"
+        written = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"<Model {self.settings.model}, {len(self.classes)} classes, epoch {self.epoch}: {written}>"
 
     @property
     def loss(self) -> float:

@@ -75,8 +75,8 @@ class Predictor:
         which: str | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
-        told = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
-        agree(comm, identity(store) | told)
+        arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
+        agree(comm, identity(store) | arguments)
         reader = checkpoint.load(weights, Comm(comm, backends.get("numpy")))
         trained = reader.meta["run"]
         filled = from_files(Settings(algorithm=algorithm, order=order, model=trained["model"]), store)
@@ -164,8 +164,7 @@ class Predictor:
         return lambda rows: _positive(_normal(rows) * gain + shift)
 
     def _forward(self, layer: int) -> DistDense:
-        """Return a layer's output, before its activation; from an earlier result, if that is not beyond it.
-        """
+        """Return a layer's output, before its activation; begin at an earlier result if there is one."""
         done, H = self._made if self._made and self._made[0] <= layer else (0, self.X)
         if done < layer:
             self._made, H = None, self.model.forward(H, layers=layer, after=done)
@@ -342,12 +341,12 @@ class _Csv:
         self.lines.writerow(["node", *([] if like is None else labels), *columns])
 
     def write(self, rows: np.ndarray, labels: np.ndarray | None) -> None:
-        told = [[]] * len(rows) if labels is None else labels.reshape(len(rows), -1).tolist()
+        labels_written = [[]] * len(rows) if labels is None else labels.reshape(len(rows), -1).tolist()
         if self.names is not None:
-            told = [[self.names[label]] for (label,) in told]
+            labels_written = [[self.names[label]] for (label,) in labels_written]
         nodes = self.store.ids((self.node, self.node + len(rows))).tolist()
         numbers = (f"{number:.7g}" for number in rows.reshape(-1).tolist())
-        for node, label in zip(nodes, told, strict=True):
+        for node, label in zip(nodes, labels_written, strict=True):
             self.lines.writerow([node, *label, *(next(numbers) for _ in range(rows.shape[1]))])
         self.node += len(rows)
 

@@ -179,8 +179,8 @@ class Run:
 
     def _check_kernels(self) -> None:
         """Make a product, so that an environment which asks for missing kernels is refused now."""
-        one, on = np.ones((1, 1), self.settings.dtype), self.grid.backend
-        local.spmm(CSR.from_scipy(sp.csr_array(one), on), on.asarray(one))
+        ones, on = np.ones((1, 1), self.settings.dtype), self.grid.backend
+        local.spmm(CSR.from_scipy(sp.csr_array(ones), on), on.asarray(ones))
 
     def _load(self) -> None:
         """Load operator, model, features, targets and minibatches."""
@@ -210,9 +210,9 @@ class Run:
         """
         layout, shape = self.model.output_layout, (self.store.n, self.store.classes)
         logits = self.grid.backend.zeros(layout.local_shape(shape), np.dtype(self.settings.dtype))
-        found = scores(DistDense(logits, layout, shape), self.targets)
-        name = next(name for name in found if name.startswith("val_"))
-        if not math.isnan(found[name]):
+        measured = scores(DistDense(logits, layout, shape), self.targets)
+        name = next(name for name in measured if name.startswith("val_"))
+        if not math.isnan(measured[name]):
             return
         problem = "no node of the validation split has a label; prepare the store with split=0.6/0.2/0.2"
         if self.targets.counts[VAL]:
@@ -266,17 +266,17 @@ class Run:
         if not due and not last:
             return {}
         try:  # weights may be finite, and what the network makes of them not: the last checkpoint stays
-            found = self.model.evaluate(self.X, self.targets, s.train_features)
+            measured = self.model.evaluate(self.X, self.targets, s.train_features)
         except NotFiniteError as error:
             raise error.in_epoch(epoch) from None
         if last:
-            self._observe(epoch, found)
+            self._observe(epoch, measured)
         if s.checkpoint:
             state = self.grid.world, self.parameters, self.optimizer, epoch, self.identity(), self.rates
             names = self.store.manifest["class_names"]
             checkpoint.save(s.checkpoint, *state, self.best, names)
             log.info("%s: saved after epoch %d", s.checkpoint, epoch)
-        return records.End(**records.named(found))
+        return records.End(**records.named(measured))
 
     def _best(self) -> records.End:
         """Return the best epoch for the last line of the log."""

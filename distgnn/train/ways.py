@@ -95,8 +95,8 @@ def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[W
                 able = sends and name in operators.SPARSITY_AWARE
                 aware = (False, True) if able else (False,)
                 given = {axis: grid[axis] for axis in (*sizes, *(a for a in grid if a not in sizes))}
-                sent = [one for one in aware if needed_rows is None or one == bool(needed_rows)]
-                yield from (Way(name, given, order, one) for one in sent)
+                sent = [needed for needed in aware if needed_rows is None or needed == bool(needed_rows)]
+                yield from (Way(name, given, order, needed) for needed in sent)
 
 
 def asked(settings: Settings) -> dict[str, Sizes]:

@@ -92,8 +92,7 @@ class Graph:
         cls, matrix: Any, width: int, classes: int, labels: np.ndarray, split: np.ndarray,
         dtype: Any = np.float32,
     ) -> Graph:  # fmt: skip
-        """Make the graph of a matrix in memory, or a block source, with the labels and splits of all nodes.
-        """
+        """Make the graph of a matrix in memory, or of a block source, with all labels and splits."""
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
         own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
         several = labels.ndim == 2
@@ -127,15 +126,15 @@ class Graph:
 
         Itself, read when it is asked for and kept, with its labels; or its histogram of shards.
         """
-        found = store.order(order)
-        output = found.layer(layers - 1)
+        stored = store.order(order)
+        output = stored.layer(layers - 1)
         sources: list[Any] = []
-        for version in found.versions:
+        for version in stored.versions:
             version.dtype = np.dtype(dtype)
             table = version.rows, version.cols, version.shard_nnz
             sources.append(Known(version) if exact else Histogram(*table, version.dtype, version.symmetric))
         width, classes = store.width, store.classes
-        made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": found.partition}
+        made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": stored.partition}
         made |= {"multilabel": store.multilabel, "directed": store.manifest["directed"]}
         made["loops"] = store.nnz - round(store.manifest["degrees"]["mean"] * store.n)
         if not exact:
@@ -204,7 +203,7 @@ def _grown(source: BlockSource, nnz: int, factor: float) -> Histogram:
     cells = ends, ends, np.array([[nnz]])
     if isinstance(source, Histogram):
         cells = source.rows, source.cols, source.nnz
-    rows, cols, counts = (_times(one, factor) for one in cells)
+    rows, cols, counts = (_times(cell, factor) for cell in cells)
     return Histogram(rows, cols, counts, source.dtype, source.symmetric)
 
 

@@ -35,15 +35,15 @@ def _carried(model: GCN, index: int, place: Axes) -> Hashable:
     ways.
     """
     A, shape = model.graphs[index].A, (model.A.shape[0], model.widths[index])
-    one, other = A.input_layout, A.weights.output_layout
-    if one.same(other, shape):
+    source, other = A.input_layout, A.weights.output_layout
+    if source.same(other, shape):
         return ()
-    both = taken(one, other, shape, place), taken(other, one, shape, place)
-    return tuple(tuple(_sizes(found, place.rank)) for found in both)
+    both = taken(source, other, shape, place), taken(other, source, shape, place)
+    return tuple(tuple(_sizes(windows, place.rank)) for windows in both)
 
 
-def _sizes(found: Iterator[tuple[int, Window]], own: int) -> list[int]:
-    return sorted((b - a) * (d - c) for rank, ((a, b), (c, d)) in found if rank != own)
+def _sizes(windows: Iterator[tuple[int, Window]], own: int) -> list[int]:
+    return sorted((b - a) * (d - c) for rank, ((a, b), (c, d)) in windows if rank != own)
 
 
 def busiest_of(model: GCN, grid: Grid) -> int:

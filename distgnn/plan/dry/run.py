@@ -56,10 +56,10 @@ class Costs:
     @property
     def words(self) -> dict[str, int]:
         """The words received in an epoch, by matrix."""
-        found: dict[str, int] = {}
+        received: dict[str, int] = {}
         for entry in self.epoch.entries():
-            found[entry["matrix"]] = found.get(entry["matrix"], 0) + entry["words"]
-        return {matrix: words for matrix, words in found.items() if words}
+            received[entry["matrix"]] = received.get(entry["matrix"], 0) + entry["words"]
+        return {matrix: words for matrix, words in received.items() if words}
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def dry_run(
         return _busiest(s, graph, ranks, evaluation)
     if one_of_each:
         return _one_of_each(s, graph, ranks, evaluation)
-    found = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation))
-    return DryRun(found[0][1], [costs for costs, _ in found])
+    results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation))
+    return DryRun(results[0][1], [costs for costs, _ in results])
 
 
 def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
@@ -169,14 +169,14 @@ def _held(ready: _Prepared) -> int:
 
 def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
     of: list[Any] = []
-    found: dict[Any, Costs] = {}
+    costs_by_kind: dict[Any, Costs] = {}
     for rank in range(ranks):
-        if not of or of[rank] not in found:
+        if not of or of[rank] not in costs_by_kind:
             with ledger.apart():
                 ready = _prepared(OneOfMany(ranks, rank), SHAPES, s, graph)
                 of = of or kinds(ready.model, ready.model.grid)
-                found[of[rank]], grid = _counted(ready, evaluation)
-    return DryRun(grid, [found[kind] for kind in of])
+                costs_by_kind[of[rank]], grid = _counted(ready, evaluation)
+    return DryRun(grid, [costs_by_kind[kind] for kind in of])
 
 
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:

@@ -119,7 +119,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         if type(key) is int and self.known is not None and self.ndim == 1:
             return self.known[key]
         keys = key if isinstance(key, tuple) else (key,)
-        if any(isinstance(one, (ShapeArray, np.ndarray, list)) for one in keys):
+        if any(isinstance(part, (ShapeArray, np.ndarray, list)) for part in keys):
             return ShapeArray(_picked(self.shape, keys), self.dtype)
         return self._sliced(keys)
 
@@ -134,24 +134,24 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
     def _sliced(self, keys: tuple[Any, ...]) -> ShapeArray:
         if Ellipsis in keys:
             at = keys.index(Ellipsis)
-            missing = self.ndim - sum(one is not None for one in keys) + 1
+            missing = self.ndim - sum(part is not None for part in keys) + 1
             keys = (*keys[:at], *[slice(None)] * missing, *keys[at + 1 :])
         shape: list[int] = []
         strides: list[int] = []
         address, sizes = self.address, iter(zip(self.shape, self.strides, strict=True))
-        for one in keys:
-            if one is None:
+        for part in keys:
+            if part is None:
                 shape.append(1)
                 strides.append(0)
                 continue
             size, stride = next(sizes)
-            if isinstance(one, slice):
-                places = range(*one.indices(size))
+            if isinstance(part, slice):
+                places = range(*part.indices(size))
                 shape.append(len(places))
                 strides.append(stride * places.step)
                 address += stride * places.start
             else:
-                address += stride * range(size)[operator.index(one)]  # IndexError where there is none
+                address += stride * range(size)[operator.index(part)]  # IndexError where there is none
         for size, stride in sizes:
             shape.append(size)
             strides.append(stride)
@@ -240,8 +240,7 @@ class ShapeMatrix:
         return self
 
     def columns_read(self) -> Any:
-        """Return int64, rising: as many columns as have a non-zero in the mean, if each stands in any column.
-        """
+        """Return int64, rising: as many columns as have a non-zero in the mean, if each is anywhere."""
         width = self.shape[1]
         missed = (1 - 1 / width) ** self.nnz if width else 0
         count = min(round(width * (1 - missed)), self.nnz)
@@ -255,10 +254,10 @@ class Functions:
 
     def __getattr__(self, name: str) -> Any:
         """Return a function of single elements, which NumPy hands back to the array, or a type."""
-        found = getattr(np, name)
-        if not isinstance(found, (np.ufunc, type)):
+        function = getattr(np, name)
+        if not isinstance(function, (np.ufunc, type)):
             raise AttributeError(f"arrays without numbers have no {name}")
-        return found
+        return function
 
     @staticmethod
     def empty(shape: Any, dtype: Any = float) -> ShapeArray:
@@ -344,7 +343,7 @@ class Functions:
     def where(condition: Any, x: Any, y: Any) -> ShapeArray:
         operands = condition, x, y
         kind = np.result_type(
-            *(_kind(one)(0) if isinstance(_kind(one), type) else _kind(one) for one in (x, y))
+            *(_kind(operand)(0) if isinstance(_kind(operand), type) else _kind(operand) for operand in (x, y))
         )
         return ShapeArray(np.broadcast_shapes(*map(np.shape, operands)), kind)
 
@@ -373,7 +372,7 @@ def _strides(shape: Shape, itemsize: int) -> Shape:
 
 def _picked(shape: Shape, keys: tuple[Any, ...]) -> Shape:
     """Return the shape of what arrays of indices, or of truth values, pick along the first axes."""
-    indices = [(0,) if np.dtype(one.dtype) == bool else one.shape for one in map(_indices, keys)]
+    indices = [(0,) if np.dtype(index.dtype) == bool else index.shape for index in map(_indices, keys)]
     return (*np.broadcast_shapes(*indices), *shape[len(keys) :])
 
 
