@@ -69,6 +69,8 @@ def test_ledger_equals_the_covers_on_every_grid(comm, name, backend, cut, monkey
             with dg.Ledger() as adjoint:
                 operator.T @ G
             assert forward.words == round(formulas.COVER_WORDS[name](grid, A, WIDTH)), label
+            fetched = {entry["matrix"] for entry in adjoint.entries() if entry["operation"] == "alltoallv"}
+            assert fetched <= {"G", "sums", "T"}, "the adjoint fetches rows of G"
             assert adjoint.words == round(formulas.COVER_ADJOINT_WORDS[name](grid, A, WIDTH)), label
         grid.free()
 

@@ -9,6 +9,8 @@ import pytest
 
 import distgnn as dg
 from distgnn.layout import Cut, Layout, NodeOrder
+from distgnn.operators.dense import DistDense
+from distgnn.operators.relayout import relayout
 
 N, F = 23, 7
 
@@ -59,5 +61,7 @@ def test_what_cannot_be_is_refused_on_every_rank(comm, backend):
     ):
         with pytest.raises(dg.UserError, match=problem):
             dg.redistribute(H, layout)
+    with pytest.raises(ValueError, match="are in different orders"):
+        relayout(H, DistDense.empty(Layout(grid, Cut(order=backwards), Cut()), H.shape, H.dtype))
     for free in (grid, other):
         free.free()
