@@ -22,6 +22,12 @@ class Scores(TypedDict, total=False):
     train_rocauc: float
     val_rocauc: float
     test_rocauc: float
+    train_r2: float
+    val_r2: float
+    test_r2: float
+    train_mae: float
+    val_mae: float
+    test_mae: float
 
 
 def named(scores: Mapping[str, float]) -> Scores:

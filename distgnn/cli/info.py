@@ -88,6 +88,8 @@ def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     kind += [f"normalised {facts['normalize']}" if scaled else "not normalised", facts["dtype"]]
     several = ", of which a node may have several" if facts["multilabel"] else ""
     labelled = f"{facts['classes']}{several}, {facts['labelled']} labelled nodes"
+    if facts.get("regression"):
+        labelled = f"none; {facts['classes']} numbers to predict, {facts['labelled']} labelled nodes"
     spread = f"{degrees['min']} to {degrees['max']}, mean {degrees['mean']:.2f}"
     return [
         ("id", f"{facts['id'][:16]}, the same for the same graph prepared in the same way"),

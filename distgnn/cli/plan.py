@@ -31,7 +31,7 @@ SHARED = {
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
     "overlap product_order keep_aggregate block_rows dtype layers hidden bias residual layer_norm dropout "
-    "train_features optimizer clip eval_every metric".split(),
+    "train_features optimizer clip eval_every loss metric".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner
@@ -148,7 +148,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Graph]:
     """Return the graphs by order. Raise UserError for no store, no such order, or nothing to train on."""
-    from distgnn.nn.loss import checked_metric
+    from distgnn.nn.loss import checked_loss, checked_metric
     from distgnn.plan.choices import ALL_RANKS
     from distgnn.plan.dry.graphs import Graph
     from distgnn.plan.settle import EXACT
@@ -157,15 +157,16 @@ def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Gra
 
     if args.store is None:
         sizes = args.nodes_of_graph, args.nnz, args.features, args.classes
-        kind = {"symmetric": not args.directed, "multilabel": args.multilabel}
+        kind = {"symmetric": not args.directed, "multilabel": args.multilabel, "loss": settings.loss}
         return {None: Graph.of_size(*sizes, dtype=settings.dtype, **kind)}
     store = Store(args.store)
     check_content(store)
-    checked_metric(settings.metric, store.multilabel)
+    loss = checked_loss(settings.loss, store.loss, store.manifest["class_names"])
+    checked_metric(settings.metric, loss)
     exact = store.nnz <= EXACT and max(args.ranks) <= ALL_RANKS  # else by how many each shard has
     layers = len(settings.hidden_widths) + 1
     orders = store.orders if settings.order is None else [settings.order]
-    return {name: Graph.of_store(store, name, settings.dtype, layers, exact) for name in orders}
+    return {name: Graph.of_store(store, name, settings.dtype, layers, exact, loss) for name in orders}
 
 
 def choices(

@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("store", metavar="STORE", help="what prepare made; the graph trained on, or another prepared alike")
     add("--checkpoint", metavar="DIR", required=True, help="what train --checkpoint wrote")
     add("--out", metavar="FILE", required=True,
-        help=".npz: label and probability by node; .csv: a line for each node, classes by name")
+        help=".npz: label and probability by node, or prediction; .csv: a line for each node")
     add("--layer", type=count, metavar="L", help="the embeddings after this layer, the first is 1, instead")
-    add_setting(parser, "metric", "to print (default: accuracy, or f1)")
+    add_setting(parser, "metric", "to print (default: accuracy, f1, or r2)")
     add("--which", choices=("best", "last"), help="whose weights (default: the best, if train kept it)")
     add_setting(parser, "algorithm", "see distgnn algorithms (default: 1d, or 3d on order double)")
     add_setting(parser, "grid", "2x2, or rows=2,cols=2")
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, comm: Any = None) -> None:
 
     how = args.algorithm, args.grid, args.order, args.backend, args.which
     predictor = Predictor(args.store, args.checkpoint, comm, *how)
-    checked_metric(args.metric, predictor.multilabel)  # before a long pass
+    checked_metric(args.metric, predictor.loss)  # before a long pass
     path = predictor.write(args.out, args.layer, args.force)
     measured = predictor.scores(args.metric)
     if predictor.grid.rank == 0 and not args.quiet:

@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading("--weights", action="store_true", help="take edge weights from the source instead of ones")
     reading("--multilabel", action="store_true",
             help="nodes may have several classes, though each has one in the rows of labels that are given")
+    reading("--regression", action="store_true",
+            help="labels are numbers to predict, one column or those of --label-column; NaN or empty: none")
     reading("--features", metavar="FILE",
             help=".npy, .npz, .csv, .parquet, or .json with {node: [active features]}; or degree, onehot, "
             "random:WIDTH, made of the graph (degree: one column, not scaled)")
@@ -141,7 +143,8 @@ def summary(done: Summary) -> str:
     features = f"{done.width} features" if done.width else "no features"
     several = ", of which a node may have several" if done.multilabel else ""
     classes = f"{done.classes} classes{several}, {done.labelled} nodes labelled"
-    labels = classes if done.classes else "no labels"
+    numbers = f"{done.classes} numbers to predict, {done.labelled} nodes labelled"
+    labels = (numbers if done.regression else classes) if done.classes else "no labels"
     parts = ", ".join(f"{count} {part}" for part, count in (done.split or {}).items())
     needed = " (training needs one: --split 0.6/0.2/0.2)" if done.classes else ""
     matrix = f"{done.n} nodes, {done.nnz} entries from {done.edges} {direction} edges"

@@ -64,6 +64,21 @@ def binary_cross_entropy(
     return losses, gradient
 
 
+def squared_error(
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
+) -> tuple[Array, Array]:
+    xp = backend.module(logits)
+    gradient, losses = logits if overwrite else xp.zeros_like(logits), xp.zeros(len(rows))
+    for part in blocking.passes(logits, len(rows)):
+        G = (logits[rows[part]] - labels[part]).astype(logits.dtype)
+        losses[part] = (G.astype(np.float64) ** 2).sum(axis=1)
+        G *= logits.dtype.type(2 * share)
+        gradient[rows[part]] = G
+    if overwrite:
+        clear_others(logits, rows)
+    return losses, gradient
+
+
 def clear_others(block: Array, rows: Array) -> None:
     """Set all rows but these to zero."""
     others = backend.module(block).ones(len(block), dtype=bool)

@@ -74,6 +74,17 @@ def binary_cross_entropy(
     return kernel(logits, rows, labels, position, share, overwrite)
 
 
+def squared_error(
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
+) -> tuple[Array, Array]:
+    """Compute squared differences of all entries of these rows from float labels.
+
+    Returns float64 sums of each row's, and ``share`` times their gradient, 0 in other rows. Arguments: as of
+    :func:`binary_cross_entropy`.
+    """
+    return KERNELS.kernel("squared_error", logits)(logits, rows, labels, position, share, overwrite)
+
+
 def column_sums(block: Array) -> Array:
     """Sum the columns (1, f), in float64."""
     return KERNELS.kernel("column_sums", block)(block)
@@ -126,6 +137,7 @@ _ARRAYS: Functions = {
     "keep_positive": array_elementwise.keep_positive, "dropout": array_elementwise.dropout,
     "binary_cross_entropy": array_elementwise.binary_cross_entropy, "adam": array_elementwise.adam,
     "column_sums": array_elementwise.column_sums, "average": array_elementwise.average,
+    "squared_error": array_elementwise.squared_error,
 }  # fmt: skip
 
 KERNELS = Table(

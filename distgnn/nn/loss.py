@@ -1,7 +1,8 @@
-"""Masked cross-entropy and accuracy, with rows cut over some grid axes and classes over others.
+"""Losses of labelled nodes, with rows cut over some grid axes and classes over others.
 
 Where a node has one class, the loss is softmax cross-entropy; where it may have several, the mean over nodes
-and classes of the binary cross-entropy of each. The logits are never gathered: for softmax two numbers of
+and classes of the binary cross-entropy of each; where labels are floats, numbers to predict, the mean over
+nodes and columns of the squared difference. The logits are never gathered: for softmax two numbers of
 every training node travel over the axes that cut the classes, the largest logit and the sum of exponentials.
 The loss is summed over the axes that cut the rows, not over replicas. Logits are overwritten only where the
 caller gives them up.
@@ -21,12 +22,13 @@ from distgnn.ledger import holds
 from distgnn.local import elementwise
 from distgnn.operators.columns import Columns
 from distgnn.operators.dense import DistDense, scatter
-from distgnn.split import TEST, TRAIN
+from distgnn.split import TEST, TRAIN, labelled
 
 Array = Any
 
-#: What is measured of the logits, where nodes have one class, and where they have several; first the default.
-METRICS = {False: ("accuracy",), True: ("f1", "rocauc")}
+#: Metrics by loss, the default first. With "r2" comes the mean absolute error.
+METRICS = {"softmax": ("accuracy",), "binary": ("f1", "rocauc"), "mse": ("r2",)}
+LABELS = {"softmax": "one class of a node", "binary": "several classes of a node", "mse": "numbers of a node"}
 
 
 class LossRows:
@@ -34,7 +36,8 @@ class LossRows:
 
     Attributes:
         train_rows: int64, rising; train_labels: int64, the class of each; or uint8 (rows, this rank's columns
-            of the logits), 1 for each class that a node has and 0 for the others.
+            of the logits), 1 for each class that a node has and 0 for the others; or numbers to predict,
+            float (rows, this rank's columns).
         count: by which the sum of losses is divided, at least 1.
         weights: by which each row's loss is multiplied, of the dtype of the logits; None for ones.
     """
@@ -44,9 +47,9 @@ class LossRows:
         self._position: Array = None
 
     @property
-    def multilabel(self) -> bool:
-        """True if a node may have several classes."""
-        return self.train_labels.ndim == 2
+    def loss(self) -> str:
+        """The loss that the labels have: "softmax", "binary" or "mse"."""
+        return loss_of(self.train_labels.dtype, self.train_labels.ndim)
 
     def position(self, height: int) -> Array:
         """Return where each row of this rank stands in `train_rows`, or -1: int32[height]."""
@@ -70,7 +73,8 @@ class Targets(LossRows):
         classes: number of classes, the global width of the logits.
         labels: int[n], that of node i in place i, -1 for unlabelled nodes, which belong to no part of the
             split; or int[n, classes], 1 for each class that a node has, else 0, and -1 in all of the row of
-            an unlabelled one. Rank 0 has them, others pass anything; or all pass n x 1, or n x classes, in
+            an unlabelled one; or numbers to predict, float[n] or float[n, classes], NaN in all of the row of
+            an unlabelled node. Rank 0 has them, others pass anything; or all pass n x 1, or n x classes, in
             rows like the logits.
         split: uint8[n], 0 none, 1 train, 2 val, 3 test, given likewise.
         metric: what to measure, one of METRICS; default: by the labels.
@@ -78,16 +82,19 @@ class Targets(LossRows):
     Attributes:
         counts: labelled nodes of the whole graph per part of the split, by its number.
         rows, labels, parts: the labelled nodes of this rank that are in some part: local row, class, part; or
-            for several classes uint8 (rows, this rank's columns of the logits).
-        metric: "accuracy", "f1" or "rocauc". columns: what brings whole columns of the logits for "rocauc".
+            for several classes uint8, for numbers float (rows, this rank's columns of the logits).
+        metric: "accuracy", "f1", "rocauc" or "r2". columns: what brings whole columns of the logits for
+            "rocauc". spread: for "r2" float64 (4, this rank's columns), by part of the split the sum over its
+            nodes of the squared difference of a label from the part's mean.
 
     Raises:
-        ValueError: wrong lengths or rows, no whole numbers, a label that is no class, a part that is none (on
-            every rank).
+        ValueError: wrong lengths or rows, a label that is no class, an infinite number, a part that is none
+            (on every rank).
         ArgumentError: a metric that these labels do not have (on every rank).
     """
 
     columns: Columns | None = None
+    spread: Array = None
 
     def __init__(
         self, layout: Layout, classes: int, labels: Array, split: Array, metric: str | None = None
@@ -97,29 +104,43 @@ class Targets(LossRows):
         grid.world.agree({"metric": metric})
         labels = _own_rows("labels", labels, layout, classes)
         split = _own_rows("split", split, layout)[:, 0]
-        multilabel = labels.shape[1] > 1
-        self.metric = checked_metric(metric, multilabel)
+        loss = loss_of(labels.dtype, 1 + (labels.shape[1] > 1))
+        self.metric = checked_metric(metric, loss)
         with grid.world.together():
-            _check_labels(labels, 2 if multilabel else classes, classes)
+            (check_numbers if loss == "mse" else _check_labels)(labels, classes)
             if split.size and (split.max() > TEST or split.min() < 0):
                 raise ValueError("a split holds 0 (none), 1 (train), 2 (val) and 3 (test) only")
-        rows = np.flatnonzero((split > 0) & (labels[:, 0] >= 0))
-        own = slice(*layout.cols.range(grid, classes)) if multilabel else 0
-        own_labels = np.ascontiguousarray(labels[rows, own], np.uint8 if multilabel else np.int64)
+        rows = np.flatnonzero((split > 0) & labelled(labels))
+        own = 0 if loss == "softmax" else slice(*layout.cols.range(grid, classes))
+        kinds = {"softmax": np.int64, "binary": np.uint8, "mse": labels.dtype}
+        own_labels = np.ascontiguousarray(labels[rows, own], kinds[loss])
         self.rows, self.labels, self.parts = map(on.asarray, (rows, own_labels, split[rows].astype(np.int64)))
         totals = on.asarray(np.bincount(split[rows], minlength=TEST + 1).astype(np.int64))
         grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
         self.counts: list[int] = on.to_host(totals).tolist()
         train = split[rows] == TRAIN
         super().__init__(on.asarray(rows[train]), on.asarray(own_labels[train]), self.counts[TRAIN])
-        self.prepare()
+        self.prepare(own_labels, split[rows])
 
-    def prepare(self) -> None:
-        """Prepare what the metric needs. Collective."""
-        if self.multilabel:
+    def prepare(self, labels: np.ndarray, parts: np.ndarray) -> None:
+        """Make what the metric needs, of `labels` and `parts` on the host. Collective."""
+        if self.loss != "softmax":
             holds(self, "labels", self.labels.nbytes + self.train_labels.nbytes)
+        if self.metric == "r2":
+            self.spread = self._spread(labels, parts)
         if self.metric == "rocauc":
             self.columns = Columns(self.layout, self.classes, self.rows, self.parts, self.labels)
+
+    def _spread(self, labels: np.ndarray, parts: np.ndarray) -> Array:
+        """Make `spread`, of differences from the means of all ranks. Collective."""
+        on, across = self.layout.grid.backend, self.layout.grid.along(*self.layout.row_axes)
+        means = np.zeros((TEST + 1, labels.shape[1]))
+        for power in (1, 2):  # sums first, then sums of squares around their means
+            here = [((labels[parts == k] - means[k]) ** power).sum(axis=0) for k in range(TEST + 1)]
+            total = on.asarray(np.array(here, np.float64))
+            across.allreduce(total, matrix="loss")
+            means = on.to_host(total) / np.maximum(self.counts, 1)[:, None]
+        return total
 
     def check(self, Z: DistDense) -> None:
         if not Z.layout.same(self.layout, Z.shape):
@@ -127,18 +148,62 @@ class Targets(LossRows):
             raise ValueError(f"{problem}, their targets over {self.layout.words()}")
 
 
-def checked_metric(metric: str | None, multilabel: bool) -> str:
-    """Return the metric, or by default the first; ArgumentError where these labels have no such metric."""
-    known = METRICS[multilabel]
+def loss_of(dtype: Any, ndim: int) -> str:
+    """Return the loss of labels of this dtype: of numbers, of rows of zeros and ones, or of a class each."""
+    return "mse" if np.dtype(dtype).kind == "f" else "binary" if ndim == 2 else "softmax"
+
+
+def checked_loss(loss: str | None, own: str, class_names: Any = None) -> str:
+    """Return the loss, or by default the labels' `own`; ArgumentError where the labels have no such loss.
+
+    Whole numbers without names may be numbers to predict.
+    """
+    if loss is None or loss == own:
+        return own
+    if loss != "mse":
+        raise ArgumentError("loss", loss, f"{LABELS[own]} {_have(own)} the loss {own}")
+    if class_names:
+        problem = f"the classes have names, such as {class_names[0]!r}, and names are no numbers to predict"
+        raise ArgumentError("loss", loss, f"{problem}; prepare with regression=True takes numbers")
+    return loss
+
+
+def outputs(loss: str, own: str, classes: int) -> int:
+    """Return the width of the logits: `classes`, or 1 where a class is predicted as a number."""
+    return 1 if (loss, own) == ("mse", "softmax") else classes
+
+
+def as_numbers(labels: Array) -> Array:
+    """Convert labels to numbers to predict: floats unchanged; others to float64, NaN for those below 0."""
+    return labels if labels.dtype.kind == "f" else np.where(labels < 0, np.nan, labels.astype(np.float64))
+
+
+def _have(loss: str) -> str:
+    return "have" if LABELS[loss].split()[0] != "one" else "has"
+
+
+def checked_metric(metric: str | None, loss: str) -> str:
+    """Return the metric, or by default the first; ArgumentError where labels of this loss have no such."""
+    known = METRICS[loss]
     if metric is None or metric in known:
         return metric or known[0]
-    labels = "several classes of a node have" if multilabel else "one class of a node has"
-    equal = "; its micro F1 is the accuracy" if metric == "f1" else ""
-    raise ArgumentError("metric", metric, f"{labels} {' and '.join(known)}{equal}")
+    equal = "; its micro F1 is the accuracy" if (metric, loss) == ("f1", "softmax") else ""
+    raise ArgumentError("metric", metric, f"{LABELS[loss]} {_have(loss)} {' and '.join(known)}{equal}")
 
 
-def _check_labels(labels: Array, below: int, classes: int) -> None:
+def check_numbers(labels: Array, columns: int) -> None:
+    """Raise ValueError for infinite numbers, rows that have some only, or another width."""
+    if labels.shape[1] != columns:
+        raise ValueError(f"labels of {labels.shape[1]} columns where the network has {columns} outputs")
+    if np.isinf(labels).any():
+        raise ValueError("a label is infinite; expected finite numbers to predict, or NaN for none")
+    if (np.isnan(labels) != np.isnan(labels[:, :1])).any():
+        raise ValueError("a node has NaN in some columns only; an unlabelled one has NaN in all its row")
+
+
+def _check_labels(labels: Array, classes: int) -> None:
     """Raise ValueError for labels that are none, or for a row that has some only."""
+    below = 2 if labels.shape[1] > 1 else classes
     if labels.size and (labels.max() >= below or labels.min() < -1):
         wrong = labels.max() if labels.max() >= below else labels.min()
         expected = f"{classes} classes" if labels.shape[1] == 1 else "0 and 1 for each class"
@@ -163,18 +228,28 @@ def _own_rows(name: str, values: Any, layout: Layout, width: int = 1) -> Array:
                 nodes = "rows of any number" if parts is None else f"{parts[-1]} nodes"
                 raise ValueError(f"{name} of shape {values.shape} given for {nodes}")
             values = values if wide else values[:, None]
-        if (cut or world.rank == 0) and values.dtype.kind not in "iub":
-            raise ValueError(f"{name} must be whole numbers, got {values.dtype}")
+        if (cut or world.rank == 0) and values.dtype.kind not in ("iub" if name == "split" else "iubf"):
+            raise ValueError(f"{name} must be {'whole ' * (name == 'split')}numbers, got {values.dtype}")
     return on.to_host((values if cut else scatter(values, rows)).block)
 
 
 def cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
     """Compute the loss of the targets and its gradient. Collective.
 
-    The loss is binary where nodes have several classes, else softmax cross-entropy; arguments and results are
-    those of both.
+    The loss is the squared error of numbers, binary where nodes have several classes, else softmax
+    cross-entropy; arguments and results are those of each.
     """
-    return (binary_cross_entropy if targets.multilabel else softmax_cross_entropy)(Z, targets, overwrite)
+    losses = {"mse": squared_error, "binary": binary_cross_entropy, "softmax": softmax_cross_entropy}
+    return losses[targets.loss](Z, targets, overwrite)
+
+
+def squared_error(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
+    """Compute (z - y)², the mean over columns, and its gradient by `Z`. Collective.
+
+    Rows of `targets` are summed, times their weights, over their count. Arguments, results and cost are those
+    of :func:`binary_cross_entropy`, G with 2 weight (Z - labels) / (count columns) in training rows.
+    """
+    return _of_entries(Z, targets, overwrite, "squared error", elementwise.squared_error)
 
 
 def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
@@ -191,13 +266,20 @@ def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = Fals
 
     Cost: an all-reduce of one word.
     """
+    return _of_entries(Z, targets, overwrite, "binary cross-entropy", elementwise.binary_cross_entropy)
+
+
+def _of_entries(
+    Z: DistDense, targets: LossRows, overwrite: bool, name: str, kernel: Any
+) -> tuple[float, DistDense]:
+    """Compute a loss that is a mean over entries, and its gradient, by a kernel. Collective."""
     layout = Z.layout
     targets.check(Z)
-    ledger.charge("loss", "binary cross-entropy", touched=3 * Z.block.nbytes)
-    with ledger.timed("loss", "binary cross-entropy", synchronize=layout.grid.backend.synchronize):
+    ledger.charge("loss", name, touched=3 * Z.block.nbytes)
+    with ledger.timed("loss", name, synchronize=layout.grid.backend.synchronize):
         share = 1 / (targets.count * Z.shape[1])
         known = targets.train_rows, targets.train_labels, targets.position, share, overwrite
-        losses, gradient = elementwise.binary_cross_entropy(Z.block, *known)
+        losses, gradient = kernel(Z.block, *known)
         if targets.weights is not None:
             losses *= targets.weights
             gradient[targets.train_rows] *= targets.weights[:, None]

@@ -4,7 +4,8 @@ Tests and `train --check` compare with these, which share with the engine `rng`,
 canonical, and an error. The model is Kipf and Welling's as in CAGNET section III and Plexus section 2.1:
 Z_l = A H_{l-1} W_l + b_l and H_l = relu(Z_l), no activation after the last layer, dropout on every layer's
 input, softmax cross-entropy averaged over the training nodes; or, with a row of zeros and ones for each node
-as its labels, binary cross-entropy averaged over these nodes and the classes. With residual connections,
+as its labels, binary cross-entropy averaged over these nodes and the classes; or, with a row of floats, the
+squared difference averaged over nodes and columns. With residual connections,
 layers but the last that are as wide as their input add it to Z_l; with layer norm, H_l = relu(norm(Z_l)).
 GraphSAGE (Hamilton, Ying and Leskovec, NIPS 2017) has Z_l = [H_{l-1} | M H_{l-1}] W_l + b_l in its place, M
 the means over neighbours. On a minibatch, every layer has a matrix of its own.
@@ -105,6 +106,42 @@ def binary_cross_entropy(
     return float(loss), G
 
 
+def squared_error(
+    Z: np.ndarray, labels: np.ndarray, rows: np.ndarray, weights: Any = None
+) -> tuple[float, np.ndarray]:
+    """Return the mean over the nodes `rows` and columns of (z - y)², and its gradient by all of Z (n x C).
+
+    With `weights`, each node's is multiplied by its own.
+    """
+    G = np.zeros_like(Z)
+    if len(rows) == 0:
+        return 0.0, G
+    weights = np.ones((len(rows), 1)) if weights is None else np.asarray(weights)[:, None]
+    far = Z[rows] - labels.reshape(len(labels), -1)[rows]
+    G[rows] = far * (2 * weights / far.size)
+    return float(np.mean(weights * far.astype(np.float64) ** 2)), G
+
+
+def mean_absolute_error(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
+    """Return the mean of |z - y| over the nodes `rows` and columns; NaN of none."""
+    far = Z[rows].astype(np.float64) - labels.reshape(len(labels), -1)[rows]
+    return float(np.mean(abs(far))) if len(rows) else float("nan")
+
+
+def determination(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
+    """Return R² over the nodes `rows`, the mean over columns; NaN of fewer than two nodes.
+
+    A column of equal numbers counts 1 where these are predicted, else 0.
+    """
+    if len(rows) < 2:
+        return float("nan")
+    columns = []
+    for z, y in zip(Z[rows].T, labels.reshape(len(labels), -1)[rows].T.astype(np.float64), strict=True):
+        wrong, spread = np.sum((y - z) ** 2), np.sum((y - y.mean()) ** 2)
+        columns.append(1 - wrong / spread if spread > 0 else float(wrong == 0))
+    return float(np.mean(columns))
+
+
 def micro_f1(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
     """Return 2 TP / (2 TP + FP + FN) over the nodes `rows` and all classes. A positive logit says 1.
 
@@ -142,11 +179,14 @@ def accuracy(Z: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> float:
 
 def labelled(labels: np.ndarray, split: np.ndarray, part: int) -> np.ndarray:
     """List the nodes of one part of the split that have a label."""
-    return np.flatnonzero((split == part) & (labels.reshape(len(split), -1)[:, 0] >= 0))
+    first = labels.reshape(len(split), -1)[:, 0]
+    known = first == first if labels.dtype.kind == "f" else first >= 0  # NaN is unequal to itself
+    return np.flatnonzero((split == part) & known)
 
 
 #: Metrics by name: a function of logits, labels and nodes, and its name in records.
-METRICS = {"accuracy": (accuracy, "acc"), "f1": (micro_f1, "f1"), "rocauc": (macro_rocauc, "rocauc")}
+METRICS = {"accuracy": (accuracy, "acc"), "f1": (micro_f1, "f1"), "rocauc": (macro_rocauc, "rocauc"),
+           "r2": (determination, "r2"), "mae": (mean_absolute_error, "mae")}  # fmt: skip
 
 
 class GCNReference:
@@ -264,8 +304,9 @@ class GCNReference:
         graphs = graphs or self._whole()
         self.norm_gradients: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         stages = self._forward(self._real(X), epoch, graphs)
-        cross_entropy = softmax_cross_entropy if labels.ndim == 1 else binary_cross_entropy
-        loss, G = cross_entropy(stages[-1], labels, rows, loss_weights)
+        measure = softmax_cross_entropy if labels.ndim == 1 else binary_cross_entropy
+        measure = squared_error if labels.dtype.kind == "f" else measure
+        loss, G = measure(stages[-1], labels, rows, loss_weights)
         weights: list[np.ndarray] = []
         biases: list[np.ndarray] = []
         for layer in reversed(range(self.layers)):
@@ -325,9 +366,13 @@ class GCNReference:
         The default metric is by the labels.
         """
         Z, parts = self.forward(X), SPLITS
-        measure, short = METRICS[metric or ("accuracy" if labels.ndim == 1 else "f1")]
-        by_part = {name: measure(Z, labels, labelled(labels, split, part)) for name, part in parts.items()}
-        return {f"{name}_{short}": value for name, value in by_part.items()}
+        default = ["accuracy"] if labels.ndim == 1 else ["f1"]
+        asked = ["r2", "mae"] if labels.dtype.kind == "f" else [metric] if metric else default
+        return {
+            f"{name}_{short}": measure(Z, labels, labelled(labels, split, part))
+            for measure, short in map(METRICS.__getitem__, asked)
+            for name, part in parts.items()
+        }
 
     def train(
         self, X: np.ndarray, labels: np.ndarray, split: np.ndarray, epochs: int, optimizer: str = "adam",

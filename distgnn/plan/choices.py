@@ -240,8 +240,10 @@ def unsuitable(way: Way, graph: Graph) -> str | None:
 def asked_for(machine: Machine, settings: Settings, graphs: Mapping[str | None, Graph]) -> dict[str, Any]:
     """Return the settings of a plan, for JSON."""
     graph = next(iter(graphs.values()))
-    sizes = {"nodes": graph.n, "nnz": graph.nnz, "features": graph.width, "classes": graph.classes}
+    sizes: dict[str, Any] = {"nodes": graph.n, "nnz": graph.nnz}
+    sizes |= {"features": graph.width, "classes": graph.classes}
     sizes |= {"multilabel": True} if graph.multilabel else {}
+    sizes |= {"loss": "mse"} if graph.loss == "mse" else {}
     given = {name: value for name, value in settings.shared().items() if value is not None}
     return {"machine": machine.name, "graph": sizes, "settings": given}
 

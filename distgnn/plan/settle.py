@@ -215,7 +215,7 @@ def _planned(s: Settings, orders: Sequence[str], store: Store, ranks: int, machi
 
 def _graphs(s: Settings, orders: Sequence[str], store: Store, exact: bool) -> Graphs:
     layers = len(s.hidden_widths) + 1
-    return {name: Graph.of_store(store, name, s.dtype, layers, exact) for name in orders}
+    return {name: Graph.of_store(store, name, s.dtype, layers, exact, s.loss) for name in orders}
 
 
 def _advice(s: Settings, store: Store, planned: Plan) -> Iterator[str]:
@@ -252,7 +252,7 @@ def _even(s: Settings, store: Store, parts: int) -> Graph:
     ends = partition(store.n, parts)
     nnz = np.diff(partition(store.nnz, parts))
     source = Histogram(ends, ends, np.diag(nnz), np.dtype(s.dtype), store.symmetric)
-    like = Graph.of_store(store, dtype=s.dtype, exact=False)
+    like = Graph.of_store(store, dtype=s.dtype, exact=False, loss=s.loss)
     return replace(like, source=source, odd=None, parts=ends if parts > 1 else None)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from distgnn.split import SPLITS
 
-METRICS = {"acc": "accuracy", "f1": "micro F1", "rocauc": "macro ROC-AUC"}
+METRICS = {"acc": "accuracy", "f1": "micro F1", "rocauc": "macro ROC-AUC", "r2": "R²"}
+ERROR = "mae"  # the mean absolute error, which stands beside R²
 
 
 def metric(record: Mapping[str, Any]) -> str:
@@ -33,4 +34,6 @@ def scores(record: Mapping[str, Any], named: bool = True) -> list[str]:
     short = metric(record)
     middle = f" {short}" if named and short != "acc" else ""
     values = {split: record[f"{split}_{short}"] for split in SPLITS if f"{split}_{short}" in record}
-    return [f"{split}{middle} {value:.4f}" for split, value in values.items()]
+    errors = {split: record.get(f"{split}_{ERROR}") for split in values}
+    beside = {split: "" if value is None else f" mae {value:.4g}" for split, value in errors.items()}
+    return [f"{split}{middle} {value:.4f}{beside[split]}" for split, value in values.items()]

@@ -31,7 +31,7 @@ from distgnn.store.write.ranks import of
 def prepare(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, out: str | os.PathLike[str],
     ids: Any = None, nodes: Any = None, weights: Any = None, directed: bool | None = None, seed: int = 0,
-    multilabel: bool = False, comm: Any = None, **options: Any,
+    multilabel: bool = False, regression: bool = False, comm: Any = None, **options: Any,
 ) -> Summary:  # fmt: skip
     """Write a store from arrays, or from files. With ``comm``, collective: all ranks give equal arrays.
 
@@ -64,6 +64,7 @@ def prepare(
             of every edge is there too.
         seed: seed of random orders and of a split by shares.
         multilabel: keep rows of 0 and 1 of which none has two ones; by default they are classes.
+        regression: y are numbers to predict, (n) or (n, columns), kept as float32; NaN means unlabelled.
         options: options of ``store.prepare``: order, normalize, partitions, shards, dtype, self_loops, force.
             For a path also fields of ``store.source.ImportOptions``: format, source_column, ...
 
@@ -72,7 +73,7 @@ def prepare(
         UserError: as ``store.prepare``.
     """
     given = {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed, "seed": seed}
-    given["multilabel"] = multilabel
+    given |= {"multilabel": multilabel, "regression": regression}
     if not isinstance(graph, (str, os.PathLike)):
         source = of_arrays(graph, X, y, split, **given)
         for note in source.notes if of(comm, out).rank == 0 else ():
@@ -93,7 +94,7 @@ def prepare(
 
 def _of_files(given: Mapping[str, Any]) -> ImportOptions:
     """Return the import options of a graph in files; raise ArgumentError for arrays among them."""
-    plain = {"weights", "directed", "seed", "multilabel"}
+    plain = {"weights", "directed", "seed", "multilabel", "regression"}
     if not isinstance(given["weights"], (bool, type(None))):
         weights = type(given["weights"]).__name__
         raise ArgumentError("weights", weights, "expected True, which takes those of the file")
@@ -110,7 +111,7 @@ def _of_files(given: Mapping[str, Any]) -> ImportOptions:
 def of_arrays(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
     weights: Any = None, directed: bool | None = None, seed: int = 0, multilabel: bool = False,
-    default_split: str | None = None,
+    regression: bool = False, default_split: str | None = None,
 ) -> Imported:  # fmt: skip
     """Return the source of a store from arrays; :func:`prepare` documents the arguments.
 
@@ -121,7 +122,8 @@ def of_arrays(
     weights, directed = given.weights, given.directed
     names = None if ids is None else _names(ids)
     src, dst, values, square, names = _edges(graph, weights, names, X is None and y is None)
-    table, labels = None if X is None else _table(X), None if y is None else _labels(y)
+    read = _numbers if regression else _labels
+    table, labels = None if X is None else _table(X), None if y is None else read(y)
     sizes = {"nodes": nodes, "graph": square, "X": None if table is None else table.shape[0]}
     sizes |= {"y": None if labels is None else len(labels), "ids": None if names is None else len(names)}
     known = {name: size for name, size in sizes.items() if size is not None}
@@ -130,13 +132,19 @@ def of_arrays(
         raise ArgumentError("graph", "arrays", f"do not agree in the number of nodes: {listed}")
     n = next(iter(known.values()), int(max(src.max(initial=-1), dst.max(initial=-1))) + 1)
     options = ImportOptions(directed=directed, weights=values is not None, seed=seed, multilabel=multilabel)
+    options.regression = regression
     source = Imported("arrays", "graph", n, partial(_stream, src, dst, values), options)  # type: ignore[arg-type]
     source.edge_count = len(src)
     if names is not None:
         source.set_ids(names, listed=True)
     if table is not None:
         source.set_features(_Rows(table))
-    if labels is not None:
+    if labels is not None and regression:
+        try:
+            source.set_numbers(labels, "y")
+        except UserError as error:
+            raise ArgumentError("y", f"{labels.dtype} of shape {labels.shape}", str(error)) from None
+    elif labels is not None:
         (source.set_classes if labels.dtype == object else source.set_labels)(labels, "y")
     source.settle_direction(directed=True)
     split = default_split if split is None else split
@@ -247,6 +255,16 @@ class _Rows:
         return finite(some.toarray() if sp.issparse(some) else some, ids, "X")
 
 
+def _numbers(y: Any) -> np.ndarray:
+    """Return numbers to predict, (n) or (n, columns)."""
+    y = sparse("y", y)
+    numbers = y.toarray() if sp.issparse(y) else array("y", y)
+    if numbers.ndim not in (1, 2) or numbers.dtype.kind not in "biuf":
+        given = f"{numbers.dtype} of shape {numbers.shape}"
+        raise ArgumentError("y", given, "expected a number for each node, or a row of some")
+    return numbers
+
+
 def _labels(y: Any) -> np.ndarray:
     y = sparse("y", y)
     labels = y.toarray() if sp.issparse(y) else array("y", y)
@@ -265,7 +283,8 @@ def _labels(y: Any) -> np.ndarray:
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
         if not (labels == np.rint(labels)).all():
-            raise ArgumentError("y", "numbers with fractions", "are no classes; expected whole numbers")
+            expected = "expected whole numbers; regression=True, of fit loss=mse, predicts numbers"
+            raise ArgumentError("y", "numbers with fractions", f"are no classes; {expected}")
     return labels.astype(np.int64)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.errors import ArgumentError
-from distgnn.split import TEST, TRAIN, VAL
+from distgnn.split import TEST, TRAIN, VAL, labelled
 
 IDS = ("numbers", "integers", "text")  # of nodes: 0..n-1, any whole numbers, words
 
@@ -26,6 +26,7 @@ class ImportOptions:
     `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in tables. `split`:
     "0.6/0.2/0.2", seeded by `seed`, or a file, in place of the input's. `weights`: take edge weights from the
     file instead of ones. `multilabel`: a node may have several classes, though none has in the input.
+    `regression`: labels are numbers to predict, one or several of a node.
     `scratch`: folder for temporary copies of compressed features (default: the system's). `used`: the names
     of columns that an importer has looked up, which fills it.
     """
@@ -44,6 +45,7 @@ class ImportOptions:
     directed: bool | None = None
     weights: bool = False
     multilabel: bool = False
+    regression: bool = False
     scratch: str | None = None
     used: set[str] = field(default_factory=set, repr=False, compare=False)
 
@@ -57,7 +59,8 @@ class Source:
         direction_open: the graph is `directed` only if the matrix of its merged edges is not symmetric.
         labels: int32[n], -1 = unlabelled, with `classes` classes and perhaps `class_names`; or, if a node may
             have several classes, int8[n, classes], 1 for each class of the node, else 0, and -1 in all of an
-            unlabelled row.
+            unlabelled row; or, if they are numbers to predict, float32[n, classes], finite, and NaN in all of
+            an unlabelled row.
         split: uint8[n]: 0 none, 1 train, 2 validation, 3 test.
         width: columns of the features, 0 without features.
         edge_count: the number of edges that `edges()` will yield, where known without reading them.
@@ -93,7 +96,12 @@ class Source:
     @property
     def multilabel(self) -> bool:
         """True if a node may have several classes."""
-        return self.labels is not None and self.labels.ndim == 2
+        return self.labels is not None and self.labels.ndim == 2 and not self.regression
+
+    @property
+    def regression(self) -> bool:
+        """True if the labels are numbers to predict."""
+        return self.labels is not None and self.labels.dtype.kind == "f"
 
     def edges(self) -> Iterator[Edges]:
         """Yield (src int64[k], dst int64[k], weight float64[k] or None), k <= 2**20; may be called again.
@@ -124,9 +132,9 @@ class Source:
         return np.zeros((len(ids), 0), np.float32)
 
 
-def labelled(labels: np.ndarray) -> np.ndarray:
-    """Return bool[n]: True for nodes with a label, or with a row of labels."""
-    return labels.reshape(len(labels), -1)[:, 0] >= 0
+def label_type(source: Source) -> np.dtype:
+    """Return the dtype of the labels of a source in a store."""
+    return np.dtype(np.float32 if source.regression else np.int8 if source.multilabel else np.int32)
 
 
 def parse_split(text: str) -> tuple[float, float, float]:

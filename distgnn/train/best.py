@@ -16,7 +16,7 @@ Array = Any
 
 
 class Best:
-    """The weights that had the highest validation accuracy (or F1, or ROC-AUC), the first of equals. Not
+    """The weights that had the highest validation accuracy (or F1, ROC-AUC or R²), the first of equals. Not
     collective: all ranks see the same numbers, and so decide alike.
 
     Args:

@@ -25,7 +25,8 @@ values. In PyTorch a linear layer holds its weight transposed; with PyG, whose `
     conv.bias.data = torch.tensor(found["layers.0.bias"])
 
 The config is JSON: "model" (gcn or sage), "widths", "bias", "residual", "layer_norm", "dropout", "dtype",
-"train_features", "normalize_features", "normalize", "self_loops" and "multilabel" (of the graph), "order",
+"train_features", "normalize_features", "normalize", "self_loops" and "multilabel" (of the graph), "loss"
+(softmax, binary, or mse, where Z_{L-1} are the numbers that are predicted), "order",
 "class_names" (a list, or null where classes have none), "epoch" (after which these were the weights), and the
 version of "distgnn".
 """
@@ -114,6 +115,7 @@ def contents(
     config = {name: trained.get(name, False) for name in CONFIG}
     config |= {name: trained[f"graph {name}"] for name in ("normalize", "self_loops")}
     config |= {"multilabel": bool(trained.get("graph multilabel"))}
+    config |= {"loss": trained.get("loss", "binary" if config["multilabel"] else "softmax")}
     config |= {"class_names": reader.meta.get("class_names")}  # checkpoints of before have none
     config |= {"order": trained.get("order"), "epoch": number, "distgnn": distgnn.__version__}
     return dict(sorted(arrays.items())), config

@@ -52,7 +52,8 @@ def fit(
         normalize, self_loops: of the matrix, as of ``store.write.prepare``.
         seed: of weights, dropout, samples, the order of the nodes and a split by shares.
         comm: the ranks; default: all.
-        settings: of :class:`Settings`: model, hidden, epochs, lr, dropout, algorithm, sampler, keep_best ...
+        settings: of :class:`Settings`: with loss="mse", y are numbers to predict, (nodes) or (nodes,
+            columns), NaN for unlabelled nodes; model, hidden, epochs, lr, dropout, algorithm, sampler ...
 
     Returns:
         the model, with its answers on rank 0.
@@ -70,7 +71,10 @@ def fit(
     with own.together():
         if own.rank == ROOT:
             arrays = graph, X, y, split
-            source = _source(*arrays, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed)
+            numbers = {"regression": chosen.loss == "mse"}
+            source = _source(
+                *arrays, **numbers, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed
+            )
     how: Any = {"seed": seed, "normalize": normalize, "self_loops": self_loops, "dtype": chosen.dtype}
     run = Run(hold(source, own, **how), chosen, own.mpi)
     model = _trained(run, None if source is None else source.names)
@@ -93,7 +97,8 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     """Take the graph, with all that training needs. Local to rank 0."""
     source = of_arrays(graph, X, y, split, default_split=SPLIT, **given)
     needed = {"graph": source.n, "X": source.width, "y": source.classes}
-    expected = {"graph": "edges", "X": "features, an array (nodes, width)", "y": "classes, an array (nodes)"}
+    expected = {"graph": "edges", "X": "features, an array (nodes, width)"}
+    expected["y"] = "classes or numbers, an array"
     for name, there in needed.items():
         if not there:
             raise ArgumentError(name, None, f"training needs {expected[name]}")
@@ -116,6 +121,7 @@ def _trained(run: Run, names: Names | None) -> Model:
     metrics, whole = scores(Z, run.targets), gather(Z)
     with run.grid.world.together():
         logits = finite(whole)
-    classes = np.arange(store.classes) if labels is None else np.array(labels)
-    facts = run.settings, history, metrics, epoch, classes, store.multilabel
+    classes = np.arange(run.widths[-1]) if labels is None else np.array(labels)
+    kind = store.multilabel, run.settings.loss == "mse"
+    facts = run.settings, history, metrics, epoch, classes, *kind
     return Model(*facts, logits, names, state)

@@ -159,7 +159,7 @@ class MinibatchTraining:
     def _labels(self, places: Array) -> Array:
         """Pick the labels of these training nodes, as `LossRows` takes them."""
         labels = self.labels[places]
-        if not self.targets.multilabel:
+        if self.targets.loss != "binary":
             return labels
         bits = backend.module(labels).unpackbits(labels.reshape(-1))
         return bits.reshape(len(labels), -1)[:, : self.targets.classes]
@@ -226,12 +226,12 @@ class Sums:
 
 
 def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-    """Gather positions (int64, ascending) and labels of all training nodes of the graph: int64, or of several
-    classes as rows of bits (``numpy.packbits``). Collective."""
+    """Gather positions (int64, ascending) and labels of all training nodes of the graph: int64; numbers as
+    floats (rows, columns); or of several classes as rows of bits (``numpy.packbits``). Collective."""
     grid, first = targets.layout.grid, targets.layout.row_range[0]
     to_host = grid.backend.to_host
     labels = to_host(targets.train_labels)
-    labels = np.packbits(labels, axis=1) if targets.multilabel else labels
+    labels = np.packbits(labels, axis=1) if targets.loss == "binary" else labels
     own = to_host(targets.train_rows).astype(np.int64) + first, labels
     everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
     nodes, counts = zip(*everybody, strict=True)

@@ -33,12 +33,12 @@ class Model:
     Attributes:
         settings: with all defaults filled in.
         history: the record of every epoch: "epoch", "loss", "seconds", "val_acc" where it was evaluated ...
-        metrics: of the weights that predict, by part: "train_acc", "val_acc" and "test_acc", or f1 or rocauc;
-            NaN for a part without labelled nodes.
+        metrics: of the weights that predict, by part: "train_acc", "val_acc" and "test_acc", or f1 or
+            rocauc, or r2 and mae; NaN for a part without labelled nodes.
         epoch: after which the weights were these: the last, or with ``keep_best="val"`` the best.
         classes: what the classes are called, in the order of the columns of `scores`: strings as in y, else
             0, 1, ...
-        multilabel: whether a node may have several classes.
+        multilabel: whether a node may have several classes. regression: whether the network predicts numbers.
     """
 
     settings: Settings
@@ -47,13 +47,17 @@ class Model:
     epoch: int
     classes: np.ndarray
     multilabel: bool
+    regression: bool
     _logits: np.ndarray | None
     _names: Names | None
     _state: tuple[Mapping[str, Piece], Mapping[str, Any]]
 
     def __repr__(self) -> str:
         written = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"<Model {self.settings.model}, {len(self.classes)} classes, epoch {self.epoch}: {written}>"
+        return f"<Model {self.settings.model}, {self._width()}, epoch {self.epoch}: {written}>"
+
+    def _width(self) -> str:
+        return f"{len(self.classes)} {'numbers' if self.regression else 'classes'}"
 
     @property
     def loss(self) -> float:
@@ -77,7 +81,8 @@ class Model:
 
     def predict(self, nodes: Any = None) -> np.ndarray | None:
         """Predict the class of each node, in the order of the rows of X: one of `classes`; or where a node
-        may have several, int8 (nodes, classes), 1 for each class whose probability is above one half.
+        may have several, int8 (nodes, classes), 1 for each class whose probability is above one half; or
+        predict numbers, (nodes), or (nodes, columns) of several.
 
         Args:
             nodes: some of them, by the ids that `fit` was given, else by number; or a mask. Default: all.
@@ -91,17 +96,20 @@ class Model:
         if self._logits is None:
             return None
         logits = self._rows(nodes)
+        if self.regression:
+            return logits[:, 0] if logits.shape[1] == 1 else logits
         return (logits > 0).astype(np.int8) if self.multilabel else self.classes[logits.argmax(axis=1)]
 
     def scores(self, nodes: Any = None, logits: bool = False) -> np.ndarray | None:
         """Return the probability of every class, (nodes, classes), or its logit, of the run's dtype. Rows of
-        probabilities sum to 1, unless a node may have several classes. Arguments, ranks and errors are those
+        probabilities sum to 1, unless a node may have several classes. Of a network that predicts numbers,
+        return these, (nodes, columns). Arguments, ranks and errors are those
         of :meth:`predict`.
         """
         if self._logits is None:
             return None
         rows = self._rows(nodes)
-        if logits:
+        if logits or self.regression:
             return rows
         return sigmoid(rows) if self.multilabel else softmax(rows)
 

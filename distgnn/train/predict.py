@@ -25,16 +25,18 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.gcn import collect
+from distgnn.nn.loss import outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
 from distgnn.nn.norm import EPSILON
 from distgnn.operators.dense import DistDense, by_node
 from distgnn.store import checkpoint
-from distgnn.store.read.distributed import identity, load, load_features, load_targets
+from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
 from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
 from distgnn.train.settings import Settings
+from distgnn.train.targets import targets_of
 from distgnn.train.ways import parse_grid
 
 FORMATS = (".npz", ".csv")
@@ -59,7 +61,7 @@ class Predictor:
 
     Attributes:
         model, X: the network with its weights, and the features. epoch: after which they were these.
-        multilabel: whether it was trained on nodes that may have several classes.
+        loss: "softmax", "binary" where nodes may have several classes, "mse" where it predicts numbers.
         class_names: of the classes that it was trained on, or None where they have none. A checkpoint of
             before these were kept has those of the store.
 
@@ -83,7 +85,8 @@ class Predictor:
         algorithm, order = filled.algorithm or "1d", filled.order
         sizes = parse_grid(grid, algorithm)
         self.grid = operators.make_grid(comm, algorithm, sizes, backend=backend)
-        self.multilabel = bool(trained.get("graph multilabel"))
+        own = "binary" if trained.get("graph multilabel") else "softmax"
+        self.loss: str = trained.get("loss", own)
         best, self.epoch = chosen(reader, which)
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
@@ -149,11 +152,13 @@ class Predictor:
         NaN without labelled nodes; empty for a graph without labels or with other classes, or other names.
         Collective.
         """
-        alike = (self.store.classes, self.store.multilabel) == (self.model.widths[-1], self.multilabel)
+        own, names = self.store.loss, self.store.manifest["class_names"]
+        alike = own == self.loss or (self.loss == "mse" and not names)
+        alike = alike and outputs(self.loss, own, self.store.classes) == self.model.widths[-1]
         if not alike or self._renamed or not self.store.manifest["split"]:
             return {}
         Z = self._forward(len(self.model.layers))
-        return scores(Z, self.model.targets(*load_targets(self.store, self.model.output_layout), metric))
+        return scores(Z, targets_of(self.store, self.model, self.loss, metric))
 
     def _activation(self, layer: int) -> Callable[[np.ndarray], Answer]:
         """Apply the activation to whole rows of a hidden layer's output. Collective."""
@@ -180,8 +185,9 @@ class Predictor:
         classes as in the graph that the network was trained on. A ``.csv`` gets a line for each node: its id,
         the name of its class, and these numbers, in columns "probability_CLASS", by name where classes have
         names. Where a node may have several classes, "label" is int8 (n, classes), 1 where the probability is
-        above one half, else 0, and a line has as many, in columns "label_CLASS". Rank 0 writes a part at a
-        time and holds no more than that, the labels and, for an ``.npz``, the ids.
+        above one half, else 0, and a line has as many, in columns "label_CLASS". A network that predicts
+        numbers gives "prediction" alone, (n, columns), in columns "prediction_0" ... of a ``.csv``. Rank 0
+        writes a part at a time and holds no more than that, the labels and, for an ``.npz``, the ids.
 
         Raises:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced.
@@ -198,14 +204,15 @@ class Predictor:
                 check_output("out", path, force)
         Z = self._forward(last if layer is None else layer)
         hidden = layer is not None and layer < last
-        kind = _several if self.multilabel else _one
+        kind = {"mse": _unchanged, "binary": _several, "softmax": _one}[self.loss]
+        name = "embedding" if layer is not None else "prediction" if self.loss == "mse" else "probability"
         answer: Any = kind if layer is None else self._activation(layer) if hidden else _unchanged
         with ExitStack() as stack:
             with world.together():
                 opened = stack.enter_context(replaced(path)) if world.rank == 0 else None
             form = _Csv if path.suffix == ".csv" else _Npz
             like = answer(np.zeros((0, Z.shape[1])))[1]
-            writer = None if opened is None else form(opened, Z, like, self.store, self.class_names)
+            writer = None if opened is None else form(opened, Z, name, like, self.store, self.class_names)
             for rows in _parts(Z):
                 with world.together():
                     if writer is not None and rows is not None:
@@ -286,13 +293,14 @@ class _Npz:
     memory, as bits where a node has a row of them; `like`: labels of no nodes, or None."""
 
     def __init__(
-        self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store, names: list[str] | None
-    ) -> None:
+        self, file: IO[bytes], Z: DistDense, name: str, like: np.ndarray | None, store: Store,
+        names: list[str] | None,
+    ) -> None:  # fmt: skip
         self.store, self.names = store, names
         self.archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
         self.labels: list[np.ndarray] = []
         self.like, self.rows = like, Z.shape[0]
-        self.member = self._begin("embedding" if like is None else "probability", Z.shape, Z.dtype)
+        self.member = self._begin(name, Z.shape, Z.dtype)
 
     def _begin(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> IO[bytes]:
         member = self.archive.open(f"{name}.npy", "w", force_zip64=True)
@@ -328,15 +336,15 @@ class _Csv:
     """Lines of text: node, label or labels, numbers."""
 
     def __init__(
-        self, file: IO[bytes], Z: DistDense, like: np.ndarray | None, store: Store, names: list[str] | None
-    ) -> None:
+        self, file: IO[bytes], Z: DistDense, name: str, like: np.ndarray | None, store: Store,
+        names: list[str] | None,
+    ) -> None:  # fmt: skip
         self.text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
         names = None if like is None else names
         self.store, self.names = store, names if like is not None and like.ndim == 1 else None
         self.lines, self.node = csv.writer(self.text, lineterminator="\n"), 0
         width = names or range(Z.shape[1])
         labels = ["label"] if like is None or like.ndim == 1 else [f"label_{column}" for column in width]
-        name = "embedding" if like is None else "probability"
         columns = [f"{name}_{column}" for column in width]
         self.lines.writerow(["node", *([] if like is None else labels), *columns])
 

@@ -24,7 +24,7 @@ from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.finite import NotFiniteError
-from distgnn.nn.loss import checked_metric
+from distgnn.nn.loss import checked_loss, checked_metric, outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
 from distgnn.nn.products import AGGREGATE, narrowest
@@ -32,7 +32,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.report import trace
 from distgnn.split import TRAIN, VAL
 from distgnn.store.checkpoint import read_alone
-from distgnn.store.read.distributed import identity, load, load_features, load_targets
+from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, sampler
 from distgnn.train.best import Best
@@ -46,6 +46,7 @@ from distgnn.train.resolve import resolved
 from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
 from distgnn.train.settings import BATCH_SIZE, Settings
+from distgnn.train.targets import targets_of
 from distgnn.train.ways import parse_grid
 
 log = logging.getLogger(__name__)
@@ -170,11 +171,12 @@ class Run:
         check_content(self.store)
         if s.sampler and s.batch_size:
             check_batch_size(s.batch_size, self.store.manifest["split"]["train"])
-        if self.store.classes == 1 and not self.store.multilabel and self.grid.rank == 0:
+        loss = checked_loss(s.loss, self.store.loss, self.store.manifest["class_names"])
+        if self.store.classes == 1 and loss == "softmax" and self.grid.rank == 0:
             log.warning("%s: all labelled nodes are of one class: there is nothing to learn", self.store.path)
-        metric = checked_metric(s.metric, self.store.multilabel)
-        self.settings = dataclasses.replace(s, metric=metric)
-        self.widths = [self.store.width, *s.hidden_widths, self.store.classes]
+        self.settings = dataclasses.replace(s, loss=loss, metric=checked_metric(s.metric, loss))
+        last = outputs(loss, self.store.loss, self.store.classes)
+        self.widths = [self.store.width, *s.hidden_widths, last]
         check_columns(s, self.widths, self.grid.shape)
 
     def _check_kernels(self) -> None:
@@ -193,7 +195,7 @@ class Run:
         holds(self.X, "features", self.X.block.nbytes)
         if s.normalize_features:
             normalize_rows(self.X)
-        self.targets = self.model.targets(*load_targets(self.store, self.model.output_layout), s.metric)
+        self.targets = targets_of(self.store, self.model, str(s.loss), s.metric)
         if self.targets.counts[TRAIN] == 0:
             problem = "no node of the training split has a label, so there is nothing to train on"
             raise UserError(f"{self.store.path}: {problem}")
@@ -208,7 +210,7 @@ class Run:
         """Raise UserError where the labels of the validation nodes give no score, whatever the logits.
         Collective.
         """
-        layout, shape = self.model.output_layout, (self.store.n, self.store.classes)
+        layout, shape = self.model.output_layout, (self.store.n, self.widths[-1])
         logits = self.grid.backend.zeros(layout.local_shape(shape), np.dtype(self.settings.dtype))
         measured = scores(DistDense(logits, layout, shape), self.targets)
         name = next(name for name in measured if name.startswith("val_"))
@@ -217,6 +219,8 @@ class Run:
         problem = "no node of the validation split has a label; prepare the store with split=0.6/0.2/0.2"
         if self.targets.counts[VAL]:
             reason = "no class is that of some validation nodes and not of others"
+            few = "R² needs two validation nodes, and there is one"
+            reason = few if self.settings.metric == "r2" else reason
             problem = f"{name} cannot be measured, as {reason}; take another metric or split"
         given = " and ".join(f"{name}={value}" for name, value in self.settings.watchers.items())
         raise UserError(f"{self.store.path}: {problem}, or leave out {given}")
@@ -327,6 +331,7 @@ class Run:
         identity: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
         identity |= {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
         identity |= {"graph multilabel": True} if self.store.multilabel else {}
+        identity |= {"loss": "mse"} if s.loss == "mse" else {}  # the others follow from the labels
         identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
         # Trained features are saved by position and samples depend on it; all else is equal in every order.
         identity |= {"order": self.order.name} if s.train_features or s.sampler else {}

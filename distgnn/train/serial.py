@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from distgnn.nn.finite import NotFiniteError
+from distgnn.nn.loss import as_numbers
 from distgnn.nn.networks import REFERENCES
 from distgnn.nn.reference import GCNReference, labelled
 from distgnn.nn.reference_optim import ReferenceOptimizer
@@ -132,7 +133,9 @@ def reference(
     optimizer = ReferenceOptimizer(s.optimizer, s.weight_decay, s.momentum, s.clip)
     if checkpoint is not None:
         _take_over(checkpoint, network.parameters(s.train_features), optimizer)
-    training = network, store.labels(inputs), store.split(inputs), optimizer
+    labels = store.labels(inputs)
+    labels = as_numbers(labels) if s.loss == "mse" else labels
+    training = network, labels, store.split(inputs), optimizer
     return OnMinibatches(*training, s, graph) if s.sampler else FullGraph(*training, s.train_features)
 
 

@@ -110,9 +110,11 @@ class Settings:
     seed: int = _training(0, "of weights, dropout, minibatches and samples", metavar="S")
     eval_every: int = _training(1, "between scores, which are of the weights before an epoch's update; 0: at "
         "the end", metavar="EPOCHS", least=0)
+    loss: str | None = _training(None, "mse: predict numbers; one class of a node has softmax, several have "
+        "binary (default: by the labels)", choices=("softmax", "binary", "mse"))
     metric: str | None = _training(None, "where nodes may have several classes: f1, micro F1 (default), or "
-        "rocauc, the mean ROC-AUC of the classes, as for ogbn-proteins; else accuracy",
-        choices=("accuracy", "f1", "rocauc"))
+        "rocauc, the mean ROC-AUC of the classes, as for ogbn-proteins; of numbers "
+        "r2, with the mean absolute error; else accuracy", choices=("accuracy", "f1", "rocauc", "r2"))
 
     log: str | None = _output(None, "write JSON lines", metavar="FILE")
     trace: str | None = _output(None, "write what every rank did when, for ui.perfetto.dev and report",

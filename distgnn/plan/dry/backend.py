@@ -148,6 +148,6 @@ SPARSE_PRODUCTS.register("shapes", {"spmm": _written(2)})
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
 PASSES.register("shapes", {
     "relu": _written(0), "positive_bits": _positive_bits, "keep_positive": _written(0), "dropout": _dropout,
-    "cross_entropy": _loss, "binary_cross_entropy": _loss, "column_sums": _column_sums, "adam": _written(0),
-    "average": _average,
+    "cross_entropy": _loss, "binary_cross_entropy": _loss, "squared_error": _loss,
+    "column_sums": _column_sums, "adam": _written(0), "average": _average,
 })  # fmt: skip

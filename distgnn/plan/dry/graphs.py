@@ -12,13 +12,12 @@ import scipy.sparse as sp
 
 from distgnn.arrays.csr import Shape
 from distgnn.layout import Layout, Range
-from distgnn.nn.loss import LossRows, Targets, checked_metric
+from distgnn.nn.loss import LossRows, Targets, as_numbers, checked_loss, checked_metric, loss_of, outputs
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.plan.dry.shapes import ShapeMatrix
-from distgnn.split import TEST, TRAIN
+from distgnn.split import TEST, TRAIN, labelled
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import Store
-from distgnn.store.source import labelled
 
 #: (first, last) -> int labels and uint8 parts of the split of these nodes, by position.
 Labels = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
@@ -31,11 +30,11 @@ class Graph:
     Attributes:
         source: of the adjacency matrix, n x n, of the values' dtype; odd: of odd layers, where an order has
             two versions.
-        width: of the features; classes: number of them.
+        width: of the features; classes: number of them, or of the numbers to predict.
         labels: of nodes by position, or None where none are known; counts: of labelled nodes per part of the
             split, by its number.
         parts: the partition vector of an order that was made by partition, or None.
-        multilabel: whether a node may have several of the classes; labels are then rows, as in a store.
+        loss: of the labels, as ``nn.loss.METRICS`` names it; labels are floats or rows accordingly.
         loops: entries on the diagonal, evenly spread, where the source is a histogram; directed: whether an
             edge (i, j) may lack its reverse.
     """
@@ -47,7 +46,7 @@ class Graph:
     counts: Sequence[int]
     odd: BlockSource | None = None
     parts: np.ndarray | None = None
-    multilabel: bool = False
+    loss: str = "softmax"
     loops: int = 0
     directed: bool = True
 
@@ -55,6 +54,11 @@ class Graph:
     def n(self) -> int:
         """Nodes."""
         return self.source.shape[0]
+
+    @property
+    def multilabel(self) -> bool:
+        """True if a node may have several of the classes."""
+        return self.loss == "binary"
 
     @property
     def even(self) -> bool:
@@ -95,22 +99,23 @@ class Graph:
         """Make the graph of a matrix in memory, or of a block source, with all labels and splits."""
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
         own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
-        several = labels.ndim == 2
+        loss = loss_of(labels.dtype, labels.ndim)
         loops = np.count_nonzero(source.block((0, source.shape[0]), (0, source.shape[1])).diagonal())
-        made: Any = {"multilabel": several, "loops": int(loops), "directed": not source.symmetric}
+        made: Any = {"loss": loss, "loops": int(loops), "directed": not source.symmetric}
         return cls(source, width, classes, own, _counts(labels, split), **made)
 
     @classmethod
     def of_size(
         cls, n: int, nnz: int, width: int, classes: int, trained: float = 0.1, symmetric: bool = True,
-        dtype: Any = np.float32, multilabel: bool = False,
+        dtype: Any = np.float32, multilabel: bool = False, loss: str | None = None,
     ) -> Graph:  # fmt: skip
         """Make a graph of n nodes, of which this share is in the training split, with as many non-zeros
         everywhere, and the diagonal among them.
         """
         ends = np.array([0, n])
         source = Histogram(ends, ends, np.array([[nnz]]), np.dtype(dtype), symmetric)
-        kind: Any = {"multilabel": multilabel, "loops": min(n, nnz), "directed": not symmetric}
+        loss = checked_loss(loss, "binary" if multilabel else "softmax")
+        kind: Any = {"loss": loss, "loops": min(n, nnz), "directed": not symmetric}
         return cls(source, width, classes, None, _trained(n, trained), **kind)
 
     @classmethod
@@ -121,6 +126,7 @@ class Graph:
         dtype: Any = np.float32,
         layers: int = 2,
         exact: bool = True,
+        loss: str | None = None,
     ) -> Graph:
         """Make the graph of a store, for a network of so many layers.
 
@@ -133,14 +139,16 @@ class Graph:
             version.dtype = np.dtype(dtype)
             table = version.rows, version.cols, version.shard_nnz
             sources.append(Known(version) if exact else Histogram(*table, version.dtype, version.symmetric))
-        width, classes = store.width, store.classes
+        loss = checked_loss(loss, store.loss, store.manifest["class_names"])
+        width, classes = store.width, outputs(loss, store.loss, store.classes)
         made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": stored.partition}
-        made |= {"multilabel": store.multilabel, "directed": store.manifest["directed"]}
+        made |= {"loss": loss, "directed": store.manifest["directed"]}
         made["loops"] = store.nnz - round(store.manifest["degrees"]["mean"] * store.n)
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)
             return cls(sources[0], width, classes, None, _trained(store.n, trained / max(store.n, 1)), **made)
         labels, split = store.labels(output), store.split(output)
+        labels = as_numbers(labels) if loss == "mse" else labels
         own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
         return cls(sources[0], width, classes, own, _counts(labels, split), **made)
 
@@ -234,25 +242,26 @@ class Spread(Targets):
 
     Args:
         layout: of the logits; counts: of nodes by part of the split; only those for training are here.
-        multilabel, metric: as in `Graph` and `Targets`.
+        loss, metric: as in `Graph` and `Targets`.
     """
 
     def __init__(
-        self, layout: Layout[Any], classes: int, counts: Sequence[int], multilabel: bool = False,
+        self, layout: Layout[Any], classes: int, counts: Sequence[int], loss: str = "softmax",
         metric: str | None = None,
     ) -> None:  # fmt: skip
         on, n = layout.grid.backend, max(int(layout.rows.parts[-1]), 1)  # type: ignore[index]
         first, last = (end * counts[TRAIN] // n for end in layout.row_range)
         rows = on.empty((last - first,), np.int64)
         width = len(range(*layout.cols.range(layout.grid, classes)))
-        labels = on.empty((len(rows), width), np.uint8) if multilabel else rows
+        kinds = {"binary": np.uint8, "mse": np.float32}
+        labels = on.empty((len(rows), width), kinds[loss]) if loss in kinds else rows
         LossRows.__init__(self, rows, labels, counts[TRAIN])
         self.layout, self.classes, self.counts = layout, classes, list(counts)
-        self.metric = checked_metric(metric, multilabel)
+        self.metric = checked_metric(metric, loss)
         self.rows, self.labels, self.parts = rows, labels, rows
         totals = on.empty((TEST + 1,), np.int64)
         layout.grid.along(*layout.row_axes).allreduce(totals, matrix="loss")
-        self.prepare()
+        self.prepare(np.zeros((0, width)), np.zeros(0, np.int64))
 
 
 def _trained(n: int, share: float) -> list[int]:

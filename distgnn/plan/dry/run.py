@@ -229,6 +229,8 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     if graph.parts is not None and name in operators.SPARSITY_AWARE and grid.shape["rows"] > 1:
         partitions = {"row_parts": graph.parts, "col_parts": graph.parts}
     A = operators.distribute(graph.source, grid, name, s.sparsity_aware or False, **partitions)
+    if s.loss not in (None, graph.loss):
+        raise ArgumentError("loss", s.loss, f"the graph to plan for has labels of the loss {graph.loss}")
     network = NETWORKS[str(s.model)]
     options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
     options |= {"residual": s.residual, "layer_norm": s.layer_norm}
@@ -239,7 +241,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     holds(X, "features", X.block.nbytes)
     rows = Layout(grid, model.output_layout.rows, Cut())
     if graph.labels is None:
-        spread = model.output_layout, graph.classes, graph.counts, graph.multilabel, s.metric
+        spread = model.output_layout, graph.classes, graph.counts, graph.loss, s.metric
         return model, X, Spread(*spread)
     given = [x if x.ndim == 2 else x[:, None] for x in graph.labels(*rows.row_range)]
     labels, split = (DistDense(grid.backend.asarray(x), rows, (graph.n, x.shape[1])) for x in given)

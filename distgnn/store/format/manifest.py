@@ -7,6 +7,8 @@ dtype               of A's values; features are always float32
 width, classes      feature width, number of classes, 0 where there are none
 multilabel          true where a node may have several classes, left out elsewhere: labels are int8, rows of
                     zeros and ones, -1 of an unlabelled node, not int32, a class or -1
+regression          true where labels are numbers to predict, left out elsewhere: "targets" in place of
+                    "labels", float32, n x classes, NaN of an unlabelled node
 class_names         list or null
 labelled, split     labelled nodes; {"train", "validation", "test"} node counts or null
 directed, weighted, self_loops, normalize, symmetric

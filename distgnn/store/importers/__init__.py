@@ -87,6 +87,9 @@ def check_used(source: Imported, options: ImportOptions, form: str) -> None:
     if options.multilabel and not source.multilabel:
         expected = "expected a row of 0 and 1 for each node, or names between semicolons"
         raise ArgumentError("multilabel", True, f"no labels of several classes were read; {expected}")
+    if options.regression and not source.regression:
+        problem = f"no numbers to predict were read of {source.path}; give them in labels=FILE"
+        raise ArgumentError("regression", True, problem)
 
 
 def recognise(path: Path) -> str:

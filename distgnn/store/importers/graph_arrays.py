@@ -15,7 +15,7 @@ from distgnn.split import NAMES
 from distgnn.store.importers.arrays import Archive, indices, integers
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.labels import stored_labels
+from distgnn.store.importers.labels import take_labels
 from distgnn.store.importers.tables import DenseRows
 from distgnn.store.source import Edges, ImportOptions
 
@@ -162,8 +162,7 @@ def nodes(archive: Archive, table: DenseRows | None) -> int | None:
 def set_labels(source: Imported, archive: Archive, name: str) -> None:
     """Take labels node by node: numbers, rows of zeros and ones, or strings."""
     words = archive.header(name, "biufUS").dtype.kind in "US"
-    labels = stored_labels(archive.read(name) if words else archive.stored(name), archive.where(name))
-    (source.set_classes if words else source.set_labels)(labels, archive.where(name))
+    take_labels(source, archive.read(name) if words else archive.stored(name), archive.where(name))
 
 
 def set_parts(source: Imported, archive: Archive) -> list[str]:

@@ -12,12 +12,13 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.layout import block, partition
 from distgnn.rng import splitmix64
+from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import Archive, indices
 from distgnn.store.importers.columns import Columns
 from distgnn.store.importers.names import Names, whole
 from distgnn.store.importers.tables import Features
-from distgnn.store.source import Edges, ImportOptions, Source, labelled
+from distgnn.store.source import Edges, ImportOptions, Source
 
 UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
 NO_LABEL = "every label is empty; expected a class for some node"
@@ -162,7 +163,7 @@ class Imported(Source):
         """Note labels that look like numbers to predict."""
         if self.labels is None:
             return
-        if self.multilabel:
+        if self.multilabel or self.regression:
             return
         count = int(np.count_nonzero(labelled(self.labels)))
         if 10 * self.classes > count > 0:
@@ -189,6 +190,27 @@ class Imported(Source):
             raise UserError(f"{path}: label {highest} lies outside 0..{limit - 1}")
         self.labels = np.maximum(labels, -1).astype(np.int32)
         self.classes = classes or highest + 1
+
+    def set_numbers(self, values: np.ndarray, path: object) -> None:
+        """Take numbers to predict, (n) or (n, columns), NaN for nodes without.
+
+        Raises UserError for infinite ones, or NaN in some columns of a node.
+        """
+        values = values.reshape(len(values), -1)
+        if len(values) != self.n or not 0 < values.shape[1] <= HIGHEST_CLASS:
+            expected = f"expected one or some for each of the {self.n} nodes"
+            raise UserError(f"{path}: labels have shape {values.shape}, {expected}")
+        with np.errstate(over="ignore"):
+            labels = np.asarray(values, np.float32)
+        missing = np.isnan(labels)
+        for wrong, problem in (
+            (np.isinf(labels), "expected finite numbers to predict, in the range of float32"),
+            (missing != missing.all(axis=1, keepdims=True), "a node has all of its numbers or none"),
+        ):
+            if wrong.any():
+                node, column = np.argwhere(wrong)[0]
+                raise UserError(f"{path}: label {column} of node {node} is {values[node, column]}; {problem}")
+        self.labels_path, self.labels, self.classes = path, labels, labels.shape[1]
 
     def set_classes(self, values: np.ndarray, path: object) -> None:
         """Take a string for each node, as objects: classes in sorted order, by value if all are integers."""

@@ -24,6 +24,8 @@ from distgnn.store.importers.roles import ZEROS_AND_ONES, label_roles
 from distgnn.store.importers.tables import StoredMatrix
 from distgnn.store.source import ImportOptions
 
+#: Words for no number to predict; -1 is a number there.
+ABSENT = tuple(word for word in UNLABELLED if not word.startswith("-1"))
 Rows = Callable[[int, int], np.ndarray]
 
 
@@ -48,9 +50,18 @@ def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
 
 def _attach_array(source: Imported, path: Path, scratch: str | None, grow: bool) -> None:
     source.check_rows(path)
-    labels = stored_labels(node_table.open_array(path, "labels", scratch, "biufUS"), path)
-    source.n = max(source.n, len(labels)) if grow else source.n
-    (source.set_classes if labels.dtype == object else source.set_labels)(labels, path)
+    stored = node_table.open_array(path, "labels", scratch, "biufUS")
+    source.n = max(source.n, stored.shape[0]) if grow else source.n
+    take_labels(source, stored, path)
+
+
+def take_labels(source: Imported, stored: StoredArray | np.ndarray | StoredMatrix, where: object) -> None:
+    """Give the source the labels of an array or a matrix, or the numbers that its options ask for."""
+    if source.options.regression:
+        source.set_numbers(stored_numbers(stored, where), where)
+        return
+    labels = stored_labels(stored, where)
+    (source.set_classes if labels.dtype == object else source.set_labels)(labels, where)
 
 
 def _attach_json(source: Imported, path: Path, grow: bool) -> None:
@@ -66,7 +77,9 @@ def _attach_json(source: Imported, path: Path, grow: bool) -> None:
     nodes = rows.nodes(source, grow)
     labels = np.full((source.n, *values.shape[1:]), -1.0)
     labels[nodes] = values
-    source.set_labels(label_array(labels, path), path)
+    if source.options.regression:
+        labels[np.isin(np.arange(source.n), nodes, invert=True)] = np.nan
+    take_labels(source, labels, path)
 
 
 def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: bool) -> None:
@@ -75,6 +88,13 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: 
     roles = label_roles(table, options)
     class_names = [table.names[k] for k in roles.values] if table.named else None
     source.note_table(roles.described(table, "labels"), table, [roles.ids, *roles.values])
+    if options.regression:
+        cells = node_table.read_words(table, roles, source.names, "number", not_a_number)
+        nodes = cells.rows.nodes(source, grow)
+        numbers = np.full((source.n, len(roles.values)), np.nan)
+        numbers[nodes] = np.array([*map(_number, cells.words)], np.float64)[cells.codes]
+        source.set_numbers(numbers, path)
+        return
     if len(roles.values) == 1:
         cells = node_table.read_words(table, roles, source.names, "label", not_a_class)
         nodes = cells.rows.nodes(source, grow)
@@ -103,6 +123,19 @@ def not_a_class(text: str) -> str | None:
     except ValueError:
         return None
     return None if good else f"label {text[:40]!r} is not whole; expected a class"
+
+
+def _number(text: str) -> float:
+    return float("nan") if text.lower() in ABSENT else float(text)
+
+
+def not_a_number(text: str) -> str | None:
+    """Return the fault of a number to predict, or None."""
+    try:
+        _number(text)
+    except ValueError:
+        return f"label {text[:40]!r} is no number; numbers to predict were asked for (regression)"
+    return None
 
 
 def not_zero_or_one(text: str) -> str | None:
@@ -163,6 +196,16 @@ def label_array(array: StoredArray | np.ndarray, where: object) -> np.ndarray:
     if len(shape) != 1 and shape[1:] != (1,):
         raise UserError(f"{where}: labels have shape {shape}; expected (nodes) or (nodes, classes)")
     return whole_labels(window_of(array, 0, shape[0]).reshape(-1), where)
+
+
+def stored_numbers(stored: StoredArray | np.ndarray | StoredMatrix, where: object) -> np.ndarray:
+    """Convert a matrix or an array to numbers to predict, float64 (n) or (n, columns)."""
+    if isinstance(stored, StoredMatrix):
+        return np.asarray(stored.rows().rows(np.arange(stored.shape[0])), np.float64)
+    if stored.dtype.kind not in "biuf" or len(stored.shape) not in (1, 2):
+        given = f"{stored.dtype} of shape {stored.shape}"
+        raise UserError(f"{where}: labels are {given}; expected numbers, (nodes) or (nodes, columns)")
+    return window_of(stored, 0, stored.shape[0]).astype(np.float64)
 
 
 def stored_labels(stored: StoredArray | np.ndarray | StoredMatrix, where: object) -> np.ndarray:

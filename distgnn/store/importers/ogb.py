@@ -18,7 +18,7 @@ from distgnn.store.importers.features import not_finite, text_numbers
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.graph_arrays import edge_streams
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table_edges
-from distgnn.store.importers.labels import label_array
+from distgnn.store.importers.labels import take_labels
 from distgnn.store.importers.tables import DenseRows, Features
 from distgnn.store.importers.text import Table, column, within
 from distgnn.store.source import Edges, ImportOptions
@@ -106,7 +106,7 @@ def _set_labels(source: Imported, raw: Path, scratch: str | None) -> None:
         values = text_numbers(path, scratch, "labels of a node", None).array
     else:
         return
-    source.set_labels(label_array(values, path), path)
+    take_labels(source, values, path)
 
 
 def _set_split(source: Imported, folder: Path) -> None:

@@ -67,7 +67,7 @@ def label_roles(table: Columns, options: ImportOptions) -> Roles:
             raise ArgumentError("label_column", options.label_column, problem)
         return Roles(None if ids in columns else ids, columns)
     others = _others(table, ids, options)
-    if not chosen and len(others) > 1 and table.position(*LABEL_NAMES) is None:
+    if not chosen and not options.regression and len(others) > 1 and table.position(*LABEL_NAMES) is None:
         roles = _rows_of_classes(table, ids, others, named)
         if roles is not None:
             return roles

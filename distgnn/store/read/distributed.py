@@ -120,7 +120,8 @@ def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32
 def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDense]:
     """Load ``(labels, split)``, n x 1, int32 and uint8, rows cut by ``layout`` in its order. Collective.
 
-    Each rank reads its own rows. If a node may have several classes, labels are n x classes, int8.
+    Each rank reads its own rows. If a node may have several classes, labels are n x classes, int8;
+    numbers to predict are n x classes, float32.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.output_layout, after the store")
     grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())

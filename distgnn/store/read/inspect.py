@@ -27,6 +27,7 @@ def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, 
     these grids of blocks (see `cut_counts`).
     """
     facts = {name: store.manifest[name] for name in _FACTS} | {"multilabel": store.multilabel}
+    facts |= {"regression": True} if store.regression else {}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks, cuts) for name in store.orders}
     facts["ids"] = {"own": store.has_ids, "first": store.ids((0, min(3, store.n))).tolist()}
     facts["bytes"] = sum(file["bytes"] for file in store.manifest["files"].values())

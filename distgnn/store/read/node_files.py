@@ -18,7 +18,7 @@ from distgnn.store.format.shards import overlaps
 #: By name and dimensions; the others are int64.
 _TYPES = {
     ("features", 2): np.float32, ("labels", 1): np.int32, ("labels", 2): np.int8, ("split", 1): np.uint8,
-    ("ids", 2): np.uint8,
+    ("targets", 2): np.float32, ("ids", 2): np.uint8,
 }  # fmt: skip
 
 

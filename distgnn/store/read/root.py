@@ -56,6 +56,7 @@ class RootStore(Store):
         self.n, self.nnz = int(manifest["n"]), int(manifest["nnz"])
         self.width, self.classes = int(manifest["width"]), int(manifest["classes"])
         self.multilabel = bool(manifest.get("multilabel", False))
+        self.regression = bool(manifest.get("regression", False))
         self.dtype, self.symmetric = np.dtype(manifest["dtype"]), bool(manifest["symmetric"])
         self.orders = tuple(manifest["orders"])
         self._made: dict[str, Any] = {}

@@ -39,7 +39,8 @@ class Store:
     Attributes:
         path, manifest: the store's directory and its facts (see ``format/manifest.py``).
         n, nnz, width, classes: nodes, entries of A, feature width, classes (0 where there are none).
-        multilabel: True if a node may have several classes.
+        multilabel: True if a node may have several classes. regression: labels are numbers to predict, in
+            `classes` columns.
         dtype: dtype of A's values; `symmetric`: A == A.T, to the bit.
         orders: names of the orders, the default first.
 
@@ -73,11 +74,12 @@ class Store:
             self.n, self.nnz = int(self.manifest["n"]), int(self.manifest["nnz"])
             self.width, self.classes = int(self.manifest["width"]), int(self.manifest["classes"])
             self.multilabel = bool(self.manifest.get("multilabel", False))
+            self.regression = bool(self.manifest.get("regression", False))
             self.dtype = np.dtype(self.manifest["dtype"])
             self.symmetric = bool(self.manifest["symmetric"])
             self.orders: tuple[str, ...] = tuple(self.manifest["orders"])
             nodes = self.manifest["nodes"]
-            widths = {"features": self.width, "labels": self.classes}
+            widths = {"features": self.width, "labels": self.classes, "targets": self.classes}
             self._nodes = NodeFiles(self.members, nodes["partition"], nodes["files"], widths)
             check_partition("nodes", self._nodes.partition, self.n)
             self._ids = self._id_files(self.manifest.get("ids"))
@@ -85,6 +87,11 @@ class Store:
             self.members.check(self._named())
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise manifest.damaged(self.path, manifest.STORE, error) from None
+
+    @property
+    def loss(self) -> str:
+        """The loss of networks that learn these labels, as :data:`distgnn.nn.loss.METRICS` names it."""
+        return "mse" if self.regression else "binary" if self.multilabel else "softmax"
 
     def _id_files(self, named: Any) -> NodeFiles | None:
         """Return the files of the nodes' own ids, or None without any."""
@@ -165,13 +172,16 @@ class Store:
         """Read int32[rows]: the class of the nodes with these ids, or at these positions of an order.
 
         Unlabelled nodes have -1. If a node may have several classes: int8[rows, classes], 1 for each class of
-        the node, else 0, and -1 in all of the row of an unlabelled node. Labels belong to the output of the
+        the node, else 0, and -1 in all of the row of an unlabelled node. Numbers to predict: float32[rows,
+        classes], NaN in all of the row of an unlabelled node. Labels belong to the output of the
         last layer: ValueError for the name of an order with two versions.
         """
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("labels", rows, self.n)
         if not self.classes:
             return np.full(rows[1] - rows[0], -1, np.int32)
+        if self.regression:
+            return self._read("targets", order, rows, (0, self.classes))
         labels = self._read("labels", order, rows, (0, self.classes) if self.multilabel else None)
         most = 1 if self.multilabel else self.classes - 1
         if len(labels) and not -1 <= labels.min() <= labels.max() <= most:

@@ -77,18 +77,22 @@ def check_source(source: Source) -> None:
     """Raise UserError for a source without nodes, or with labels or a split that do not fit them."""
     if source.n < 1:
         raise UserError(f"{source.name}: has no nodes")
-    highest = 1 if source.multilabel else source.classes - 1
-    checked = ("label", source.labels, -1, highest), ("split", source.split, 0, 3)
+    least, most = -1.0, float(1 if source.multilabel else source.classes - 1)
+    if source.regression:
+        least, most = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+    checked = ("label", source.labels, least, most), ("split", source.split, 0, 3)
     for what, array, least, most in checked:
         if array is None:
             continue
         if len(array) != source.n:
             raise UserError(f"{source.name}: {len(array)} {what} values for {source.n} nodes")
-        if array.min() < least or array.max() > most:
+        if (array < least).any() or (array > most).any():
             place = np.argwhere((array < least) | (array > most))[0]
             problem = f"node {place[0]} has {what} {array[tuple(place)]}"
-            raise UserError(f"{source.name}: {problem}; expected {least}..{most}")
+            raise UserError(f"{source.name}: {problem}; expected {least:.8g}..{most:.8g}")
     labels = source.labels
+    if labels is not None and source.regression and labels.shape != (source.n, source.classes):
+        raise UserError(f"{source.name}: labels of shape {labels.shape}; expected {source.classes} columns")
     if labels is not None and source.multilabel:
         fits = 1 < labels.shape[1] == source.classes
         if not fits or ((labels < 0) != (labels[:, :1] < 0)).any():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.store.source import Source
+from distgnn.store.source import Source, label_type
 from distgnn.store.team import Team
 
 _EDGES, _FEATURES = rng.key(0, rng.CONTENT, 0), rng.key(0, rng.CONTENT, 1)
@@ -60,7 +60,7 @@ class Content:
         ids = {} if source.ids is None else {"ids": _sha256(source.ids, source.ids.dtype)}
         return {
             "edges": entries, "features": features if source.width else None,
-            "labels": _sha256(source.labels, np.int8 if source.multilabel else np.int32),
+            "labels": _sha256(source.labels, label_type(source)),
             "split": _sha256(source.split, np.uint8), **ids,
         }  # fmt: skip
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from distgnn.partition import Quality
+from distgnn.split import labelled
 from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.members import stamp
-from distgnn.store.source import Source, labelled
+from distgnn.store.source import Source
 from distgnn.store.team import Team, shared_out
 
 
@@ -31,6 +32,7 @@ class Summary:
     width: int = 0
     classes: int = 0
     multilabel: bool = False
+    regression: bool = False
     labelled: int = 0
     split: dict[str, int] | None = None
     shards: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -65,6 +67,7 @@ def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, norma
         "directed": bool(source.directed), "weighted": False, "self_loops": self_loops,
         "normalize": normalize, "symmetric": not source.directed and normalize != "row",
         **({"multilabel": True} if source.multilabel else {}),
+        **({"regression": True} if source.regression else {}),
     }  # fmt: skip
 
 

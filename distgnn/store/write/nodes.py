@@ -14,7 +14,7 @@ from distgnn.partition.orders import Permutation
 from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.source import Source
+from distgnn.store.source import Source, label_type
 from distgnn.store.team import Team
 from distgnn.store.write.content import Content
 from distgnn.store.write.spill import Spill
@@ -22,7 +22,7 @@ from distgnn.store.write.spill import Spill
 
 def row_bytes(source: Source) -> int:
     """Return the bytes of a node's features, and of its row of labels if it has one."""
-    return 4 * source.width + source.multilabel * source.classes
+    return 4 * source.width + (source.multilabel + 4 * source.regression) * source.classes
 
 
 def row_partition(n: int, nbytes: int) -> np.ndarray:
@@ -79,7 +79,6 @@ def _write_rows(
 ) -> None:  # fmt: skip
     lo, hi = block(parts, index)
     ids = order.ids(np.arange(lo, hi))
-    kind = np.int8 if source.multilabel else np.int32
     with hdf5.writing(path, len(ids) * (row_bytes(source) + 5)) as file:
         if source.width:
             features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
@@ -89,7 +88,8 @@ def _write_rows(
             else:
                 features[...] = _assembled(spilled, index, features.shape)
         if source.labels is not None:
-            hdf5.store_array(file, "labels", np.asarray(source.labels[ids], kind))
+            name = "targets" if source.regression else "labels"
+            hdf5.store_array(file, name, np.asarray(source.labels[ids], label_type(source)))
         if source.split is not None:
             hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
 

@@ -82,5 +82,16 @@ def _check(source: Source, out: Any, shards: tuple[int, int] | None, partitions:
 
 def _facts(source: Source) -> dict[str, Any]:
     """Return facts of the source that ranks compare; the edges are too many."""
-    names = ("n", "directed", "direction_open", "width", "classes", "multilabel", "labels", "split", "ids")
+    names = (
+        "n",
+        "directed",
+        "direction_open",
+        "width",
+        "classes",
+        "multilabel",
+        "regression",
+        "labels",
+        "split",
+        "ids",
+    )
     return {f"the source's {name}": getattr(source, name) for name in names}

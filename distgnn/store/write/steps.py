@@ -61,7 +61,7 @@ class Preparation:
         self.content = describe(self.source, self.seed, self.dtype, self.self_loops, self.normalize)
         for name in ("n", "directed", "width", "classes", "labelled", "split"):
             setattr(self.summary, name, self.content[name])
-        self.summary.multilabel = self.source.multilabel
+        self.summary.multilabel, self.summary.regression = self.source.multilabel, self.source.regression
 
     def run(self, names: Sequence[str], shards: Shards, partitions: Sequence[Wanted]) -> None:
         """Run all stages, one after another. Collective."""
