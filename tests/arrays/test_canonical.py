@@ -230,7 +230,7 @@ def test_complex_features_and_weights_are_refused(comm):
             dg.scatter(np.eye(3) * 1j, A.input_layout, np.float64)
         with pytest.raises(dg.UserError, match=r"weights=complex128: .* complex"):
             dg.nn.GCN(A, [3, 2]).set_weights([np.ones((3, 2)) * 1j])
-        with pytest.raises(ValueError, match="labels must be whole numbers, got complex128"):
+        with pytest.raises(ValueError, match="labels must be real numbers, got complex128"):
             dg.nn.GCN(A, [3, 2]).targets(np.zeros(3) * 1j, np.ones(3, np.uint8))
         with pytest.raises(dg.UserError, match=r"X=complex128: .* complex"):
             GCNReference(np.eye(3), [3, 2]).forward(np.eye(3) * 1j)
