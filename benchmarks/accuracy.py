@@ -29,8 +29,8 @@ from distgnn.store import Store
 
 #: "planetoid": few training nodes, as Kipf and Welling trained them; "other": everything else.
 COMMON = {
-    "planetoid": "--normalize-features --dropout 0.5 --weight-decay 5e-4,0 --hidden 16",
-    "other": "--hidden 64",
+    "planetoid": "--recipe plain --normalize-features --dropout 0.5 --weight-decay 5e-4,0 --hidden 16",
+    "other": "--recipe plain --hidden 64",
 }
 SETTINGS = {
     "planetoid": {

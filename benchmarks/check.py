@@ -8,6 +8,7 @@ mpiexec -n 4 python benchmarks/check.py graph.dg --out benchmarks/results/check.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any
 
@@ -18,25 +19,26 @@ import table
 from distgnn.train import Run, Settings
 from distgnn.train.check import TOLERANCES, SerialCheck
 
+plain = functools.partial(Settings, recipe="plain")
 UPDATES, EPOCHS = (1, 2, 5, 6, 10, 20, 50), 20
 NETWORKS: dict[str, Settings] = {
-    "2d, two layers": Settings(algorithm="2d", hidden=[64], dropout=0.5),
-    "1d, lr 0.1": Settings(algorithm="1d", hidden=[64, 64], dropout=0.5, lr=0.1),
-    "3d-split, SGD with momentum, lr 1": Settings(
+    "2d, two layers": plain(algorithm="2d", hidden=[64], dropout=0.5),
+    "1d, lr 0.1": plain(algorithm="1d", hidden=[64, 64], dropout=0.5, lr=0.1),
+    "3d-split, SGD with momentum, lr 1": plain(
         algorithm="3d-split", hidden=[64], optimizer="sgd", lr=1.0, momentum=0.9
     ),
-    "3d double, trained features": Settings(
+    "3d double, trained features": plain(
         algorithm="3d", order="double", hidden=[128, 128], optimizer="adamw", train_features=True
     ),
-    "1.5d sage, six layers, residual, layer norm": Settings(
+    "1.5d sage, six layers, residual, layer norm": plain(
         algorithm="1.5d", model="sage", hidden=[64] * 5, residual=True, layer_norm=True, lr=0.05
     ),
-    "2d, width 500": Settings(algorithm="2d", hidden=[500]),
-    "minibatches sage": Settings(sampler="sage", hidden=[64], batch_size=256),
-    "minibatches sage, three layers, lr 0.03": Settings(
+    "2d, width 500": plain(algorithm="2d", hidden=[500]),
+    "minibatches sage": plain(sampler="sage", hidden=[64], batch_size=256),
+    "minibatches sage, three layers, lr 0.03": plain(
         sampler="sage", hidden=[32, 32], batch_size=64, batches_per_update=4, lr=0.03
     ),
-    "minibatches ladies": Settings(sampler="ladies", hidden=[64], dropout=0.3, batch_size=256),
+    "minibatches ladies": plain(sampler="ladies", hidden=[64], dropout=0.3, batch_size=256),
 }
 
 

@@ -49,7 +49,7 @@ def main() -> None:
 def parsed(store: str, grid: str, order: str, *more: str) -> argparse.Namespace:
     """Parse the flags of `distgnn train` with the paper's network."""
     where = ["--algorithm", "3d", "--grid", grid, "--order", order, "--epochs", str(EPOCHS)]
-    return cli.parse(["train", store, *where, *NETWORK.split(), *more])
+    return cli.parse(["train", store, "--recipe=plain", *where, *NETWORK.split(), *more])
 
 
 def curve(comm: MPI.Intracomm, store: str, grid: str, order: str) -> list[float]:

@@ -89,6 +89,7 @@ def main() -> None:
                 *distgnn,
                 "train",
                 str(store),
+                "--recipe=plain",
                 "--algorithm",
                 algorithm,
             ]

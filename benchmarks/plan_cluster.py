@@ -37,7 +37,7 @@ from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, ways
 
 WIDTHS = [32, 32, 8]
-SETTINGS = Settings(hidden=WIDTHS[1:-1], eval_every=0)
+SETTINGS = Settings(recipe="plain", hidden=WIDTHS[1:-1], eval_every=0)
 LONG = 1.0  # seconds of an epoch that is measured once in a trial
 NEAR = 1.1  # a pick is good whose epoch is at most as much longer than the best
 

@@ -131,7 +131,7 @@ def needed_rows(graph: Published, ranks: int) -> float:
 
 
 def settings(algorithm: str, grid: dict[str, int], aware: bool = False, **network: Any) -> Settings:
-    given = {"hidden": HIDDEN, "layers": LAYERS, "train_features": True} | network
+    given = {"recipe": "plain", "hidden": HIDDEN, "layers": LAYERS, "train_features": True} | network
     return Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, eval_every=0, **given)
 
 

@@ -130,7 +130,7 @@ class Plan:
     def train(self) -> Step:
         """Generate, prepare and train, on the full graph and on minibatches (--check: beside NumPy)."""
         graph, nodes, epochs = self.scratch / "graph", *((300, 2) if self.tiny else (20_000, 10))
-        train = f"train {graph}.dg --backend cupy --layers 3 --hidden 128"
+        train = f"train {graph}.dg --backend cupy --recipe plain --layers 3 --hidden 128"
         words = [
             f"generate sbm {graph} --nodes {nodes}",
             f"prepare {graph} {graph}.dg",

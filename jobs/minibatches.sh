@@ -16,6 +16,6 @@ original() { scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's|^ *Co
 for jobs in "$(dirname "$0")" "$(original)" "${SLURM_SUBMIT_DIR:-.}/jobs"; do [[ -f $jobs/launch.sh ]] && break; done
 source "$jobs/launch.sh"
 
-flags_over "--sampler sage" "--fanout 15,10,5" "--layers 3" "--hidden 256" "--batch-size 1024" "--epochs 10" "--eval-every 0" \
+flags_over "--recipe plain" "--sampler sage" "--fanout 15,10,5" "--layers 3" "--hidden 256" "--batch-size 1024" "--epochs 10" "--eval-every 0" \
     -- "${@:2}"
 launch "${RANKS:-${SLURM_NTASKS:-4}}" "$DISTGNN" train "$1" "${flags[@]}"

@@ -19,5 +19,5 @@ for jobs in "$(dirname "$0")" "$(original)" "${SLURM_SUBMIT_DIR:-.}/jobs"; do [[
 source "$jobs/launch.sh"
 
 [[ -e $store ]] || (launch "${RANKS:-${SLURM_NTASKS:-8}}" "$DISTGNN" prepare "$source" "$store" --order double)
-flags_over "--algorithm 3d" "--order double" "--layers 3" "--hidden 128" "--optimizer adamw" --train-features "--epochs 10" -- "$@"
+flags_over "--recipe plain" "--algorithm 3d" "--order double" "--layers 3" "--hidden 128" "--optimizer adamw" --train-features "--epochs 10" -- "$@"
 launch "${RANKS:-${SLURM_NTASKS:-8}}" "$DISTGNN" train "$store" "${flags[@]}"

@@ -168,7 +168,7 @@ class Campaign:
         if run.series.axis:
             sizes = {axis: run.ranks if axis == run.series.axis else 1 for axis in "xyz"}
             words += ["--grid", ",".join(f"{axis}={size}" for axis, size in sizes.items())]
-        words += ["--epochs", str(self.args.epochs), "--eval-every", "0"]
+        words += ["--recipe", "plain", "--epochs", str(self.args.epochs), "--eval-every", "0"]
         words = ["train", str(self.store(run)), *without(words, self.args.flags), *self.args.flags]
         return [*words, "--log", str(self.log(run)), "--force", "--quiet"]
 

@@ -133,5 +133,5 @@ def test_the_page_of_commands_has_every_flag_of_train() -> None:
     for field in dataclasses.fields(Settings):
         if field.name != "quiet":
             assert field.metadata["help"] in rows[f"--{field.name.replace('_', '-')}"][3]
-    assert rows["--lr"][1:3] == ["a number", "`0.01`"] and rows["--dropout"][2] == "`0`"
-    assert rows["--epochs"][1:3] == ["a whole number, at least 1", "`200`"] and "`f1`" in rows["--metric"][1]
+    assert rows["--momentum"][1:3] == ["a number", "`0`"] and rows["--dropout"][1] == "a number"
+    assert rows["--warmup"][1:3] == ["a whole number, at least 0", "`0`"] and "`f1`" in rows["--metric"][1]

@@ -53,7 +53,8 @@ def test_plexus_prepares_what_is_not_there(machine: dict[str, str], tmp_path: Pa
     source, store = tmp_path / "graph", tmp_path / "graph.dg"
     environ = machine | {"MPIEXEC": "other-mpiexec", "RANKS": "4"}
     network = (
-        "--algorithm 3d --order double --layers 3 --hidden 128 --optimizer adamw --train-features --epochs 10"
+        "--recipe plain --algorithm 3d --order double --layers 3 --hidden 128 --optimizer adamw "
+        "--train-features --epochs 10"
     )
     prepares = f"other-mpiexec -n 4 DISTGNN prepare {source} {store} --order double"
     trains = f"other-mpiexec -n 4 DISTGNN train {store} {network} --grid 2x2x1"
@@ -68,8 +69,8 @@ def test_plexus_prepares_what_is_not_there(machine: dict[str, str], tmp_path: Pa
 
 
 def test_minibatches(machine: dict[str, str], tmp_path: Path) -> None:
-    network = "--sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024 --eval-every 0"
-    expected = f"mpiexec -n 4 DISTGNN train {tmp_path} {network} --epochs 3"
+    network = "--recipe plain --sampler sage --fanout 15,10,5 --layers 3 --hidden 256 --batch-size 1024"
+    expected = f"mpiexec -n 4 DISTGNN train {tmp_path} {network} --eval-every 0 --epochs 3"
     assert run("minibatches.sh", str(tmp_path), "--epochs", "3", env=machine) == expected
     assert run("minibatches.sh", env=machine) == "usage: jobs/minibatches.sh STORE [flags of distgnn train]"
 
@@ -133,8 +134,8 @@ def test_a_dry_run_starts_nothing(machine: dict[str, str]) -> None:
 SCRIPTS = {
     "demo.sh": "DISTGNN demo",
     "train.sh": "DISTGNN train a b",
-    "plexus.sh": "DISTGNN train b --algorithm 3d",
-    "minibatches.sh": "DISTGNN train a --sampler sage",
+    "plexus.sh": "DISTGNN train b --recipe plain --algorithm 3d",
+    "minibatches.sh": "DISTGNN train a --recipe plain --sampler sage",
     "study.sh": "a: no such study",
     "gpu-check.sh": "unrecognized arguments: b",
 }

@@ -21,6 +21,7 @@ from distgnn.report.numbers import size
 from distgnn.stages import stage
 from distgnn.train.check import CheckFailedError
 from distgnn.train.left_open import left_open
+from distgnn.train.recipes import DEFAULT
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
 
@@ -65,9 +66,10 @@ def command_line(store: str, settings: Settings, ranks: int, machine: str | None
     """Write the command that gives these settings, with those that differ from the defaults, for the log."""
     words = [*(["mpiexec", "-n", str(ranks)] if ranks > 1 else []), "distgnn", "train", str(store)]
     words += ["--machine", str(machine)] if machine is not None else []
+    usual = vars(Settings(recipe=settings.recipe)) | {"recipe": DEFAULT}
     for setting in fields(settings):
         value, flag = getattr(settings, setting.name), setting.name.replace("_", "-")
-        if flag_text(value) == flag_text(getattr(Settings(), setting.name)):
+        if flag_text(value) == flag_text(usual[setting.name]):
             continue
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")

@@ -105,7 +105,7 @@ def _train(out: Path, algorithm: str, epochs: int) -> int:
     possible = grids(algorithm, MPI.COMM_WORLD.Get_size())
     grid = max(possible, key=lambda sizes: (sum(size > 1 for size in sizes.values()), -max(sizes.values())))
     words = f"train @/graph.dg --log @/{algorithm}.jsonl --algorithm {algorithm} --epochs {epochs} "
-    words += f"--grid {written(grid)} "
+    words += f"--recipe plain --grid {written(grid)} "
     words += "--layers 3 --hidden 64 --dropout 0.2 --force --quiet --check"
     return train.run(_parse(words, out))
 

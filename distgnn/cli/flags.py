@@ -46,7 +46,7 @@ def _options(field: Field) -> dict[str, Any]:
     if facts["least"] is not None:
         options["type"] = WHOLE[facts["least"]]
     if facts["known"]:
-        options["choices"] = (*facts["known"], *([facts["none"]] if facts["none"] else ()))
+        options["choices"] = facts["known"]
     if types.startswith("bool"):  # the flag alone is True
         options |= {"nargs": "?", "const": True}
     return options

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from distgnn.cli.flags import FIELDS, add_setting, in_groups
-from distgnn.train.settings import FOR_MINIBATCHES, Settings
+from distgnn.train.settings import FOR_MINIBATCHES, NONE, Settings
 
 HELP = "train a GCN or GraphSAGE on a store"
 
@@ -29,6 +29,6 @@ def run(args: argparse.Namespace, comm: Any = None) -> int:
 
 def settings(args: argparse.Namespace) -> Settings:
     """Return the settings of a command line. ``--sampler none`` undoes those of a file or the environment."""
-    undone = {"sampler", *FOR_MINIBATCHES} if args.sampler == "none" else set()
+    undone = {*FOR_MINIBATCHES} if args.sampler == NONE else set()
     names = FIELDS.keys() - undone | {"quiet"}
     return Settings(**{name: value for name, value in vars(args).items() if name in names})

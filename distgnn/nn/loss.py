@@ -229,7 +229,8 @@ def _own_rows(name: str, values: Any, layout: Layout, width: int = 1) -> Array:
                 raise ValueError(f"{name} of shape {values.shape} given for {nodes}")
             values = values if wide else values[:, None]
         if (cut or world.rank == 0) and values.dtype.kind not in ("iub" if name == "split" else "iubf"):
-            raise ValueError(f"{name} must be {'whole' if name == 'split' else 'real'} numbers, got {values.dtype}")
+            expected = "whole numbers" if name == "split" else "real numbers"
+            raise ValueError(f"{name} must be {expected}, got {values.dtype}")
     return on.to_host((values if cut else scatter(values, rows)).block)
 
 

@@ -60,7 +60,7 @@ _RDM = "RDM, IPDPS'23; NeutronTP, VLDB'25"
 TABLE = [
     _row(Block1D, "block rows, broadcasts", _CAGNET, "IV-A, Algorithm 1", ""),
     _row(Block1D, "the same, hidden behind products, one product fewer", "MG-GCN, 2021", "4.1-4.4",
-         "--overlap --keep-aggregate"),
+         "--recipe plain --overlap --keep-aggregate"),
     _row(Block15D, "block rows in c copies", _CAGNET, "IV-B, Algorithm 2", "--replication 2"),
     _row(Block1D, "block rows, only the rows needed", _AWARE, "4.1, Algorithm 1", "--sparsity-aware"),
     _row(Block15D, "the same in c copies", _AWARE, "4.2, Algorithm 2",

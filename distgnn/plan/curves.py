@@ -41,7 +41,7 @@ class Measured:
         """Read a log of train. Raise UserError if it is none."""
         log = read_log(Path(path))
         run, config = log["run"], log["run"]["config"]
-        if config.get("sampler"):
+        if config.get("sampler") not in (None, "none"):
             raise ArgumentError("logs", path, "is of minibatches, which are not planned")
         aware = bool(config.get("sparsity_aware"))
         way = Way(config["algorithm"], run["grid"], config.get("order"), aware)

@@ -28,7 +28,7 @@ def from_files(settings: Settings, store: Store | str | os.PathLike[str]) -> Set
     """
     s = settings
     to_plan = s.order == AUTO  # the algorithm is then the one for the first order
-    if s.algorithm == AUTO or (s.order is not None and (s.algorithm is not None or s.sampler)):
+    if s.algorithm == AUTO or (s.order is not None and (s.algorithm is not None or s.samples)):
         return s
     doubled = _doubled(store)
     given, first = (None if to_plan else s.order) or resumed_order(s), next(iter(doubled), None)
@@ -60,4 +60,4 @@ def _doubled(store: Store | str | os.PathLike[str]) -> dict[str | None, bool]:
 def _takes_one(s: Settings) -> bool:
     """Return whether these settings rule out two versions of the matrix."""
     needs_own = s.model in NETWORKS and NETWORKS[str(s.model)].needs_own
-    return bool(s.sampler or needs_own or s.sparsity_aware) or s.algorithm not in (None, ALTERNATING)
+    return bool(s.samples or needs_own or s.sparsity_aware) or s.algorithm not in (None, ALTERNATING)

@@ -13,7 +13,7 @@ from distgnn.errors import ArgumentError, offered
 
 def setting(
     group: str, default: Any, help: str, *, metavar: str | None = None, least: int | None = None,
-    choices: Sequence[str] = (), known: Sequence[str] = (), switch: bool = False, none: str | None = None,
+    choices: Sequence[str] = (), known: Sequence[str] = (), switch: bool = False
 ) -> Any:  # fmt: skip
     """Define a field of a settings class.
 
@@ -26,10 +26,9 @@ def setting(
         known: the texts that the command line takes. Python may give others, which the user of the setting
             checks, as a registry may hold more.
         switch: whether a Boolean has a flag ``--no-NAME`` beside ``--NAME``.
-        none: the word for None on the command line.
     """
     facts = {"group": group, "help": help, "metavar": metavar, "least": least, "choices": tuple(choices)}
-    facts |= {"known": tuple(known or choices), "switch": switch, "none": none}
+    facts |= {"known": tuple(known or choices), "switch": switch}
     return dataclasses.field(default=default, metadata=facts)
 
 

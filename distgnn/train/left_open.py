@@ -34,8 +34,8 @@ def is_open(settings: Settings, ranks: int) -> bool:
     Raises:
         ArgumentError: settings that a run would refuse.
     """
-    if settings.sampler or AUTO in (settings.algorithm, settings.order):
-        return not settings.sampler
+    if settings.samples or AUTO in (settings.algorithm, settings.order):
+        return not settings.samples
     return len(list(arrangements(to_plan(settings, ranks), ranks))) > 1
 
 

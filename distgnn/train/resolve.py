@@ -10,6 +10,7 @@ from distgnn.errors import ArgumentError, offered
 from distgnn.nn.networks import NETWORKS, REFERENCES
 from distgnn.sampling.sampler import check_fanout
 from distgnn.train.fields import check_fields
+from distgnn.train.recipes import FANOUTS
 from distgnn.train.schedule import Schedule
 from distgnn.train.settings import AUTO, BULK, EVERY, FANOUT, FOR_MINIBATCHES, PER_UPDATE, Settings
 from distgnn.train.ways import arrangements
@@ -30,11 +31,11 @@ def resolved(settings: Settings, ranks: int) -> Settings:
     if s.check and model not in REFERENCES:
         problem = f"there is no serial reference of model={model}; compare a run with overlap=False"
         raise ArgumentError("check", s.check, problem)
-    done = _sampling(s, model, ranks) if s.sampler else _full_graph(s, model)
+    done = _sampling(s, model, ranks) if s.samples else _full_graph(s, model)
     if done.block_rows is not None and done.algorithm not in ("1.5d", "3d"):
         problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"
         raise ArgumentError("block_rows", done.block_rows, problem)
-    done = replace(done, sparsity_aware=s.sparsity_aware or False)
+    done = replace(done, sparsity_aware=s.sparsity_aware or False, weight_decay=s.weight_decay or s.decays)
     return _with_the_only_grid(done, ranks) if s.grid == AUTO else done
 
 
@@ -47,7 +48,7 @@ def _check(s: Settings) -> None:
     if not all(width > 0 for width in s.hidden):
         raise ArgumentError("hidden", list(s.hidden), "expected whole numbers, at least 1")
     layers = len(s.hidden_widths) + 1
-    if len(s.weight_decay) not in (1, layers):
+    if s.weight_decay is not None and len(s.weight_decay) not in (1, layers):
         problem = f"give one for all {layers} layers or one for each"
         raise ArgumentError("weight_decay", s.weight_decay, problem)
     _check_training(s)
@@ -124,10 +125,12 @@ def _check_sampling(s: Settings, model: str) -> None:
 
 
 def _fanout(s: Settings) -> list[int]:
-    layers, default = len(s.hidden_widths) + 1, FANOUT[str(s.sampler)]
+    layers = len(s.hidden_widths) + 1
+    sizes = FANOUTS.get(s.recipe, ()) if s.sampler == "sage" else ()
+    default = [*sizes, *[*(sizes or (FANOUT[str(s.sampler)],))[-1:]] * layers][:layers]
     if s.sampler == "saint":
         if s.fanout is not None and len(s.fanout) != 1:
             problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
             raise ArgumentError("fanout", s.fanout, problem)
-        layers = 1
-    return list(check_fanout([default] * layers if s.fanout is None else s.fanout, layers))
+        layers, default = 1, default[:1]
+    return list(check_fanout(default if s.fanout is None else s.fanout, layers))

@@ -22,7 +22,7 @@ from distgnn.errors import ArgumentError, UserError, check_type
 from distgnn.files.output import check_output
 from distgnn.ledger import Ledger, holds
 from distgnn.nn import optim
-from distgnn.nn.features import normalize_rows
+from distgnn.nn.features import are_counts, normalize_rows
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.loss import checked_loss, checked_metric, outputs
 from distgnn.nn.metrics import scores
@@ -42,6 +42,7 @@ from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
+from distgnn.train.overfitting import overfitting
 from distgnn.train.resolve import resolved
 from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
@@ -101,7 +102,7 @@ class Run:
         sizes = parse_grid(s.grid, name)
         self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend)
         self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows
-        self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum, s.clip)
+        self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or s.decays, s.momentum, s.clip)
         self.schedule = Schedule.parse(s.schedule, s.warmup)
         self.rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
         self.store = store if isinstance(store, Store) else Store(store, self.grid.world, s.verify)
@@ -158,18 +159,20 @@ class Run:
             words, waited = ledger.words, ledger.exposed
             log.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
             run_log.write("end", self.end)
+        if (advice := overfitting(s, self.end)) and self.grid.rank == 0:
+            log.warning("%s", advice)
         if s.trace:
             self.trace_cut = trace.write(s.trace, self.grid.world, ledger.events or [], marks)
 
     def _open(self) -> None:
         s = self.settings
         self.order = self.store.order(s.order)
-        if len(self.order.versions) > 1 and (s.sampler or NETWORKS[str(s.model)].needs_own):
-            what = "minibatches" if s.sampler else f"model={s.model}"
+        if len(self.order.versions) > 1 and (s.samples or NETWORKS[str(s.model)].needs_own):
+            what = "minibatches" if s.samples else f"model={s.model}"
             problem = f"is for algorithm=3d, which {what} can't use; take another"
             raise ArgumentError("order", self.order.name, problem)
         check_content(self.store)
-        if s.sampler and s.batch_size:
+        if s.samples and s.batch_size:
             check_batch_size(s.batch_size, self.store.manifest["split"]["train"])
         loss = checked_loss(s.loss, self.store.loss, self.store.manifest["class_names"])
         if self.store.classes == 1 and loss == "softmax" and self.grid.rank == 0:
@@ -193,21 +196,44 @@ class Run:
         self.model = network(A, self.widths, *options)
         self.X = load_features(self.store, self.model.input_layout, dtype=s.dtype)
         holds(self.X, "features", self.X.block.nbytes)
-        if s.normalize_features:
-            normalize_rows(self.X)
+        self._normalize()
         self.targets = targets_of(self.store, self.model, str(s.loss), s.metric)
         if self.targets.counts[TRAIN] == 0:
             problem = "no node of the training split has a label, so there is nothing to train on"
             raise UserError(f"{self.store.path}: {problem}")
         self.parameters = parameters(self.model, self.X, s.train_features)
-        self.best = Best(self.parameters, s.keep_best is not None, s.patience, self.schedule)
-        self.follows = bool(s.watchers)
-        if self.follows:
-            self._check_validation()
-        self.minibatches = self._minibatches() if s.sampler else None
+        self._follow()
+        self.minibatches = self._minibatches() if s.samples else None
 
-    def _check_validation(self) -> None:
-        """Raise UserError where the labels of the validation nodes give no score, whatever the logits.
+    def _normalize(self) -> None:
+        """Divide the rows of the features by their sums, where that is asked for or they are counts.
+        Collective.
+        """
+        s = self.settings
+        if s.normalize_features is None:
+            s = self.settings = dataclasses.replace(s, normalize_features=are_counts(self.X))
+            if s.normalize_features:
+                log.info("features are counts: rows are divided by their sums")
+        if s.normalize_features:
+            normalize_rows(self.X)
+
+    def _follow(self) -> None:
+        """Decide whether the best weights are kept, and make what follows validation. Collective.
+
+        Trained features are kept only where that is asked for, as they may be as large as all else together.
+        """
+        s = self.settings
+        if s.keep_best is None:
+            validated = s.eval_every and not s.train_features and self._no_validation() is None
+            s = self.settings = dataclasses.replace(s, keep_best="val" if validated else "none")
+        self.best = Best(self.parameters, s.keep_best == "val", s.patience, self.schedule)
+        self.follows = bool(s.watchers)
+        if self.follows and (problem := self._no_validation()):
+            given = " and ".join(f"{name}={value}" for name, value in s.watchers.items())
+            raise UserError(f"{self.store.path}: {problem}, or leave out {given}")
+
+    def _no_validation(self) -> str | None:
+        """Return why the labels of the validation nodes give no score, whatever the logits; None: they do.
         Collective.
         """
         layout, shape = self.model.output_layout, (self.store.n, self.widths[-1])
@@ -215,15 +241,14 @@ class Run:
         measured = scores(DistDense(logits, layout, shape), self.targets)
         name = next(name for name in measured if name.startswith("val_"))
         if not math.isnan(measured[name]):
-            return
+            return None
         problem = "no node of the validation split has a label; prepare the store with split=0.6/0.2/0.2"
         if self.targets.counts[VAL]:
             reason = "no class is that of some validation nodes and not of others"
             few = "R² needs two validation nodes, and there is one"
             reason = few if self.settings.metric == "r2" else reason
             problem = f"{name} cannot be measured, as {reason}; take another metric or split"
-        given = " and ".join(f"{name}={value}" for name, value in self.settings.watchers.items())
-        raise UserError(f"{self.store.path}: {problem}, or leave out {given}")
+        return problem
 
     def _minibatches(self) -> MinibatchTraining:
         drawn = sampler.make(self.settings, self.store, self.order.name, self.grid, self.targets)
@@ -327,14 +352,14 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """Return the facts that a run must share to go on from this one's checkpoint. The grid is none."""
         s = self.settings
-        shared = (*SHARED, *(SHARED_BATCHES if s.sampler else ()))
+        shared = (*SHARED, *(SHARED_BATCHES if s.samples else ()))
         identity: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
         identity |= {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
         identity |= {"graph multilabel": True} if self.store.multilabel else {}
         identity |= {"loss": "mse"} if s.loss == "mse" else {}  # the others follow from the labels
         identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
         # Trained features are saved by position and samples depend on it; all else is equal in every order.
-        identity |= {"order": self.order.name} if s.train_features or s.sampler else {}
+        identity |= {"order": self.order.name} if s.train_features or s.samples else {}
         return identity | {name: True for name in ("residual", "layer_norm") if getattr(s, name)}
 
     def _config(self, path: str) -> dict[str, Any]:

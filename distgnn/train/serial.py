@@ -122,7 +122,7 @@ def reference(
     s, n = settings, store.n
     inputs = order.layer(-1)  # features and labels as layer 0 takes them
     ids = inputs.permutation(0, n)
-    if s.sampler:  # whose draws and masks depend on positions
+    if s.samples:  # whose draws and masks depend on positions
         graph = Replicated(sampler.source(s, store, order))
         A, nodes = graph.A, np.arange(n)
     else:
@@ -130,13 +130,13 @@ def reference(
     of_network = s.seed, s.dropout, s.bias, s.dtype, nodes, s.residual, s.layer_norm
     network = REFERENCES[str(s.model)](A, widths, *of_network)
     network.features = _features(store, inputs, s)
-    optimizer = ReferenceOptimizer(s.optimizer, s.weight_decay, s.momentum, s.clip)
+    optimizer = ReferenceOptimizer(s.optimizer, s.decays, s.momentum, s.clip)
     if checkpoint is not None:
         _take_over(checkpoint, network.parameters(s.train_features), optimizer)
     labels = store.labels(inputs)
     labels = as_numbers(labels) if s.loss == "mse" else labels
     training = network, labels, store.split(inputs), optimizer
-    return OnMinibatches(*training, s, graph) if s.sampler else FullGraph(*training, s.train_features)
+    return OnMinibatches(*training, s, graph) if s.samples else FullGraph(*training, s.train_features)
 
 
 def _features(store: Store, inputs: Order, settings: Settings) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 
 from distgnn.errors import ArgumentError
 from distgnn.train.fields import public, setting
+from distgnn.train.recipes import DEFAULT, FIRST_DECAY, RECIPES, filled
 from distgnn.train.schedule import Schedule
 
 #: Minibatches per update, unless there are more ranks. Up to that many ranks train the same.
@@ -20,6 +21,8 @@ FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 
 #: Updates whose losses are compared with a serial training unless a number or EVERY is given.
 CHECKED, EVERY = 5, "all"
+#: The sampler, or what to keep, that undoes those of a recipe.
+NONE = "none"
 #: The algorithm, grid or order that a plan replaces by one of those that there are.
 AUTO = "auto"
 
@@ -32,8 +35,9 @@ _product, _batches, _network, _training, _output = (
 class Settings:
     """All of a training run but its store and its ranks, with a field for each flag of ``distgnn train``.
 
-    None stands for a default that depends on the others, on the store or on the ranks. An algorithm, a grid
-    or an order "auto" is for ``distgnn.plan.settle``, which puts what it chooses in its place.
+    Settings of the recipe (``distgnn.train.recipes``) are filled in where they are not given. None stands for
+    a default that depends on the others, on the store or on the ranks. An algorithm, a grid or an order
+    "auto" is for ``distgnn.plan.settle``, which puts what it chooses in its place.
     """
 
     # fmt: off
@@ -61,7 +65,7 @@ class Settings:
         known=("auto", "numpy", "cupy"))
 
     sampler: str | None = _batches(None, "train on minibatches drawn like this (default: none, but on the "
-        "whole graph)", choices=tuple(FANOUT), none="none")
+        "whole graph)", choices=(*FANOUT, NONE))
     fanout: Sequence[int] | None = _batches(None, "per layer, that next to the batch first: sage: neighbours "
         f"per node (default {FANOUT['sage']}); ladies, fastgcn: nodes per layer ({FANOUT['ladies']}); saint: "
         f"one number, nodes of the subgraph ({FANOUT['saint']})", metavar="S[,S...]")
@@ -78,33 +82,40 @@ class Settings:
     rescale: bool | None = _batches(None, "gcn: divide by inclusion probabilities, for no bias "
         "(default: yes)", switch=True)
 
+    recipe: str = _network(DEFAULT, "settings of a paper, for all that is not given (docs/training.md)",
+        choices=tuple(RECIPES))
     model: str | None = _network(None, "sage: GraphSAGE with means (default: as --sampler)",
         known=("gcn", "sage"))
     layers: int | None = _network(None, "how many (default: one more than --hidden has widths)",
         metavar="L", least=1)
-    hidden: Sequence[int] = _network((16,), "widths, one for all or one for each", metavar="F[,F...]")
-    bias: bool = _network(False, "a bias in every layer (default: no)", switch=True)
+    hidden: Sequence[int] = _network(None, "widths, one for all or one for each (default: by --recipe: 16; "
+        "graphsage: 256)", metavar="F[,F...]")
+    bias: bool = _network(None, "a bias in every layer (default: yes; plain: no)", switch=True)
     residual: bool = _network(False, "add the input of a layer to its output, where they are as wide, but in "
         "the last (default: no)", switch=True)
     layer_norm: bool = _network(False, "of every layer's output but the last (default: no)", switch=True)
-    dropout: float = _network(0.0, "dropped share of every layer's input", metavar="P")
+    dropout: float = _network(None, "dropped share of every layer's input (default: 0.5; plain: 0)",
+        metavar="P")
     train_features: bool = _network(False, "train the features too")
-    normalize_features: bool = _network(False, "divide every row of the features by its sum")
+    normalize_features: bool | None = _network(None, "divide every row of the features by its sum (default: "
+        "kipf-welling: where they are counts, most of them 0; else no)", switch=True)
 
-    epochs: int = _training(200, "passes over the training nodes since training began; on the full graph "
-        "each is an update", metavar="N", least=1)
+    epochs: int = _training(None, "passes over the training nodes since training began; on the full graph "
+        "each is an update (default: 200; graphsage: 10)", metavar="N", least=1)
     optimizer: str = _training("adam", "what makes the updates", known=("adam", "adamw", "sgd"))
-    lr: float = _training(0.01, "step size", metavar="X")
+    lr: float = _training(None, "step size (default: 0.01)", metavar="X")
     momentum: float = _training(0.0, "of sgd", metavar="X")
-    weight_decay: Sequence[float] = _training((0.0,), "one, or one per layer", metavar="X[,X...]")
+    weight_decay: Sequence[float] | None = _training(None, "one, or one per layer (default: kipf-welling: "
+        f"{FIRST_DECAY:g} on the first; else 0)", metavar="X[,X...]")
     clip: float | None = _training(None, "scale gradients down to this norm of all of them together",
         metavar="X")
     schedule: str | None = _training(None, "of the step size: cosine, step:30,0.5 (halve it every 30 epochs) "
         "or plateau:10,0.5 (halve it when validation was not better for 10) (default: it stays)",
         metavar="NAME")
     warmup: int = _training(0, "let the step size rise for N epochs first", metavar="N", least=0)
-    keep_best: str | None = _training(None, "keep the weights of the epoch with the best validation",
-        choices=("val",))
+    keep_best: str | None = _training(None, "keep the weights of the epoch with the best validation "
+        "(default: where nodes are there to validate and features are not trained; plain: none)",
+        choices=("val", NONE))
     patience: int | None = _training(None, "stop when validation was not better for N epochs",
         metavar="N", least=1)
     seed: int = _training(0, "of weights, dropout, minibatches and samples", metavar="S")
@@ -130,8 +141,9 @@ class Settings:
     # fmt: on
 
     def __post_init__(self) -> None:
+        by_recipe = filled(vars(self))
         for name in (field.name for field in fields(self)):
-            value = _plain(getattr(self, name))
+            value = _plain(by_recipe.get(name, getattr(self, name)))
             if name in ("hidden", "fanout", "weight_decay") and isinstance(value, (int, float)):
                 value = [value]  # one number stands for a list of one
             object.__setattr__(self, name, value)
@@ -152,10 +164,17 @@ class Settings:
         return list(self.hidden)
 
     @property
+    def samples(self) -> bool:
+        """True where training is on minibatches."""
+        return self.sampler not in (None, NONE)
+
+    @property
     def decays(self) -> list[float]:
         """The weight decay of each layer."""
-        decays = list(self.weight_decay)
-        return decays if len(decays) > 1 else decays * (len(self.hidden_widths) + 1)
+        layers = len(self.hidden_widths) + 1
+        if self.weight_decay is None:
+            return [FIRST_DECAY] + [0.0] * (layers - 1)
+        return list(self.weight_decay) if len(self.weight_decay) > 1 else [*self.weight_decay] * layers
 
     @property
     def checked_updates(self) -> int | None:
@@ -168,7 +187,8 @@ class Settings:
     def watchers(self) -> dict[str, Any]:
         """The settings that go by validation, as far as they are given: name -> value."""
         plateau = Schedule.parse(self.schedule).kind == "plateau"
-        followed = {"keep_best": self.keep_best, "patience": self.patience}
+        followed: dict[str, Any] = {"keep_best": "val" if self.keep_best == "val" else None}
+        followed |= {"patience": self.patience}
         followed |= {"schedule": self.schedule if plateau else None}
         return {name: value for name, value in followed.items() if value is not None}
 

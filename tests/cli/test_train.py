@@ -87,13 +87,10 @@ def test_the_last_line_says_the_bytes_of_messages(store: str, tmp_path: Path) ->
 
 def test_defaults_and_flags() -> None:
     args = cli.parse(["train", "x.dg"])
-    assert (args.algorithm, args.hidden, args.epochs, args.weight_decay, args.dropout) == (
-        None,
-        [16],
-        200,
-        [0.0],
-        0.0,
-    )
+    assert (args.algorithm, args.recipe, args.hidden, args.dropout) == (None, "kipf-welling", None, None)
+    chosen = train.settings(args)
+    assert (chosen.hidden, chosen.epochs, chosen.dropout, chosen.bias) == ((16,), 200, 0.5, True)
+    assert chosen.decays == [5e-4, 0.0]
     args = cli.parse(
         ["train", "x.dg", "--hidden", "64,32", "--weight-decay", "5e-4,0", "--no-bias", "--grid=2x2"]
     )

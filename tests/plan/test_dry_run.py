@@ -285,7 +285,8 @@ def test_an_algorithm_is_added_without_a_word_to_the_planner(comm, monkeypatch):
     compare(comm, Settings(algorithm="gathered", **ALL, **HIDDEN), graph())
     uniform = Graph.of_size(1200, 24_000, 8, 4)
     for ranks in (6, 600):
-        costs = dry_run(Settings(algorithm="gathered", hidden=8), uniform, ranks, one_of_each=True).ranks[1]
+        settings = Settings(recipe="plain", algorithm="gathered", hidden=8)
+        costs = dry_run(settings, uniform, ranks, one_of_each=True).ranks[1]
         words = sum(e["words"] for e in costs.epoch.entries() if e["matrix"] == "H")
         assert costs.words["H"] == words
         assert words == (1200 - 1200 // ranks) * (4 + 4)  # A X is kept; then A (H W1) and Aᵀ G, A being Aᵀ
@@ -356,7 +357,7 @@ N, NNZ, P = 2_400_000, 124_000_000, 1024
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 def test_a_thousand_ranks_fit_into_a_gigabyte(algorithm, aware):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(128, 128))
+    settings = Settings(recipe="plain", algorithm=algorithm, sparsity_aware=aware, hidden=(128, 128))
     planned = dry_run(settings, Graph.of_size(N, NNZ, 128, 47), P)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
     assert len(planned.ranks) == P and len({id(costs) for costs in planned.ranks}) <= 8
@@ -405,7 +406,8 @@ def test_of_uneven_blocks_the_fullest_is_the_busiest():
 
 def test_memory_has_what_the_optimizer_keeps():
     """Adam two numbers for each that is trained, plain SGD none."""
-    uniform, settings = Graph.of_size(4000, 60_000, 100, 8), Settings(algorithm="1d", train_features=True)
+    settings = Settings(recipe="plain", algorithm="1d", train_features=True)
+    uniform = Graph.of_size(4000, 60_000, 100, 8)
     peaks = {
         name: dry_run(replace(settings, optimizer=name), uniform, 4, busiest=True).ranks[0].peak
         for name in ("adam", "sgd")

@@ -26,7 +26,8 @@ GRAPH = Graph.of_size(N, NNZ, F, F)
 def both(algorithm, grid, aware=False, graph=GRAPH, **more):
     """Return the formula, and by rank the words of a dry run by matrix, for layers of equal width."""
     case = Case(graph, WIDTHS, grid, MACHINE, 4)
-    asked = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, hidden=(F,) * (L - 1), **more)
+    network = {"recipe": "plain", "hidden": (F,) * (L - 1)} | more
+    asked = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network)
     costs = dry_run(asked, graph, math.prod(grid.values()), False).ranks
     return evaluate(algorithm, aware, case), [one.words for one in costs]
 

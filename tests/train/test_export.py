@@ -106,7 +106,8 @@ def test_trained_features_and_what_is_refused(comm, tmp_path, monkeypatch) -> No
     list(run.train())
     assert export_weights(weights, tmp_path / "m.npz")["order"] == "original"
     with np.load(tmp_path / "m.npz") as found:
-        assert set(found) == {"config", "features", "layers.0.weight", "layers.1.weight"}
+        layers = {f"layers.{layer}.{name}" for layer in (0, 1) for name in ("weight", "bias")}
+        assert set(found) == {"config", "features", *layers}
         np.testing.assert_array_equal(found["features"], run.X.block)
     for out, epoch, message in (
         ("m.pt", None, r"expected a file .npz or .safetensors"),

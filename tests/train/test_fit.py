@@ -49,7 +49,8 @@ def test_losses_and_predictions_are_those_of_a_run_on_the_store(comm, shared_tmp
     records = list(run.train())
     losses = [[record["loss"] for record in one] for one in (model.history, records)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
-    assert model.metrics == pytest.approx({name: run.end[name] for name in model.metrics})
+    end = run.end.get("best", run.end)
+    assert model.metrics == pytest.approx({name: end[name] for name in model.metrics})
     answers = Predictor(store, weights, comm).write(shared_tmp_path / "p.npz")
     if comm.rank == 0:
         with np.load(answers) as found:

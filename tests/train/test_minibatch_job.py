@@ -213,7 +213,7 @@ def test_the_command_line_undoes_what_the_environment_says(
     assert cli.main(["train", store, *words, "--algorithm", "1.5d", "--epochs", "1", "--log", str(log)]) == 0
     (config,) = (event["config"] for event in events(log, "run"))
     assert (config["sampler"], config["fanout"]) == (
-        (None, None) if words[1] == "none" else ("ladies", [3, 2])
+        ("none", None) if words[1] == "none" else ("ladies", [3, 2])
     )
 
 

@@ -68,7 +68,7 @@ def test_words_of_the_epochs_and_the_last_evaluation_are_the_words_of_the_run(co
     log, words = shared_tmp_path / "run.jsonl", []
     store = small_store(shared_tmp_path, comm)
     for epochs in (2, 5):
-        run(comm, store, "--algorithm", "1d", "--epochs", epochs, "--log", log, "--force")
+        run(comm, store, "--algorithm", "1d", "--recipe=plain", "--epochs", epochs, "--log", log, "--force")
         comm.Barrier()
         words.append(comm.bcast((events(log, "end")[0]["words"][0], events(log, "epoch")[1]["words"])))
     assert words[1][0] - words[0][0] == pytest.approx(3 * words[0][1], abs=3)
@@ -274,7 +274,7 @@ def test_a_checkpoint_of_another_run_is_refused(comm, shared_tmp_path):
     for other, what in (
         ("--seed=1", "seed"),
         ("--hidden=5", "widths"),
-        ("--bias", "bias"),
+        ("--no-bias", "bias"),
         ("--dropout=0.1", "dropout"),
     ):
         with pytest.raises(dg.UserError, match=what):
@@ -376,9 +376,9 @@ def test_other_rates_after_a_resume_are_told(comm, shared_tmp_path, caplog):
         (3, ["--lr", 0.1], None),
         (4, [], "lr=0.01, was 0.1 up to epoch 3"),
         (5, [], None),
-        (6, ["--weight-decay", 0.1], "weight_decay=[0.1, 0.1], was [0.0, 0.0] up to epoch 5"),
-        (8, cosine, "weight_decay=[0.0, 0.0], was [0.1, 0.1] up to epoch 6; schedule=cosine of 8 epochs, was "
-                    "None up to epoch 6; clip=5.0, was None up to epoch 6"),
+        (6, ["--weight-decay", 0.1], "weight_decay=[0.1, 0.1], was [0.0005, 0.0] up to epoch 5"),
+        (8, cosine, "weight_decay=[0.0005, 0.0], was [0.1, 0.1] up to epoch 6; schedule=cosine of 8 epochs, "
+                    "was None up to epoch 6; clip=5.0, was None up to epoch 6"),
         (9, cosine, "schedule=cosine of 9 epochs, was cosine of 8 epochs up to epoch 8"),
         (10, [*cosine, "--warmup", 9], "schedule=cosine of 10 epochs, was cosine of 9 epochs up to epoch 9; "
                                        "warmup=9, was 0 up to epoch 9"),
@@ -510,7 +510,7 @@ def test_a_run_on_ranks_that_disagree_is_refused_on_all(comm, shared_tmp_path):
     run = Run(path, Settings(epochs=1, quiet=odd), comm)
     assert len(list(run.train())) == 1
     for name, options in {"lr": ("adam", 0.1), "optimizer": ("sgd",), "epochs": ("adam",)}.items():
-        run = Run(path, Settings(epochs=3), comm)
+        run = Run(path, Settings(recipe="plain", epochs=3), comm)
         if odd:
             run.optimizer = optim.make(*options)
         with pytest.raises(DisagreementError, match=f"ranks disagree: {name} is .* on rank 1"):

@@ -50,7 +50,7 @@ def test_settings_stay_as_they_were_made() -> None:
     done = resolved(asked, ranks=12)
     assert (done.model, done.algorithm, done.replication) == ("gcn", "1.5d", 1)
     assert (done.fanout, done.bulk, done.batches_per_update) == ([512] * 3, 4, 12)
-    assert (done.importance, done.rescale, done.decays) == ("zou", True, [0.0] * 3)
+    assert (done.importance, done.rescale, done.decays) == ("zou", True, [5e-4, 0.0, 0.0])
     assert asked == Settings(sampler="ladies", hidden=(8, 4))
     with pytest.raises(dataclasses.FrozenInstanceError):
         asked.lr = 1.0  # type: ignore[misc]
@@ -61,7 +61,7 @@ def test_settings_stay_as_they_were_made() -> None:
     [
         ({"epochs": 0}, "epochs", "epochs=0: expected a whole number, at least 1"),
         ({"dtype": "int8"}, "dtype", "dtype=int8: expected one of float32, float64"),
-        ({"sampler": "walk"}, "sampler", "sampler=walk: expected one of sage, ladies, fastgcn, saint"),
+        ({"sampler": "walk"}, "sampler", "sampler=walk: expected one of sage, ladies, fastgcn, saint, none"),
         ({"resume": True}, "resume", "resume=True: say with checkpoint=DIR where to go on from"),
         ({"sampler": "sage", "algorithm": "2d"}, "algorithm", "algorithm=2d: excludes sampler=sage"),
         ({"hidden": (8, 8), "layers": 2}, "hidden", "2 widths make 3 layers, not layers=2"),

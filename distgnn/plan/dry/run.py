@@ -125,7 +125,7 @@ def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
         raise ArgumentError("sparsity_aware", "cover", "depends on where the non-zeros stand; plan with True")
     if graph.source.dtype != np.dtype(s.dtype):
         raise ArgumentError("dtype", s.dtype, f"the graph is planned with values of {graph.source.dtype}")
-    if s.sampler and (one_of_each or isinstance(graph.source, Histogram)):
+    if s.samples and (one_of_each or isinstance(graph.source, Histogram)):
         problem = "minibatches are drawn: a dry run needs the graph itself, and all ranks"
         raise ArgumentError("sampler", s.sampler, problem)
 
@@ -185,15 +185,15 @@ def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Grap
         grid = operators.make_grid(comm, name, parse_grid(s.grid, name), s.replication, backend)
         grid.overlap, grid.block_rows = s.overlap, s.block_rows
         made = _network(s, graph, grid)
-        training = _minibatches(s, graph, *made) if s.sampler else None
+        training = _minibatches(s, graph, *made) if s.samples else None
     return _Prepared(s, *made, training, setup)
 
 
 def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str, int]]:
     """Return the costs of this rank, and the sizes of the grid."""
     s, model, X, targets, training, setup = ready
-    optimizer = optim.make(s.optimizer, s.lr, s.weight_decay, s.momentum, s.clip)
-    due = 0 if s.dropout or s.sampler else s.eval_every  # else evaluation is a product of its own
+    optimizer = optim.make(s.optimizer, s.lr, s.decays, s.momentum, s.clip)
+    due = 0 if s.dropout or s.samples else s.eval_every  # else evaluation is a product of its own
     if training is None:
         options: Any = {"eval_every": due, "train_features": s.train_features}
         epochs = train(model, X, targets, optimizer, 2, **options)
