@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from distgnn.arrays import backend
 from distgnn.comm.agree import agree
+from distgnn.comm.freed import freed
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, check_type, did_you_mean
 from distgnn.nn.metrics import scores
@@ -66,21 +67,19 @@ def fit(
     check_type("comm", comm, MPI.Intracomm, "an mpi4py communicator")
     chosen = _settings(settings | {"seed": seed})
     agree(comm, chosen.shared() | {"normalize": normalize, "self_loops": self_loops})
-    own = Comm(comm.Dup(), backend.get("numpy"), "fit")
     source: Imported | None = None
-    with own.together():
-        if own.rank == ROOT:
-            arrays = graph, X, y, split
-            numbers = {"regression": chosen.loss == "mse"}
-            source = _source(
-                *arrays, **numbers, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed
-            )
-    how: Any = {"seed": seed, "normalize": normalize, "self_loops": self_loops, "dtype": chosen.dtype}
-    run = Run(hold(source, own, **how), chosen, own.mpi)
-    model = _trained(run, None if source is None else source.names)
-    run.grid.free()
-    own.free()
-    return model
+    with freed(Comm(comm.Dup(), backend.get("numpy"), "fit")) as own:
+        with own.together():
+            if own.rank == ROOT:
+                arrays = graph, X, y, split
+                numbers = {"regression": chosen.loss == "mse"}
+                source = _source(
+                    *arrays, **numbers, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed
+                )
+        how: Any = {"seed": seed, "normalize": normalize, "self_loops": self_loops, "dtype": chosen.dtype}
+        run = Run(hold(source, own, **how), chosen, own.mpi)
+        with freed(run.grid):
+            return _trained(run, None if source is None else source.names)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -101,6 +101,15 @@ class Run:
         operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
         sizes = parse_grid(s.grid, name)
         self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend)
+        try:
+            self._make(store)
+        except UserError:  # on every rank
+            self.grid.free()
+            raise
+
+    def _make(self, store: Store | str | os.PathLike[str]) -> None:
+        """Open the store and load all that training needs. Collective."""
+        s, name = self.settings, str(self.settings.algorithm)
         self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or s.decays, s.momentum, s.clip)
         self.schedule = Schedule.parse(s.schedule, s.warmup)

@@ -124,6 +124,11 @@ def subcomm(size: int) -> MPI.Intracomm:
     return TrackedComm(_groups[size])
 
 
+def unfreed() -> int:
+    """Count the communicators that the test made and did not free."""
+    return sum(child != MPI.COMM_NULL for child in _children)
+
+
 def free_children() -> None:
     """Free what the test made out of its communicator, in the order in which all ranks made it."""
     for child in _children:

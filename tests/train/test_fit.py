@@ -12,6 +12,7 @@ import distgnn as dg
 from distgnn.errors import ArgumentError
 from distgnn.store.checkpoint import read_alone
 from distgnn.train import Predictor, Run, Settings, export_weights
+from mpi_helpers.communicators import unfreed
 
 N = 400
 MADE = dg.gallery.sbm(N, communities=4, features=16)
@@ -204,3 +205,21 @@ def room() -> int:
     for duplicate in duplicates:
         duplicate.Free()
     return len(duplicates)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize(
+    ("split", "settings", "error"),
+    [
+        (None, {}, None),
+        ("0/0.5/0.5", {}, "no node"),  # on rank 0 alone
+        (None, {"weight_decay": -1.0}, "at least 0"),  # where there is a grid
+        (np.ones(N, int), {"keep_best": "val"}, "validation split"),  # where all is loaded
+        (None, {"lr": 1e30, "optimizer": "sgd"}, "finite|is nan|is inf"),  # in training
+    ],
+)
+def test_communicators_go_back_to_mpi(comm, split, settings, error) -> None:
+    before, errors = unfreed(), (dg.UserError, dg.TrainingError)
+    with contextlib.nullcontext() if error is None else pytest.raises(errors, match=error):
+        fitted(comm, EDGES, X, Y, split, **settings)
+    assert unfreed() == before
