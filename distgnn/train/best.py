@@ -85,7 +85,7 @@ class Best:
             problem = (
                 "the checkpoint has the weights of the best epoch, which would be lost; say keep_best=val"
             )
-            raise ArgumentError("keep_best", None, problem)
+            raise ArgumentError("keep_best", "none", problem)
         if not state:
             return False
         self.drops = state["drops"]  # even where it is not known which weights were the best
