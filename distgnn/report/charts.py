@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from distgnn.records import Epoch, Log
 from distgnn.report import colours
+from distgnn.report.groups import busiest, groups, name_of, summed
 from distgnn.report.logs import median_phases, seconds_by_rank
 from distgnn.report.metrics import score, title
 from distgnn.report.svg import DASHES, Axis, Line, bars, lines, matrix, spans
@@ -45,7 +47,8 @@ def curves(logs: Sequence[Log], value: Callable[[Epoch], float | None], label: s
     """Draw a number of each epoch, one curve per run; earlier curves are wider, so that equal ones show."""
     drawn = []
     for number, (log, (colour, dash)) in enumerate(zip(logs, looks(logs), strict=True)):
-        points = [(epoch["epoch"], y) for epoch in log["epochs"] if (y := value(epoch)) is not None]
+        pairs = [(epoch["epoch"], value(epoch)) for epoch in log["epochs"]]
+        points = [(epoch, y) for epoch, y in pairs if y is not None and math.isfinite(y)]
         width = 1.5 + 1.5 * min(len(logs) - 1 - number, 5)
         if points:
             drawn.append(Line(log["name"], colour, points, dash, width, marker=""))
@@ -69,8 +72,7 @@ def balance(log: Log) -> str:
     ranks = seconds_by_rank(log)
     scale, unit = _scale(max((sum(seconds.values()) for seconds in ranks), default=0.0))
     rows = [
-        (f"rank {rank}", {phase: scale * value for phase, value in seconds.items()})
-        for rank, seconds in enumerate(ranks)
+        (name, {phase: scale * value for phase, value in seconds.items()}) for name, seconds in busiest(ranks)
     ]
     known = colours.by_name(sorted({phase for seconds in ranks for phase in seconds}), colours.PHASES)
     order = {phase: known[phase] for phase in [*colours.PHASES, *known] if phase in known}
@@ -90,8 +92,8 @@ def memory(log: Log) -> str:
     most = max(sum(by_purpose.values()) for by_purpose in held)
     power = 3 if most >= 2**30 else 2 if most >= 2**20 else 1
     rows = [
-        (f"rank {rank}", {purpose: n / 1024**power for purpose, n in by_purpose.items()})
-        for rank, by_purpose in enumerate(held)
+        (name, {purpose: n / 1024**power for purpose, n in by_purpose.items()})
+        for name, by_purpose in busiest(held)
     ]
     unit = ("KiB", "MiB", "GiB")[power - 1]
     return bars("memory by rank and purpose", rows, _shown(rows, colours.by_name(purposes, {})), Axis(unit))
@@ -100,7 +102,10 @@ def memory(log: Log) -> str:
 def traffic(log: Log) -> str:
     """Draw the words from each sender to each receiver; return "" for one rank, or if the log has none."""
     words = log["end"].get("traffic", [])
-    return matrix("words by sender and receiver", words, "sender", "receiver") if len(words) > 1 else ""
+    if len(words) < 2:
+        return ""
+    labels = [name_of(group) for group in groups(len(words))]
+    return matrix("words by sender and receiver", summed(words), "sender", "receiver", labels)
 
 
 def steady(events: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -6,19 +6,37 @@ import json
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from distgnn.errors import UserError
 from distgnn.files.nearby import did_you_mean_path
-from distgnn.layout import written
-from distgnn.records import Log
+from distgnn.records import End, Epoch, Log, Start
 from distgnn.report import colours
+from distgnn.report.shape import conforms
 from distgnn.report.trace import EPOCHS
 
 #: Entries of every rank at the end of every log.
 RANKS = ("words", "bytes", "messages", "peak_bytes")
+#: Entries that the page shows, by event.
+NEEDED = {
+    "run": ("config", "grid", "ranks"), "epoch": ("seconds", "epoch", "loss", "phases"), "end": RANKS,
+}  # fmt: skip
+
+
+class _Network(TypedDict):
+    algorithm: str
+    widths: list[int]
+
+
+class Config(_Network, total=False):
+    """The part of a run's settings that a page names; older logs do not have the sizes of the graph."""
+
+    n: int
+    nnz: int
+
+
 #: Settings of files and of watching a run, which do not change its results.
 APART = (
     "store",
@@ -54,6 +72,7 @@ def read_log(path: Path) -> Log:
             event = json.loads(line)
             kind = event["event"]
             check(kind, event)
+            _check_ranks(event, log["run"])
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             if number == len(lines) and log["epochs"]:
                 break  # the run was ended while it wrote
@@ -71,15 +90,34 @@ def read_log(path: Path) -> Log:
 
 
 def check(kind: str, event: dict[str, Any]) -> None:
-    """Raise any exception for an event without an entry that the page shows."""
-    if kind == "run":
-        event["config"]["algorithm"], [*event["config"]["widths"]], written(event["grid"]), [*event["ranks"]]
-    elif kind == "epoch":
-        float(event["seconds"] + event["epoch"]), event["loss"], [*map(float, event["phases"].values())]
-    elif kind == "end":
-        [max(map(float, event[name])) for name in RANKS]
-        for row in event.get("traffic", []):
-            [*map(float, row)][len(event["traffic"]) - 1]
+    """Raise KeyError or ValueError for an event that lacks an entry which the page shows, or has another."""
+    needed, kinds = NEEDED.get(kind, ()), {"run": Start, "epoch": Epoch, "end": End}
+    for name in needed:
+        event[name]
+    if kind in kinds and not conforms(event, kinds[kind]):
+        raise ValueError("an entry of another type")
+    if kind == "run" and not (conforms(event["config"], Config) and event["config"]["widths"]):
+        raise ValueError("no algorithm or no widths")
+    if kind == "run" and not event["ranks"]:
+        raise ValueError("no ranks")
+    if kind == "epoch" and event["seconds"] < 0:
+        raise ValueError("less than no seconds")
+
+
+def _check_ranks(event: dict[str, Any], run: Mapping[str, Any]) -> None:
+    """Raise ValueError for the end of a run with other ranks than its start."""
+    if event["event"] != "end" or "ranks" not in run:
+        return
+    ranks = len(run["ranks"])
+    lists = [event[name] for name in (*RANKS, "flops", "buffer_bytes") if name in event]
+    traffic = event.get("traffic", [])
+    lists += [traffic, *traffic] if traffic else []
+    lists += list(event.get("steps_median", {}).values())
+    known = {rank for entry in event.get("ledger", []) for rank in [entry["rank"]]}
+    if any(len(values) != ranks for values in lists) or not known <= {*range(ranks)}:
+        raise ValueError(f"not of {ranks} ranks")
+    for entry in event.get("ledger", []):
+        entry["phase"], entry["seconds"]
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:

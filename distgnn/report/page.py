@@ -17,6 +17,7 @@ from distgnn.files.output import check_output, replaced
 from distgnn.layout import written
 from distgnn.records import Log
 from distgnn.report import charts, colours, numbers, scaling, svg, tables
+from distgnn.report.groups import MOST
 from distgnn.report.logs import epoch_seconds, read_logs, read_trace
 from distgnn.report.tables import Table
 
@@ -130,10 +131,12 @@ def details(log: Log, folded: bool = False) -> Section:
         return Section(
             log["name"], f"{text} The run has not ended: no rank has reported.", [], settings, folded
         )
+    ranks = len(run["ranks"])
+    of_each, of_pairs = (text.format(ranks // MOST) if ranks > MOST else "" for text in (FULLEST, SUMS))
     figures = [
-        Figure(charts.balance(log), "Load balance", BALANCE),
-        Figure(charts.memory(log), "Memory by purpose", MEMORY),
-        Figure(charts.traffic(log), "Who sent whom", TRAFFIC),
+        Figure(charts.balance(log), "Load balance", BALANCE + of_each),
+        Figure(charts.memory(log), "Memory by purpose", MEMORY + of_each),
+        Figure(charts.traffic(log), "Who sent whom", TRAFFIC + of_pairs),
     ]
     made = [tables.balance(log), tables.sent(log), tables.by_rank(log)]
     shown = [table for table in made if table is not None] + settings
@@ -150,6 +153,8 @@ SCALING = """Each point is the fastest grid of a number of ranks, and the mean o
 whiskers from the fastest to the slowest. Speed-up is over one rank, as if it were perfect up to the fewest
 ranks of a curve."""
 BALANCE = "Timed work; comm is waiting for messages and driving them."
+FULLEST = " Each bar is the fullest of {} ranks, or of one more."
+SUMS = " Each cell is the sum between two groups of {} ranks, or of one more."
 MEMORY = "Bytes by purpose at the peak of their sum."
 TRAFFIC = """Words of the whole run, which are entries of matrices and their indices, as the ledger charges
 them: a broadcast is charged to the owner of the panel, even if another rank handed it on; a sum is shared

@@ -228,8 +228,13 @@ def bars(
     return _drawing(what, bottom + 42, drawn)
 
 
-def matrix(what: str, numbers: Sequence[Sequence[float]], rows: str, columns: str) -> str:
-    """Draw cells that are the darker the larger their number; with the numbers if there are few."""
+def matrix(
+    what: str, numbers: Sequence[Sequence[float]], rows: str, columns: str, labels: Sequence[str]
+) -> str:  # fmt: skip
+    """Draw cells that are the darker the larger their number; with the numbers if there are few.
+
+    ``labels``: of the rows, and of the columns.
+    """
     count, most = len(numbers), max(map(max, numbers)) or 1
     left, top = 58.0, 40.0
     cell = min(60.0, (WIDTH - 14 - left) / max(count, 1))
@@ -240,12 +245,12 @@ def matrix(what: str, numbers: Sequence[Sequence[float]], rows: str, columns: st
         middle = (i + 0.5) * cell
         if i % every == 0:
             drawn += [
-                _text(left - 7, top + middle + 4, str(i), "end"),
-                _text(left + middle, top - 7, str(i), "middle"),
+                _text(left - 7, top + middle + 4, labels[i], "end"),
+                _text(left + middle, top - 7, labels[i], "middle"),
             ]
         for j, number in enumerate(row):
             x, y = left + j * cell, top + i * cell
-            tip = f"{rows} {i}, {columns} {j}: {number:,}"
+            tip = f"{rows} {labels[i]}, {columns} {labels[j]}: {number:,}"
             shade = 0.06 + 0.94 * number / most if number else 0.0
             drawn.append(_box(x, y, cell, cell, CELL, tip, f' fill-opacity="{shade:.2f}"'))
             if cell > 34 and number:

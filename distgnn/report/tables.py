@@ -8,7 +8,10 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from distgnn.layout import written
 from distgnn.records import End, Log
@@ -26,7 +29,7 @@ class Table:
     title: str = ""
     folded: bool = False
 
-    @property
+    @cached_property
     def numbers(self) -> list[bool]:
         """True for each column whose filled cells are all numbers."""
         filled = [[cell for cell in column if cell] for column in zip(*self.rows, strict=True)]
@@ -57,7 +60,7 @@ def _some(values: list[str]) -> list[str]:
 def _graph(log: Log) -> str:
     config = log["run"]["config"]
     widths = f"{config['widths'][0]} features, {config['widths'][-1]} classes"
-    sizes = f"{config['n']:,} nodes, {config['nnz']:,} non-zeros, " if "nnz" in config else ""
+    sizes = f"{config['n']:,} nodes, {config['nnz']:,} non-zeros, " if {"n", "nnz"} <= config.keys() else ""
     return ": ".join(filter(None, [str(config.get("store", "")), f"{sizes}{widths}"]))
 
 
@@ -140,7 +143,7 @@ def sent(log: Log) -> Table | None:
     traffic = log["end"].get("traffic", [])
     if len(traffic) < 2:
         return None
-    received = [sum(row[rank] for row in traffic) for rank in range(len(traffic))]
+    received = np.sum(traffic, axis=0).tolist()
     rows = []
     for rank, row in enumerate(traffic):
         peer = max(range(len(row)), key=row.__getitem__)

@@ -307,3 +307,59 @@ def test_train_refuses_a_trace_that_cannot_go_there(tmp_path, capsys, extra):
     else:
         with pytest.raises(UserError, match="exists; force=True replaces"):
             check_output("trace", tmp_path / "old.json", force)
+
+
+def test_many_ranks_are_drawn_in_groups(tmp_path):
+    """The bars are of the fullest ranks, and the cells add up to all words."""
+    ranks = 200  # groups of 3 and 4
+    out, path = tmp_path / "page.html", log(tmp_path / "many.jsonl", ranks=ranks, grid={"rows": ranks})
+    lines = path.read_text().splitlines()
+    end = json.loads(lines[-1])
+    end["traffic"] = [[i + 1000 * j for j in range(ranks)] for i in range(ranks)]
+    end["ledger"] = [{"rank": rank, "phase": "spmm", "seconds": 1.0 + (rank == 77)} for rank in range(ranks)]
+    path.write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
+    assert call("report", path, "-o", out) == 0
+    page = out.read_text()
+    tips = re.findall(r"sender [\d-]+, receiver [\d-]+: ([\d,]+)", page)
+    assert len(tips) == 64 * 64
+    assert sum(int(tip.replace(",", "")) for tip in tips) == sum(map(sum, end["traffic"]))
+    assert "sender 0-2, receiver 196-199: " in page
+    bars = re.findall(r"rank (\d+), spmm: ", page)
+    assert len(bars) == 64 and "77" in bars
+    assert "Each bar is the fullest of 3 ranks" in page and len(page) < 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "value"),
+    [
+        (0, ("ranks",), []), (0, ("ranks", 0), 7), (0, ("ranks", 0, "nnz"), "many"), (0, ("grid",), [2]),
+        (0, ("config", "widths"), "8-4"), (0, ("config", "algorithm"), None), (1, ("flight",), "x"),
+        (1, ("phases", "spmm"), [1]), (1, ("phases",), [1]), (1, ("val_acc",), {}),
+        (1, ("seconds",), float("nan")), (1, ("epoch",), True), (1, ("epoch",), float("nan")),
+        (2, ("loss",), "low"), (-1, ("words",), [1, 2]), (-1, ("words", 1), None),
+        (-1, ("bytes",), 5), (-1, ("bytes", 0), float("inf")), (-1, ("messages", 0), 10**40),
+        (-1, ("buffer_bytes", 1), []), (-1, ("buffer_bytes", 1, "layers"), "all"), (-1, ("traffic", 2), [1]),
+        (-1, ("traffic",), [[1]]), (-1, ("ledger", 0, "rank"), 9), (-1, ("ledger", 0, "rank"), [0]),
+        (-1, ("ledger", 0, "seconds"), "1"), (-1, ("ledger", 0), {"rank": 0}), (-1, ("test_acc",), []),
+        (-1, ("check",), {"updates": 1}), (-1, ("best",), 3), (-1, ("steps_median",), {"draw": [1.0]}),
+    ],
+)  # fmt: skip
+def test_an_entry_of_another_type_is_one_line(tmp_path, capsys, line, place, value):
+    path = log(tmp_path / "a.jsonl")
+    events = [json.loads(text) for text in path.read_text().splitlines()]
+    entry = events[line]
+    for name in place[:-1]:
+        entry = entry[name]
+    entry[place[-1]] = value
+    events.append(events[-1])  # an event follows: the log was not cut
+    path.write_text("\n".join(map(json.dumps, events)) + "\n")
+    assert call("report", path, "-o", tmp_path / "page.html") == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "no event of a log" in error
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_loss_that_is_not_finite_is_left_out_of_the_curve(tmp_path):
+    path = log(tmp_path / "a.jsonl")
+    path.write_text(path.read_text().replace('"loss": 1.0', '"loss": NaN'))
+    assert call("report", path, "-o", tmp_path / "page.html") == 0
