@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,11 +13,20 @@ from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Layout, Range
+from distgnn.operators.algebra import Algebra
+from distgnn.operators.column_slices import columns
+from distgnn.operators.reductions import Reductions
 from distgnn.operators.relayout import relayout
+from distgnn.operators.tall import Tall
 
 
-class DistDense:
+class DistDense(Tall, Reductions, Algebra):
     """A dense matrix cut over the grid.
+
+    Beside a sparse matrix, ``A @ H``, it takes expressions and NumPy's universal functions, such as
+    ``np.exp(H) + G`` (:class:`~distgnn.operators.algebra.Algebra`), sums, norms and maxima of columns
+    (:class:`~distgnn.operators.reductions.Reductions`), ``H.T @ G``, ``H @ small`` and ``H.qr()``
+    (:class:`~distgnn.operators.tall.Tall`).
 
     Attributes:
         block: this rank's rows and columns (see ``layout``), 2-D and C-contiguous, on the grid's backend. Its
@@ -27,7 +35,6 @@ class DistDense:
     """
 
     __slots__ = ("__weakref__", "block", "layout", "shape")
-    __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
 
     def __init__(self, block: Any, layout: Layout[Grid], shape: Shape) -> None:
         check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
@@ -75,39 +82,17 @@ class DistDense:
         n, f = self.shape
         return f"<DistDense {n} x {f} {self.dtype}, {self.layout.words()}, on {self.grid!r}>"
 
-    def __add__(self, other: DistDense) -> DistDense:
-        """Add two matrices that are cut alike. ValueError: they are not (on every rank alike)."""
-        return self.like(self.block + self._alike(other)) if isinstance(other, DistDense) else NotImplemented
+    def __getitem__(self, key: Any) -> DistDense:
+        """Return ``H[:, first:last]``; see :func:`~distgnn.operators.column_slices.columns`."""
+        return columns(self, key)
 
-    def __sub__(self, other: DistDense) -> DistDense:
-        return self.like(self.block - self._alike(other)) if isinstance(other, DistDense) else NotImplemented
+    def astype(self, dtype: Any) -> DistDense:
+        """Make a matrix of the same numbers in another dtype. ArgumentError: not one of real numbers."""
+        return self.like(self.block.astype(check_real("dtype", dtype)))
 
-    def __mul__(self, factor: float) -> DistDense:
-        """Multiply all entries by a number, of this matrix's dtype."""
-        return self.like(self.block * self.dtype.type(factor)) if np.ndim(factor) == 0 else NotImplemented
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> DistDense:
-        return self.like(-self.block)
-
-    def sum(self) -> float:
-        """Sum all entries, in double precision, equal on every rank. Collective."""
-        return self._total(self.block.sum(dtype=np.float64))
-
-    def norm(self) -> float:
-        """Return the Frobenius norm, in double precision, equal on every rank. Collective."""
-        return math.sqrt(self._total((self.block.astype(np.float64) ** 2).sum()))
-
-    def _total(self, own: Any) -> float:
-        """Sum over the blocks of the matrix, each once."""
-        return sum(self.grid.world.gather_objects(float(own) if self.layout.primary else 0.0))
-
-    def _alike(self, other: DistDense) -> Any:
-        """Return the other matrix's block. ValueError: it is not cut like this one."""
-        if other.shape != self.shape or not other.layout.same(self.layout, self.shape):
-            raise ValueError(f"{self!r} and {other!r} are not cut alike")
-        return other.block
+    def copy(self) -> DistDense:
+        """Make a matrix of the same numbers, with memory of its own."""
+        return self.like(self.block.copy())
 
 
 def redistribute(H: DistDense, layout: Layout[Grid]) -> DistDense:
@@ -176,26 +161,33 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     return DistDense(own, layout, shape)
 
 
-def gather(Y: DistDense) -> np.ndarray | None:
-    """Gather the global matrix as a NumPy array on rank 0, None elsewhere. Collective; for small results.
+def gather(Y: DistDense, root: int = 0) -> np.ndarray | None:
+    """Gather the global matrix as a NumPy array on one rank, None elsewhere. Collective; for small results.
 
     Row i belongs to node i, whatever the order of the layout.
+
+    Args:
+        root: the rank that gets it. ArgumentError, on every rank: there is no such rank, or ranks disagree.
     """
     check_type("Y", Y, DistDense, "a DistDense, such as A @ H")
     on, world, primary = Y.grid.backend, Y.grid.world, Y.layout.primary
+    world.agree({"root": root})
+    if root not in range(world.size):
+        raise ArgumentError("root", root, f"expected a rank, 0 to {world.size - 1}")
     with world.together():
-        ids = _ids(Y.layout, Y.shape[0]) if world.rank == 0 else None
+        ids = _ids(Y.layout, Y.shape[0]) if world.rank == root else None
     ranges = world.gather_objects(Y.layout.ranges(Y.shape) if primary else None)
-    if world.rank != 0:
+    if world.rank != root:
         if primary:
-            world.send(Y.block, 0, "H")
+            world.send(Y.block, root, "H")
         return None
     whole = np.empty(Y.shape, dtype=Y.dtype)
     for rank, held in enumerate(ranges):
         if held is not None:
             (top, bottom), (left, right) = held
-            room = Y.block if rank == 0 else on.empty((bottom - top, right - left), Y.dtype)
-            block = on.to_host(world.receive(room, rank, "H") if rank else room)
+            own = rank == root
+            room = Y.block if own else on.empty((bottom - top, right - left), Y.dtype)
+            block = on.to_host(room if own else world.receive(room, rank, "H"))
             whole[_rows(ids, (top, bottom)), left:right] = block
     return whole
 

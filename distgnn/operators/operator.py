@@ -15,7 +15,9 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout, NodeOrder, written
 from distgnn.operators.dense import DistDense, gather, scatter
+from distgnn.operators.diagonals import diagonal
 from distgnn.operators.kept import cached_property
+from distgnn.operators.linear_operator import linear_operator
 from distgnn.operators.sources import BlockSource, entries, identity
 from distgnn.operators.weights import DenseProducts
 
@@ -50,6 +52,7 @@ class DistSparse(ABC):
     output_layout: Layout[Grid]
     weights: DenseProducts
     _adjoint: DistSparse | None = None
+    __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
 
     def __init__(self, grid: Grid, source: BlockSource) -> None:
         if grid.shape not in self.grids(grid.size):  # whatever the order of the axes
@@ -99,15 +102,17 @@ class DistSparse(ABC):
 
         Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``.
         """
-        T = out or DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
-        self._multiply(H, T)
-        return T
+        if out is None:
+            out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+        self._multiply(H, out)
+        return out
 
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``."""
-        F = out or DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
-        self._multiply_adjoint(G, F)
-        return F
+        if out is None:
+            out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+        self._multiply_adjoint(G, out)
+        return out
 
     @abstractmethod
     def _multiply(self, H: DistDense, T: DistDense) -> None:
@@ -139,11 +144,19 @@ class DistSparse(ABC):
             raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
         if not H.layout.same(self.input_layout, H.shape):
             cut, needed = H.layout.words(), self.input_layout.words()
-            hint = "; what A gives, A.layer(1) takes" if H.layout.same(self.output_layout, H.shape) else ""
-            raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}{hint}")
+            raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}{self._hint(H)}")
         if H.dtype != self.dtype:
             raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; {CONVERT}")
         return self.multiply(H)
+
+    def _hint(self, H: DistDense) -> str:
+        """Return what brings H into the input layout, if anything does, for an error."""
+        if H.grid is not self.grid:
+            return "; it is on another grid"
+        if H.layout.rows.order == self.input_layout.rows.order:
+            return "; H.redistribute(A.input_layout) cuts it so"
+        next_layer = H.layout.rows.order == self.output_layout.rows.order
+        return "; A.layer(1) takes this order" if next_layer else "; rows are in another order of the nodes"
 
     def _wide(self, H: np.ndarray) -> np.ndarray:
         """Compute ``A H`` in double precision, of a shorter A on one rank."""
@@ -166,19 +179,59 @@ class DistSparse(ABC):
         return self._adjoint
 
     def aslinearoperator(self) -> LinearOperator:
-        """Make an operator for SciPy's solvers, on one rank: vectors go by node.
+        """Make an operator for SciPy's solvers. Its vectors, (n,) or (n, k) by node, are whole on every rank.
 
-        ValueError: there are several ranks.
+        On several ranks all run the solver alike, from a start that all have, such as ``v0``; see
+        :class:`~distgnn.operators.linear_operator.Replicated` for the cost and the errors of a product.
         """
-        if self.grid.size > 1:
-            raise ValueError("SciPy's operators take whole vectors, so they need a grid of one rank")
-        forward, back = self.__matmul__, self.T.__matmul__
-        return LinearOperator(self.shape, forward, back, forward, self.dtype, back)
+        return linear_operator(self)
+
+    def sum(self, axis: int | None = None) -> Any:
+        """Sum all entries, or those of each row (``axis=1``) or column (``axis=0``). Collective.
+
+        Sums of rows are a matrix m x 1 in ``output_layout``, those of columns n x 1 in ``input_layout``, of
+        A's dtype. Cost: a product of A, or of its adjoint, by one column.
+
+        ArgumentError, on every rank: another axis.
+        """
+        if axis not in (None, 0, 1):
+            raise ArgumentError("axis", axis, "expected None, 0 for columns or 1 for rows")
+        if axis == 0:
+            return self.T.sum(axis=1)
+        shape = (self.shape[1], 1)
+        ones = self.grid.backend.xp.ones(self.input_layout.local_shape(shape), self.dtype)
+        sums = self @ DistDense(ones, self.input_layout, shape)
+        return sums if axis == 1 else sums.sum()
+
+    def diagonal(self) -> DistDense:
+        """Return the entry (i, i) of each node i, n x 1, in ``output_layout``. Collective.
+
+        Ranks ask the source for it; nothing travels between ranks, but from one that alone has the matrix.
+
+        Raises:
+            ValueError: A is not square. RuntimeError: a rank's own blocks (:class:`LocalBlocks`) lack what
+                stands on the diagonal beside its rows. On every rank.
+        """
+        return diagonal(self, self.source)
+
+    def __mul__(self, factor: Any) -> DistSparse:
+        """Multiply by a number, the same on all ranks: an operator that scales each product."""
+        if isinstance(factor, (bool, int, float, np.integer, np.floating)):
+            return Scaled(self, float(factor))
+        raise TypeError(f"{self.name}: A * {type(factor).__name__}: expected a number; the product is A @ H")
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> DistSparse:
+        return self * (1 / divisor)
+
+    def __neg__(self) -> DistSparse:
+        return self * -1
 
     def layer(self, number: int) -> DistSparse:
         """Return the operator of layer ``number``.
 
-        It takes its input as layer ``number - 1`` leaves its output.
+        It takes its input as the weights of layer ``number - 1`` leave their product (``A.weights.times``).
         """
         return self
 
@@ -216,3 +269,47 @@ class Adjoint(DistSparse):
     @property
     def T(self) -> DistSparse:
         return self.forward
+
+    def diagonal(self) -> DistDense:
+        return self.forward.diagonal().redistribute(self.output_layout)
+
+
+class Scaled(DistSparse):
+    """``c A`` as an operator of its own; holds no data, and scales each product where it is."""
+
+    def __init__(self, forward: DistSparse, factor: float) -> None:
+        self.forward, self.factor, self.name = forward, factor, forward.name
+        self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
+        self.shape, self.inner_layouts = forward.shape, forward.inner_layouts
+        self.input_layout, self.output_layout = forward.input_layout, forward.output_layout
+
+    @staticmethod
+    def grids(ranks: int) -> list[dict[str, int]]:
+        raise TypeError("a scaled operator lives on the grid of the operator that it scales")
+
+    @property
+    def weights(self) -> DenseProducts:  # type: ignore[override]
+        """Those of the operator that is scaled."""
+        return self.forward.weights
+
+    def layer(self, number: int) -> DistSparse:
+        return self.forward.layer(number) * self.factor
+
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self.forward._multiply(H, T)
+        T *= self.factor
+
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self.forward._multiply_adjoint(G, F)
+        F *= self.factor
+
+    @property
+    def _one_piece(self) -> Any:
+        return self.forward._one_piece * self.factor
+
+    @property
+    def nnz(self) -> int:
+        return self.forward.nnz
+
+    def diagonal(self) -> DistDense:
+        return self.forward.diagonal() * self.factor

@@ -18,6 +18,7 @@ from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.operator import DistSparse
+from distgnn.operators.parts import Parts
 from distgnn.operators.plexus_3d import Plexus3D
 from distgnn.operators.rdm import Rdm
 from distgnn.operators.sources import BlockSource, MatrixSource, RootMatrix
@@ -161,11 +162,13 @@ def _in_order(grid: Mapping[str, int], named: Sequence[str]) -> dict[str, int]:
     return {axis: grid[axis] for axis in order}
 
 
-def _source(matrix: Any, grid: Grid, root: int | None, dtype: Any) -> BlockSource:
+def _source(matrix: Any, grid: Grid, root: int | None, dtype: Any, parts: Parts | None) -> BlockSource:
     """Return the block source of a matrix. Collective: one rank may have been given none."""
+    if root is not None and root not in range(grid.size):
+        raise ArgumentError("root", root, f"expected a rank, 0 to {grid.size - 1}")
+    if parts is not None:
+        return _in_parts(matrix, grid, root, dtype, parts)
     if root is not None:
-        if root not in range(grid.size):
-            raise ArgumentError("root", root, f"expected a rank, 0 to {grid.size - 1}")
         return RootMatrix(grid, matrix, root, dtype)
     with grid.world.together():
         if not hasattr(matrix, "block"):
@@ -176,9 +179,19 @@ def _source(matrix: Any, grid: Grid, root: int | None, dtype: Any) -> BlockSourc
     raise AssertionError("unreachable: together() raises")
 
 
+def _in_parts(matrix: Any, grid: Grid, root: int | None, dtype: Any, parts: Parts) -> BlockSource:
+    """Return the source of the matrix in the order of the parts. Collective."""
+    with grid.world.together():
+        if root in (None, grid.rank):
+            matrix = parts.permuted(matrix, dtype)
+    source: Any = _source(matrix, grid, root, dtype, None)
+    source.row_order = source.col_order = parts.order
+    return source
+
+
 def distribute(
     matrix: Any, grid: Grid, algorithm: str, sparsity_aware: bool | str = False, *, root: int | None = None,
-    dtype: Any = None, **partitions: Any,
+    dtype: Any = None, parts: Any = None, **partitions: Any,
 ) -> DistSparse:  # fmt: skip
     """Distribute a matrix as an operator. Collective.
 
@@ -196,18 +209,25 @@ def distribute(
             None, does not matter. It keeps the matrix, which the adjoint or further layers may need.
         dtype: of the values, float32 or float64; default: the shorter of them that holds the matrix's own,
             float64 for integers of 32 and 64 bits, as in SciPy.
+        parts: the part of each node, (n,), on all ranks. Nodes are ordered by part, and layouts carry the
+            order; block rows of ``1d``, ``1.5d`` and ``rdm`` are the parts, one for each, if there are
+            several. The matrix is square, in memory.
         partitions: ``row_parts``, ``col_parts`` and whatever else the algorithm's class takes.
 
     Raises:
-        ArgumentError: no such algorithm, or none that sends rows, or no such root; or ranks disagree in an
-            argument, or in the matrix where all hold it.
+        ArgumentError: no such algorithm, or none that sends rows, or no such root, or parts that are not of
+            these nodes; or ranks disagree in an argument, or in the matrix where all hold it.
     """
     check_type("grid", grid, Grid, "a Grid; distribute takes the matrix, the grid, the algorithm")
     vectors = {name: part for name, part in partitions.items() if not hasattr(part, "block")}
     arguments = {"algorithm": algorithm, "sparsity_aware": sparsity_aware, "root": root, "dtype": dtype}
-    grid.world.agree(arguments | vectors)
+    grid.world.agree(arguments | vectors | {"parts": parts})
     cls = get(algorithm, sparsity_aware)
-    source = _source(matrix, grid, root, dtype)
+    rows = grid.shape.get("rows", 1) if issubclass(cls, BlockRows) else 1
+    order = None if parts is None else Parts(parts, rows if rows > 1 else None)
+    if order is not None and rows > 1:
+        partitions = {"row_parts": order.bounds, "col_parts": order.bounds} | partitions
+    source = _source(matrix, grid, root, dtype, order)
     if sparsity_aware:
         partitions["sparsity_aware"] = sparsity_aware
     return cls(grid, source, **partitions)

@@ -69,7 +69,9 @@ class DenseProducts(ABC):
         No ``dT`` without ``W``; ``dT`` in ``out`` if given, which shares no memory with ``T`` and ``G``.
         """
         self.check(T, G, W)
-        dT = None if W is None else out or DistDense.empty(T.layout, T.shape, T.dtype)
+        if W is not None and out is None:
+            out = DistDense.empty(T.layout, T.shape, T.dtype)
+        dT = None if W is None else out
         dW = self._backward(T, G, W, dT)
         return DistDense(dW, self.weight_layout, (T.shape[1], G.shape[1])), dT
 

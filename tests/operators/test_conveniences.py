@@ -36,8 +36,6 @@ def test_what_is_not_cut_alike_is_not_added(comm) -> None:
     layout = dg.distribute(A, grid, "1d").input_layout
     with pytest.raises(ValueError, match="are not cut alike"):
         dg.scatter(X, layout) + dg.scatter(X[:, :2], layout)
-    with pytest.raises(TypeError):
-        dg.scatter(X, layout) + 1
     blocks = dg.LocalBlocks((10, 10), [(layout.row_range, (0, 10), A[slice(*layout.row_range)])])
     assert dg.distribute(blocks, grid, "1d").nnz == A.nnz
     grid.free()
