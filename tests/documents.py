@@ -21,6 +21,7 @@ import runpy, sys
 from distgnn import cli
 for words in {steps}:
     if words[0] == "python":
+        sys.argv = words[1:]
         runpy.run_path(words[1], run_name="__main__")
     else:
         code = cli.main(words[1:])

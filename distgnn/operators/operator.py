@@ -209,8 +209,8 @@ class DistSparse(ABC):
         Ranks ask the source for it; nothing travels between ranks, but from one that alone has the matrix.
 
         Raises:
-            ValueError: A is not square. RuntimeError: a rank's own blocks (:class:`LocalBlocks`) lack what
-                stands on the diagonal beside its rows. On every rank.
+            ValueError: A is not square. ValueError or RuntimeError: a rank's own blocks
+                (:class:`LocalBlocks`) lack what stands on the diagonal beside its rows. On every rank.
         """
         return diagonal(self, self.source)
 
