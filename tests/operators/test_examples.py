@@ -75,7 +75,7 @@ def test_pagerank(distributed):
 
 def test_embedding(distributed):
     matrix = normalized()
-    values, vectors = program("embedding")["embedding"](distributed(matrix), CLASSES, steps=40)
+    values, vectors = program("embedding")["embedding"](distributed(matrix), CLASSES)
     expected, basis = np.linalg.eigh(matrix.toarray())
     np.testing.assert_allclose(values, expected[: -CLASSES - 1 : -1], rtol=1e-9)
     whole, basis = dg.gather(vectors), basis[:, -CLASSES:]

@@ -114,7 +114,7 @@ def test_solvers_of_scipy_run_on_all_ranks(grid, algorithm):
     assert not failed
     expected = np.linalg.eigvalsh(definite.toarray())
     np.testing.assert_allclose(eigsh(linear, 3, v0=X[:, 0])[0], expected[-3:])
-    found, _ = lobpcg(linear, X[:, :2], tol=1e-9, maxiter=200)
+    found, _ = lobpcg(linear, X[:, :2].copy(), tol=1e-9, maxiter=200)
     np.testing.assert_allclose(found, expected[:-3:-1], rtol=1e-6)
     np.testing.assert_allclose(linear @ X, definite @ X)
     np.testing.assert_allclose(linear.H @ X[:, 0], definite @ X[:, 0])
