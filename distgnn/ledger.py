@@ -21,10 +21,10 @@ all-reduce and a reduce-scatter all others of the group in equal shares. :meth:`
 sender and receiver.
 
 Totals are kept by phase, operation, group and *matrix*: "A" (its panels), "H" and, in an adjoint, "G" (panels
-or rows), "T" (panels of T and G in products with weights), "sums" (partial sums of products), "weights",
-"gradients" (of weights), "rows" (row numbers and lengths), "features" (rows of minibatches), "adjacency"
-(rows of A in sampling, shards that a node reads together), "loss", "norm" (of gradients, and sums of rows for
-layer norm), "probe", or "" where nobody said.
+or rows), "T" (panels of T and G in products with weights), "sums" (partial sums of products), "reductions"
+(sums over all rows of dense matrices), "weights", "gradients" (of weights), "rows" (row numbers and lengths),
+"features" (rows of minibatches), "adjacency" (rows of A in sampling, shards that a node reads together),
+"loss", "norm" (of gradients, and sums of rows for layer norm), "probe", or "" where nobody said.
 
 Seconds are exclusive: a region timed inside another takes its time off the outer one, so that driving
 messages in the middle of a product counts as communication. Communication's seconds are those in which a rank

@@ -289,7 +289,7 @@ class Scaled(DistSparse):
 
     @property
     def weights(self) -> DenseProducts:  # type: ignore[override]
-        """Those of the operator that is scaled."""
+        """The products of the operator that is scaled."""
         return self.forward.weights
 
     def layer(self, number: int) -> DistSparse:

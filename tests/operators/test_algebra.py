@@ -10,6 +10,7 @@ import distgnn as dg
 from distgnn.errors import DisagreementError, UserError
 from distgnn.layout import Cut, Layout
 from distgnn.operators import ALGORITHMS, grids
+from loops import each
 
 from .orders import Permuted
 
@@ -63,7 +64,7 @@ EXPRESSIONS = {
 
 @sizes
 @layouts
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@each("expression", EXPRESSIONS)
 def test_expressions_are_numpys(layout, expression):
     compute = EXPRESSIONS[expression]
     H, G, column = (dg.scatter(M, layout) for M in (X, Y, COLUMN))

@@ -26,7 +26,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "3d": ("3d", {}),
     "rdm": ("rdm", {}),
 }
-pytestmark = [pytest.mark.ranks(1, 4, 6, 12), pytest.mark.parametrize("way", WAYS)]
+pytestmark = [pytest.mark.ranks(1, 4, 6), pytest.mark.parametrize("way", WAYS)]
 
 
 def program(name: str) -> dict[str, Any]:
