@@ -81,7 +81,6 @@ def _extremes(H: Any, operation: str, axis: int | None) -> Any:
         own = getattr(block, operation)(axis=0)
     if floats:  # counted apart: whether a maximum of MPI's is NaN depends on the order of the ranks
         missing = _over_ranks(H, xp.isnan(own).astype(np.float64), 0.0, "sum")
-        own = xp.where(xp.isnan(own), xp.asarray(neutral, own.dtype), own)
     columns = _over_ranks(H, own, neutral, operation)
     if floats:
         columns[missing > 0] = math.nan
