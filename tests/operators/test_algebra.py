@@ -222,6 +222,23 @@ def test_gather_on_another_rank(layout):
             np.testing.assert_array_equal(whole, X)
 
 
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("algorithm", ["2d", "3d"])
+def test_messages_of_real_sizes(comm, algorithm):
+    """Blocks of megabytes, of uneven rows and columns."""
+    grid = dg.Grid(comm, backend="numpy", **grids(algorithm, comm.size)[0])
+    axes = tuple(grid.shape)
+    whole = np.random.default_rng(1).standard_normal((30011, 37))
+    H = dg.scatter(whole, Layout(grid, Cut(axes[:1]), Cut(axes[1:])))
+    np.testing.assert_allclose(H.T @ H, whole.T @ whole, rtol=1e-10, atol=1e-9)
+    check(H @ whole[:37], whole @ whole[:37], exact=False)
+    check(H[:, 5:31] * whole[:26, 0] + H[:, 36:], whole[:, 5:31] * whole[:26, 0] + whole[:, 36:])
+    Q, R = H.qr()
+    np.testing.assert_allclose(Q.T @ Q, np.eye(37), atol=1e-12)
+    assert abs(Q @ R - H).max() < 1e-10
+    grid.free()
+
+
 WRONG = {
     "text": (TypeError, "expected a number, an array or a DistDense", lambda H, G: H + "a"),
     "nothing": (TypeError, "expected a number, an array", lambda H, G: None * H),
