@@ -35,5 +35,5 @@ FANOUTS: Mapping[str, Sequence[int]] = {"graphsage": (25, 10)}
 
 def filled(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the recipe in `given` for the settings that are None there."""
-    recipe = RECIPES.get(given["recipe"], _PLAIN)  # a name that there is not is refused with the other values
+    recipe = RECIPES.get(str(given["recipe"]), _PLAIN)  # any other value is refused with the other settings
     return {name: value for name, value in recipe.items() if given[name] is None}

@@ -29,6 +29,9 @@ def test_a_recipe_fills_in_what_is_not_given() -> None:
     assert (sage.model, sage.sampler, sage.hidden, sage.epochs) == ("sage", "sage", (256,), 10)
     assert Settings(layers=3).decays == [5e-4, 0.0, 0.0] and Settings(layers=1).decays == [5e-4]
     assert resolved(Settings(layers=3), 2).weight_decay == [5e-4, 0.0, 0.0]
+    for unknown in ("kipf", None, ["plain"]):
+        with pytest.raises(dg.UserError, match="recipe="):
+            resolved(Settings(recipe=unknown), 2)
     for name, value in (("dropout", 0.0), ("bias", False), ("weight_decay", [0.0]), ("lr", 0.5)):
         assert getattr(Settings(**{name: value}), name) == value  # falsehood is given
 
