@@ -38,12 +38,20 @@ class Backend:
 
     Attributes:
         bound: the device that this process is bound to, by its place in :meth:`devices`.
+        holders: the ranks that share the memory of an array; makes: this one fills blocks that are equal on
+            all of them (see ``comm/shared.py``).
     """
 
     name = "numpy"
     on_device = False
     xp: Any = np
     bound: int | None = None
+    holders = 1
+    makes = True
+
+    def once(self, make: Callable[[], list[Any]]) -> list[Any]:
+        """Return the blocks that one of the holders makes."""
+        return make()
 
     def devices(self) -> list[str]:
         """List the PCI bus ids of the devices that this process may be bound to; none on a host."""

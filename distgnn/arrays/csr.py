@@ -65,7 +65,7 @@ class CSR:
         index_dtype = index_type(nnz, *shape)
         buffer = backend.empty((cls.nbytes(shape, nnz, index_dtype, dtype),), np.uint8)
         block = cls(shape, nnz, index_dtype, dtype, buffer)
-        ledger.holds(block, "adjacency", buffer.nbytes)
+        ledger.holds(block, "adjacency", buffer.nbytes // backend.holders)
         return block
 
     @classmethod
@@ -79,6 +79,12 @@ class CSR:
         block = cls.empty(matrix.shape, matrix.nnz, dtype, backend)
         KERNELS.kernel("fill", block.indptr)(block, matrix, backend)
         return block
+
+    def read_only(self) -> CSR:
+        """Return the block, whose arrays cannot be written to from now on."""
+        for array in (self.buffer, self.indptr, self.indices, self.data):
+            array.flags.writeable = False
+        return self
 
     @property
     def nnz(self) -> int:

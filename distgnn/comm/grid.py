@@ -20,6 +20,7 @@ from distgnn.comm.devices import bind
 from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
 from distgnn.comm.links import Derive, Links
+from distgnn.comm.shared import NodeMemory, available
 from distgnn.comm.transport import NCCL, transport
 from distgnn.errors import UserError, check_type
 from distgnn.layout import Axes
@@ -42,6 +43,8 @@ class Grid(Axes):
         axes: the size of each axis, by name; their product must be ``comm.size``.
 
     Attributes:
+        shares_memory: ranks of a node hold equal blocks of A once, see :meth:`memory`. False on GPUs, where
+            no node has several ranks, and where one of them cannot map the memory of another.
         transport: how arrays move between ranks (see ``wires.py``).
         node: the lowest rank on this rank's node; ranks with equal ``node`` read files together (see
             :meth:`on_node`). A test may set it, to have several nodes on one machine.
@@ -79,12 +82,13 @@ class Grid(Axes):
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.device = bind(self.backend, node)  # type: ignore[arg-type]
         self.node: int = node.bcast(self.rank)
-        node.Free()
         self.overlap = True
         self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
         self.nonzeros = 0
         agree(comm, {"backend": f"{self.backend.name}, {self.transport}"})
+        self.shares_memory = self.backend.name == "numpy" and size > 1 and available(comm, node)
+        node.Free()
         self.links = Links(comm)
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
         self.world = self._group("world", lambda world: world)
@@ -140,6 +144,22 @@ class Grid(Axes):
             yield Comm(group, backends.get("numpy"), "node", ranks=ranks)
         finally:
             group.Free()
+
+    @contextmanager
+    def memory(self, wanted: Any) -> Iterator[Backend]:
+        """Make the memory in which this node's ranks that give the same small object hold blocks, once.
+
+        That is the grid's backend where memory is not shared. Collective, as :meth:`on_node`.
+        """
+        if not self.shares_memory:
+            yield self.backend
+            return
+        with self.on_node(wanted) as group:
+            yield self.memory_of(group)
+
+    def memory_of(self, group: Comm) -> Backend:
+        """Return the memory in which a group of :meth:`on_node` holds blocks that all of its ranks want."""
+        return NodeMemory(group) if self.shares_memory and group.size > 1 else self.backend
 
     def free(self) -> None:
         """Give the grid's communicators back to MPI, which has room for about two thousand. Collective.

@@ -22,7 +22,7 @@ from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partit
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
-from distgnn.operators.loading import cut_columns, load, pack
+from distgnn.operators.loading import Holders, cut_columns, load, load_transposed
 from distgnn.operators.needed_rows import NeededRows
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource, blocks
@@ -72,8 +72,8 @@ class BlockRows(DistSparse):
         """Blocks of Aᵀ on this rank, where blocks of H travel whole."""
         cols, panels = block(self.col_parts, self.column.rank), self.A.panels  # type: ignore[union-attr]
         windows = [(block(self.row_parts, j), cols) for j in self.stages]
-        transposed = pack(self.grid, self.dtype, (block.T for block in blocks(self.source, windows)))
-        return WholeBlocks(self.grid, self.column, self.stages, self.row_parts, panels, transposed, "G")
+        transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
+        return WholeBlocks(holders, self.column, self.stages, self.row_parts, panels, transposed, "G")
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self._product(H.block, T.block)
@@ -110,22 +110,23 @@ class BlockRows(DistSparse):
     def _needed_rows(self) -> NeededRows | CoveredRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
         given = blocks(self.source, self._windows())
+        holders = Holders(self.grid, (self._windows(), self.column.rank))
         with self.grid.world.together():
             held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, given, strict=True)}
         self.grid.nonzeros += sum(A_ij.nnz for A_ij in held.values())
         heights = np.diff(self.col_parts)
         if self.sparsity_aware == "cover":
-            return CoveredRows(self.grid, self.column, held, heights, np.diff(self.row_parts), self.dtype)
-        return NeededRows(self.grid, self.column, held, heights, self.dtype, costs)
+            return CoveredRows(holders, self.column, held, heights, np.diff(self.row_parts), self.dtype)
+        return NeededRows(holders, self.column, held, heights, self.dtype, costs)
 
     def _whole_blocks(self) -> WholeBlocks:
-        held = load(self.grid, self.source, self._windows())
+        held, holders = load(self.grid, self.source, self._windows()), Holders(self.grid, self._windows())
         own = sum(A_ij.nnz for A_ij in held), sum(A_ij.shape[0] for A_ij in held)
         nonzeros, rows = np.sum(self.grid.world.gather_objects(own), axis=0)
         per_row = nonzeros / max(rows, 1)
         panels = max(min(int(per_row / TUNING.panel_nonzeros), TUNING.most_panels), 1)
         panels = 1 if self.column.size == 1 else panels
-        return WholeBlocks(self.grid, self.column, self.stages, self.col_parts, panels, held, "H")
+        return WholeBlocks(holders, self.column, self.stages, self.col_parts, panels, held, "H")
 
 
 class WholeBlocks:
@@ -133,22 +134,24 @@ class WholeBlocks:
 
     Args:
         comm: the ranks that share H; stages: the blocks j; parts: partition vector of H's rows.
-        panels: how many a block of H is cut into.
+        holders: the ranks that hold the same blocks; panels: how many a block of H is cut into.
         blocks: A_ij by stage; the list is emptied.
         matrix: what the ledger calls H.
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int,
+        self, holders: Holders, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int,
         blocks: list[CSR], matrix: str,
     ) -> None:  # fmt: skip
-        self.grid, self.comm, self.panels, self.matrix = grid, comm, panels, matrix
+        self.grid, self.comm, self.panels, self.matrix = holders.grid, comm, panels, matrix
         cuts = [partition(int(parts[j + 1] - parts[j]), panels).tolist() for j in stages]
         self.rows = [slice(*cut) for bounds in cuts for cut in pairwise(bounds)]
         self.roots = [j for j in stages for _ in range(panels)]
         self.turns = upstream(comm, self.roots)
-        cut = [A_jk for bounds in cuts for A_jk in cut_columns(blocks.pop(0), bounds, grid.backend)]
-        self.blocks = [cut[turn] for turn in self.turns]
+        cut = lambda on: [A_jk for bounds in cuts for A_jk in cut_columns(blocks.pop(0), bounds, on)]  # noqa: E731
+        made = holders.make("columns", cut) if panels > 1 else [*blocks]
+        blocks.clear()
+        self.blocks = [made[turn] for turn in self.turns]
 
     def __len__(self) -> int:
         """Return the number of pairs that :meth:`rows_of` gives."""

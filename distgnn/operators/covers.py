@@ -23,9 +23,9 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from distgnn import local
 from distgnn.arrays.csr import index_type
-from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.rows import all_to_all
+from distgnn.operators.loading import Holders
 from distgnn.operators.needed_rows import NeededRows
 
 Array = Any
@@ -87,24 +87,24 @@ class CoveredRows:
     in the adjoint `partial` fetches and `fetched` sums.
 
     Args:
-        comm: the ranks that share H; blocks: A_ij by j; heights: rows of H by rank; rows: rows of Z by rank.
+        holders: the ranks that are given the same blocks; comm: the ranks that share H; blocks: A_ij by j;
+            heights: rows of H by rank; rows: rows of Z by rank.
 
     Cost of a product, either way: cover(A_ij) f words of each other rank j, in two all-to-allvs. At
     construction, 3 words per entry that another rank multiplies.
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray, rows: np.ndarray,
-        dtype: Any,
+        self, holders: Holders, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray,
+        rows: np.ndarray, dtype: Any,
     ) -> None:  # fmt: skip
-        self.grid = grid
-        with grid.world.together():
+        with holders.grid.world.together():
             away = {j: split(A_ij) for j, A_ij in blocks.items() if j != comm.rank}
             near = {j: away[j][0] if j in away else A_ij for j, A_ij in blocks.items()}
         left = {j: pair[1] for j, pair in away.items() if pair[1].nnz}
         taken = _exchanged(comm, left, rows, int(heights[comm.rank]), dtype)
-        self.fetched = NeededRows(grid, comm, near, heights, dtype, None, "H")
-        self.partial = NeededRows(grid, comm, taken, rows, dtype, None, "G")
+        self.fetched = NeededRows(holders, comm, near, heights, dtype, None, "H")
+        self.partial = NeededRows(holders, comm, taken, rows, dtype, None, "G")
 
     def __len__(self) -> int:
         """Return the number of pairs that :meth:`rows_of` gives."""

@@ -1,8 +1,12 @@
-"""The blocks of a sparse matrix, from a block source to the device of a grid."""
+"""The blocks of a sparse matrix, from a block source to the device of a grid.
+
+On hosts, ranks of a node that hold the same block hold it once, in memory that they share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from distgnn.arrays.backend import Backend
@@ -11,30 +15,72 @@ from distgnn.comm.grid import Grid
 from distgnn.layout import Range
 from distgnn.operators.sources import BlockSource, SharedSource, blocks
 
+Windows = Sequence[tuple[Range, Range]]
 
-def load(grid: Grid, source: BlockSource, windows: Sequence[tuple[Range, Range]]) -> list[CSR]:
+
+def load(grid: Grid, source: BlockSource, windows: Windows) -> list[CSR]:
     """Load the blocks of A in these (rows, columns). Collective: an error on one rank is raised on all.
 
     Ranks of a node that ask for the same windows of a store read them together, each shard once (Plexus
-    section 5.4). The ledger charges that as the broadcasts it is: 2 words per non-zero and a little per row.
+    section 5.4). On hosts each writes what it reads into the block that they share. The ledger charges the
+    row lengths that they tell each other, and on GPUs also the broadcasts: 2 words per non-zero.
     """
     if not isinstance(source, SharedSource):
-        held = pack(grid, source.dtype, blocks(source, windows))
+        held = _packed(grid, source, windows)
     else:  # inside, only ranks that read together communicate, and they leave together
         with grid.on_node((source.key, windows)) as readers, grid.world.together():
-            held = [source.assemble(*window, grid.backend, readers) for window in windows]
+            memory = grid.memory_of(readers)
+            held = [source.assemble(*window, memory, readers) for window in windows]
+            if memory.holders > 1:
+                held = [block.read_only() for block in held]
     grid.nonzeros += sum(block.nnz for block in held)
     return held
 
 
-def pack(grid: Grid, dtype: Any, given: Iterable[Any]) -> list[CSR]:
-    """Put SciPy blocks on the device.
+def load_transposed(grid: Grid, source: BlockSource, windows: Windows) -> list[CSR]:
+    """Load the transposes of the blocks of A in these (rows, columns). Collective, as :func:`load`."""
+    return _packed(grid, source, windows, transposed=True)
 
-    Collective: an error on one rank, or in what gives them, is raised on all.
-    """
+
+def _packed(grid: Grid, source: BlockSource, windows: Windows, transposed: bool = False) -> list[CSR]:
+    """Put SciPy blocks on the device."""
+    with grid.memory((windows, transposed)) as memory:
+        given = blocks(source, windows if memory.makes else [])
+        laid = (block.T for block in given) if transposed else given
+        make = lambda on: [CSR.from_scipy(block, on, source.dtype) for block in laid]  # noqa: E731
+        return _made(grid, memory, make)
+
+
+def _made(grid: Grid, memory: Backend, make: Callable[[Backend], list[CSR]]) -> list[CSR]:
     with grid.world.together():
-        return [CSR.from_scipy(block, grid.backend, dtype) for block in given]
+        made = memory.once(lambda: make(memory))
+        return made if memory.holders == 1 else [block.read_only() for block in made]
     raise AssertionError("unreachable: together() raises")
+
+
+@dataclass(frozen=True)
+class Holders:
+    """The ranks of a node that hold the same blocks of A, and make others of them.
+
+    Attributes:
+        key: a small object, equal on ranks that hold the same blocks.
+    """
+
+    grid: Grid
+    key: Any
+
+    def make(self, what: str, make: Callable[[Backend], list[CSR]]) -> list[CSR]:
+        """Return blocks that ``make`` makes on the backend it is given, once for all holders. Collective.
+
+        Args:
+            what: the name of these blocks, the same on all ranks.
+        """
+        with self.grid.memory((self.key, what)) as memory:
+            return _made(self.grid, memory, make)
+
+    def transposed(self, held: Sequence[CSR]) -> list[CSR]:
+        """Return the transposes of blocks that the holders hold. Collective."""
+        return self.make("transposes", lambda on: [block.transposed(on) for block in held])
 
 
 def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:

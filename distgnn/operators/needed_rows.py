@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.fetch_costs import Costs
-from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.rows import Rows
 from distgnn.local.csr_rows import columns_read, keep_columns, side_by_side
 from distgnn.operators.kept import cached_property
+from distgnn.operators.loading import Holders
 
 Array = Any
 
@@ -30,7 +32,7 @@ class NeededRows:
 
     Args:
         comm: the ranks that share H; rank j holds ``heights[j]`` rows of it.
-        blocks: A_ij by j. Ranks may hold blocks of different j, or none.
+        holders: the ranks that are given the same blocks; blocks: A_ij by j, or none.
         costs: what may choose all rows of a rank instead of the needed ones.
         matrix: the ledger's name for H.
 
@@ -40,24 +42,29 @@ class NeededRows:
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray, dtype: Any,
+        self, holders: Holders, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray, dtype: Any,
         costs: Costs | None, matrix: str = "H",
     ) -> None:  # fmt: skip
-        self.grid, self.matrix = grid, matrix
-        with grid.world.together():
+        self.grid, self.holders, self.matrix = holders.grid, holders, matrix
+        with self.grid.world.together():
             own = blocks.pop(comm.rank, None)
-            self.diagonal = None if own is None else CSR.from_scipy(own, grid.backend, dtype)
             peers = [j for j in comm.others() if j in blocks and blocks[j].nnz]
             columns = {j: columns_read(blocks[j]) for j in peers}  # NnzCols(i, j)
             needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
-        self.rows = Rows(grid, comm, needed)
-        with grid.world.together():
-            self.groups = []
-            per_row = sum(blocks[j].nnz / blocks[j].shape[0] for j in peers)
-            for ranks in in_groups({j: columns[j].size for j in peers}, per_row):
-                place = slice(self.rows.places[ranks[0]].start, self.rows.places[ranks[-1]].stop)
-                compact = side_by_side([keep_columns(blocks.pop(j), needed[j]) for j in ranks])
-                self.groups.append((CSR.from_scipy(compact, grid.backend, dtype), ranks, place))
+        self.rows, places = Rows(self.grid, comm, needed), []
+        per_row = sum(blocks[j].nnz / blocks[j].shape[0] for j in peers)
+        groups = in_groups({j: columns[j].size for j in peers}, per_row)
+        for ranks in groups:
+            places.append(slice(self.rows.places[ranks[0]].start, self.rows.places[ranks[-1]].stop))
+
+        def make(on: Backend) -> list[CSR]:
+            kept = ([keep_columns(blocks.pop(j), needed[j]) for j in ranks] for ranks in groups)
+            given = chain([] if own is None else [own], map(side_by_side, kept))
+            return [CSR.from_scipy(block, on, dtype) for block in given]
+
+        made = holders.make(f"needed rows of {matrix}", make)
+        self.diagonal = None if own is None else made.pop(0)
+        self.groups = list(zip(made, groups, places, strict=True))
 
     def __len__(self) -> int:
         """Return the number of pairs that :meth:`rows_of` gives."""
@@ -102,11 +109,11 @@ class NeededRows:
     @cached_property
     def _transposed(self) -> tuple[CSR | None, list[tuple[CSR, list[int], slice]]]:
         """The diagonal block and the groups, the first to be sent first."""
-        on = self.grid.backend
-        with self.grid.world.together():
-            groups = [(A_ij.transposed(on), ranks[::-1], place) for A_ij, ranks, place in self.groups[::-1]]
-            diagonal = self.diagonal and self.diagonal.transposed(on)
-        return diagonal, groups
+        held = [] if self.diagonal is None else [self.diagonal]
+        made = self.holders.transposed([*held, *(A_ij for A_ij, *_ in self.groups[::-1])])
+        diagonal = None if self.diagonal is None else made.pop(0)
+        after = ((ranks[::-1], place) for _, ranks, place in self.groups[::-1])
+        return diagonal, [(At_ij, *rest) for At_ij, rest in zip(made, after, strict=True)]
 
     @contextmanager
     def _room(self, like: Array) -> Iterator[Array]:

@@ -8,6 +8,7 @@ import pytest
 
 from distgnn import ledger, local
 from distgnn.arrays.tuning import TUNING
+from distgnn.comm import grid as comm_grid
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, partition
@@ -36,6 +37,14 @@ CASES = {
     "sage": {"model": "sage", "bias": True},
     "residual": {"residual": True, "layer_norm": True, "clip": 1.0, "hidden": (8, 7, 7)},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def copies(monkeypatch):
+    """Give every rank a copy of A: a dry run knows no nodes, and a plan divides what it counts."""
+    monkeypatch.setattr(comm_grid, "available", lambda world, node: False)
+
+
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
 
 

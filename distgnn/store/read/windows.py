@@ -158,8 +158,9 @@ def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, read
     with readers.together():
         mine = sum(int(tile.count().sum()) for tile in tiles[readers.rank :: readers.size] if not tile.whole)
     nnz = sum(readers.gather_objects(mine)) + sum(tile.nnz for tile in tiles if tile.whole)
+    shape = sum(height for height, _ in strips), width
     with readers.together():
-        block = CSR.empty((sum(height for height, _ in strips), width), nnz, dtype, backend)
+        (block,) = backend.once(lambda: [CSR.empty(shape, nnz, dtype, backend)])
     with stage("load matrix", nnz, "entries") as loaded:
         assembly = _Assembly(block, backend, readers, loaded)
         for height, strip in strips:
@@ -217,15 +218,19 @@ class _Assembly:
         return counts
 
     def _fill(self, jobs: list[_Job]) -> None:
-        """Read one tile per reader, range by range; every reader broadcasts what it reads."""
+        """Read one tile per reader, range by range; every reader broadcasts what it reads.
+
+        Readers that share the block's memory need not.
+        """
         mine = next((job for job in jobs if job.root == self.readers.rank), None)
         ranges = iter(()) if mine is None else mine.tile.read(mine.ranges, self.kind)
         arrived: list[Rows] = []
+        travelling = jobs if self.backend.holders == 1 else [job for job in jobs if job is mine]
         for turn in range(max(len(job.ranges) for job in jobs)):
             with self.readers.together():
                 self._place(arrived)
                 entries = next(ranges, None)
-            arrived = [self._exchange(job, turn, entries) for job in jobs if turn < len(job.ranges)]
+            arrived = [self._exchange(job, turn, entries) for job in travelling if turn < len(job.ranges)]
         with self.readers.together():
             self._place(arrived)
         if mine is not None:
@@ -239,7 +244,7 @@ class _Assembly:
             columns, values = entries[0], entries[1].astype(self.block.dtype, copy=False)
         else:
             columns, values = (np.empty(int(counts.sum()), kind) for kind in (self.kind, self.block.dtype))
-        for array in (columns, values):
+        for array in (columns, values) if self.backend.holders == 1 else ():
             self.readers.bcast(array, job.root, matrix="adjacency")
         return job.begins[rows], counts, columns, values
 

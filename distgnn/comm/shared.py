@@ -1,0 +1,131 @@
+"""Blocks of a matrix that the ranks of a node hold together, once.
+
+The first of the ranks makes the arrays of a block in an anonymous file in memory, which the others map. The
+memory goes back to the system with the last array on it, on whatever path: nothing has to be freed, and
+nothing is left of a killed run. ``MPI.Win.Allocate_shared`` would have to be freed collectively, which ranks
+that drop a matrix at different times cannot do. In a container with a small /dev/shm it grants what is not
+there (MPICH 5: ten terabytes of 23 GB), and a rank that writes there is killed.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distgnn import ledger
+from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR, Header
+from distgnn.comm.agree import together
+from distgnn.comm.communicator import Communicator
+from distgnn.comm.group import Comm
+
+Array = Any
+
+
+def available(world: Communicator, node: Communicator) -> bool:
+    """Tell whether nodes have several ranks, which can map each other's memory. Collective over ``world``.
+
+    Args:
+        node: this node's ranks of it.
+    """
+    files = _Files()
+    path = files.make(1)[1] if node.Get_rank() == 0 else ""
+    mapped = _mapped(node.bcast(path), 1) is not None
+    ranks_and_mapped = world.allgather((node.Get_size(), mapped))
+    files.close()
+    return max(ranks_and_mapped)[0] > 1 and all(mapped for _, mapped in ranks_and_mapped)
+
+
+class NodeMemory(Backend):
+    """NumPy arrays in memory that the ranks of a node share.
+
+    Args:
+        group: those ranks, which want the same blocks; they can map each other's memory.
+
+    Attributes:
+        group: as given.
+    """
+
+    def __init__(self, group: Comm) -> None:
+        self.group, self.holders, self.makes = group, group.size, group.rank == 0
+        self.files = _Files()
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Make an array of zeros, on the rank that makes a block."""
+        count = math.prod(shape)
+        memory, path = self.files.make(count * np.dtype(dtype).itemsize)
+        if memory is None:
+            raise MemoryError(f"{path}: cannot map a file in memory of {count} {np.dtype(dtype)}")
+        return memory.view(dtype)[:count].reshape(shape)
+
+    def once(self, make: Callable[[], list[CSR]]) -> list[CSR]:
+        """Return the blocks that the first rank makes. Collective over the group: an error is raised on all.
+
+        All ranks can write to the arrays, until :meth:`CSR.read_only`.
+        """
+        try:
+            with together(self.group.mpi):
+                made = make() if self.makes else []
+            told = [(block.header(), self.files.paths[self.address(block.buffer)]) for block in made]
+            headers_and_paths = self.group.share(told, 0)
+            with together(self.group.mpi):  # the files stay open until all have mapped them
+                return made or [self._block(header, path) for header, path in headers_and_paths]
+        finally:
+            self.files.close()
+        raise AssertionError("unreachable: together() raises")
+
+    def _block(self, header: Header, path: str) -> CSR:
+        memory = _mapped(path, CSR.nbytes(*header))
+        if memory is None:
+            raise MemoryError(f"{path}: cannot map the memory of another rank of this node")
+        block = CSR(*header, memory)
+        ledger.holds(block, "adjacency", block.buffer.nbytes // self.holders)
+        return block
+
+
+class _Files:
+    """Files in memory of this rank that others may open. ``paths``: by the address of the array on them."""
+
+    def __init__(self) -> None:
+        self.paths: dict[int, str] = {}
+        self.descriptors: list[int] = []
+
+    def make(self, nbytes: int) -> tuple[Array | None, str]:
+        """Make a file; return its memory, None where there is none, and its path."""
+        if not hasattr(os, "memfd_create"):  # not Linux
+            return None, ""
+        self.descriptors.append(os.memfd_create("distgnn"))
+        os.ftruncate(self.descriptors[-1], _size(nbytes))
+        path = f"/proc/{os.getpid()}/fd/{self.descriptors[-1]}"
+        memory = _mapped(path, nbytes)
+        if memory is not None:
+            self.paths[memory.ctypes.data] = path
+        return memory, path
+
+    def close(self) -> None:
+        """Close the files: what is mapped stays."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+        self.paths.clear()
+
+
+def _mapped(path: str, nbytes: int) -> Array | None:
+    """Map a file of another rank: uint8, and a few bytes more; None where it cannot be opened."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            memory = mmap.mmap(descriptor, _size(nbytes))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    return np.frombuffer(memory, np.uint64).view(np.uint8)  # SciPy copies views of many more elements
+
+
+def _size(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // 8) * 8
