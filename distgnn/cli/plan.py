@@ -26,7 +26,7 @@ SHARED = {
     "algorithm": "plan this one only (default: all)",
     "grid": "plan these sizes of axes only, the last within a node",
     "replication": "plan so many copies of 1.5d only",
-    "sparsity_aware": "plan only what sends needed rows alone (default: both)",
+    "sparsity_aware": "plan only what sends needed rows alone; =cover: only what sends covers (default: all)",
     "model": "sage: GraphSAGE with means (default: gcn)",
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
@@ -138,9 +138,6 @@ def settings_of(args: argparse.Namespace) -> Settings:
     given = {name: getattr(args, name) for name in SHARED}
     for name in ("sparsity_aware", "grid", "order"):
         given[name] = None if given[name] == AUTO else given[name]
-    if given["sparsity_aware"] == "cover":
-        problem = "covers depend on where the non-zeros stand; plan with --sparsity-aware, which sends more"
-        raise ArgumentError("sparsity_aware", "cover", problem)
     settings = Settings(**given)
     resolved(replace(settings, algorithm="1.5d"), 1)  # refused here, and not way by way; 1.5d takes all
     return settings

@@ -24,6 +24,7 @@ from distgnn.train.ways import Sizes, Way, asked, axis_orders, named_sizes, ways
 
 #: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
 ALL_RANKS = 16
+COVERED_RANKS = 32  #: The same for covers, which cannot be counted on the busiest alone.
 MOST_RANKS = 4096  # that are looked for where memory is short
 #: Another order, or no overlap, is advised for an epoch that takes at most this share of the time.
 CLEAR = 0.9
@@ -173,7 +174,7 @@ def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infe
             )
             would = " or ".join(str(count) for count in nearest if count)
             reason = f"there is no such grid of {ranks} ranks{f'; {would} would do' if would else ''}"
-            yield Infeasible(Way(name, sizes, order, bool(settings.sparsity_aware)), reason)
+            yield Infeasible(Way(name, sizes, order, settings.sparsity_aware or False), reason)
 
 
 def has_grid(name: str, sizes: Sizes, ranks: int) -> bool:
@@ -220,13 +221,16 @@ def priced(
 
 def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:
     """Return the dry run of a way to train, with its steps."""
-    one_of_each = ranks > ALL_RANKS or isinstance(graph.source, Histogram)
+    all_ranks = COVERED_RANKS if way.sparsity_aware == "cover" else ALL_RANKS
+    one_of_each = ranks > all_ranks or isinstance(graph.source, Histogram)
     return dry_run(way.settings(settings), graph, ranks, False, busiest=one_of_each, evaluation=False)
 
 
 def unsuitable(way: Way, graph: Graph) -> str | None:
     """Return why a graph, or its order, is not for this way to train, or None: see ``distgnn.load``."""
     ranks = math.prod(way.grid.values())
+    if way.sparsity_aware == "cover" and ranks > COVERED_RANKS and not isinstance(graph.source, Histogram):
+        return f"covers of a graph that is known are counted on up to {COVERED_RANKS} ranks"
     if ranks > graph.n and (ranks > ALL_RANKS or isinstance(graph.source, Histogram)):
         return f"{ranks} ranks are more than the graph has nodes, {graph.n}"
     if graph.odd is not None and way.algorithm != "3d":

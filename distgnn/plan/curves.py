@@ -21,7 +21,7 @@ from distgnn.report.logs import read_log
 from distgnn.report.svg import INK, Axis, Line, beside, lines
 from distgnn.report.tables import Table
 from distgnn.report.text import aligned
-from distgnn.train.settings import Settings
+from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Way
 
 HEADS = ("log", "ranks", "algorithm", "grid", "measured ms", "predicted ms")
@@ -43,8 +43,8 @@ class Measured:
         run, config = log["run"], log["run"]["config"]
         if config.get("sampler") not in (None, "none"):
             raise ArgumentError("logs", path, "is of minibatches, which are not planned")
-        aware = bool(config.get("sparsity_aware"))
-        way = Way(config["algorithm"], run["grid"], config.get("order"), aware)
+        aware = config.get("sparsity_aware") or False
+        way = Way(config["algorithm"], run["grid"], config.get("order"), True if aware == AUTO else aware)
         return cls(
             log["name"],
             way,

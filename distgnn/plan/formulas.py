@@ -96,7 +96,7 @@ class Case:
         return Formula(section, text, where, words, messages, seconds)
 
 
-def evaluate(algorithm: str, sparsity_aware: bool, case: Case) -> Formula | None:
+def evaluate(algorithm: str, sparsity_aware: bool | str, case: Case) -> Formula | None:
     """Evaluate the formula of an algorithm; return None where the papers have none."""
     formula = FORMULAS.get((algorithm, sparsity_aware))
     return formula(case) if formula else None
@@ -283,7 +283,7 @@ def _overlaps(vector: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return np.maximum(high - low, 0) / np.maximum(np.diff(vector), 1)
 
 
-FORMULAS: dict[tuple[str, bool], Callable[[Case], Formula]] = {
+FORMULAS: dict[tuple[str, bool | str], Callable[[Case], Formula]] = {
     ("1d", False): _rows,
     ("1d", True): _needed_rows,
     ("1.5d", False): _copied_rows,

@@ -71,7 +71,7 @@ class Curves:
         order = list(operators.ALGORITHMS)
         return sorted(
             ways,
-            key=lambda algorithm: (order.index(ways[algorithm].algorithm), ways[algorithm].sparsity_aware),
+            key=lambda name: (order.index(ways[name].algorithm), str(ways[name].sparsity_aware)),
         )
 
     def seconds(self, algorithm: str) -> dict[int, float]:

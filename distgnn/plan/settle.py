@@ -40,6 +40,10 @@ UNCALIBRATED = (
     "nothing was calibrated: these are figures of another machine, shipped with distgnn. To plan for this "
     "one, run distgnn calibrate --out here.toml on these ranks, and train --machine here.toml"
 )
+#: The order in which ways are priced by where non-zeros are, as what one takes decides about the next.
+TURNS: dict[bool | str, int] = {True: 0, False: 1, "cover": 2}
+#: The share of the seconds in which needed rows travel that covers may save: they send 0.47 to 0.97 of them.
+SAVED = 0.6
 #: Non-zeros of a store up to which a plan goes by where they are; else by how many each shard has.
 EXACT = 4_000_000
 
@@ -115,8 +119,8 @@ def settle(
         return Settled(replace(settings, grid=asked.grid))  # refused: the run says it better
     best = planned.best
     kept: dict[str, Any] = {"replication": settings.replication}
-    if settings.sparsity_aware in ("auto", "cover"):  # planned as needed rows
-        kept["sparsity_aware"] = settings.sparsity_aware
+    if settings.sparsity_aware == AUTO:  # planned as needed rows
+        kept["sparsity_aware"] = AUTO
     chosen = replace(best.way.settings(settings), **kept)
     orders = _advice(asked, store, planned) if settings.order in (None, AUTO) else ()
     advice = *orders, *planned.advice
@@ -193,22 +197,27 @@ def _orders(s: Settings, store: Store) -> list[str]:
 def _planned(s: Settings, orders: Sequence[str], store: Store, ranks: int, machine: Machine) -> Plan:
     """Plan all ways by how many non-zeros the shards have, and those that might be the best of a small graph
     again by where its non-zeros are. Only then is known what sparsity-aware ways send; others seldom take
-    less than where all blocks are as full.
+    less than where all blocks are as full. Covers are counted where they may save enough of needed rows.
     """
     planned = plan(s, _graphs(s, orders, store, exact=False), ranks, machine)
     if store.nnz > EXACT or not planned.choices:
         return planned
     itself = _graphs(s, orders, store, exact=True)
-    choices, full, seen, best = [], planned.infeasible, set(), math.inf
-    for choice in sorted(planned.choices, key=lambda option: (not option.way.sparsity_aware, option.seconds)):
+    choices, full, best = list[Choice](), planned.infeasible, math.inf
+    least: dict[Any, float] = {}  # seconds that a shape takes at least, by what it sends
+    turn = lambda option: (TURNS[option.way.sparsity_aware], option.seconds)  # noqa: E731
+    for choice in sorted(planned.choices, key=turn):
         way = choice.way
-        shape = way.algorithm, way.order, way.sparsity_aware, *sorted(way.grid.items())
-        if shape not in seen and (way.sparsity_aware or choice.seconds < best):
-            seen.add(shape)
+        shape = way.algorithm, way.order, *sorted(way.grid.items())
+        known = {True: 0.0, False: choice.seconds, "cover": least.get((True, shape), 0.0)}[way.sparsity_aware]
+        if (way.sparsity_aware, shape) not in least and known < best:
             again = priced(s, itself[way.order], ranks, machine, way)
-            choices += [option for option in again if isinstance(option, Choice)]
+            options = [option for option in again if isinstance(option, Choice)]
             full += [option for option in again if isinstance(option, Infeasible)]
-            best = min((option.seconds for option in choices), default=best)
+            choices += options
+            best = min([best, *(option.seconds for option in options)])
+            covered = (option.seconds - SAVED * option.estimate.phases.get("comm", 0.0) for option in options)
+            least[way.sparsity_aware, shape] = min(covered, default=0.0)
     choices.sort(key=lambda option: option.seconds)
     return replace(planned, choices=choices, infeasible=full, graphs=itself)
 

@@ -9,6 +9,7 @@ from typing import Any
 from distgnn.layout import written
 from distgnn.plan.choices import Choice, Infeasible, Plan, amount
 from distgnn.plan.explain import Explanation
+from distgnn.report import colours
 from distgnn.report.numbers import short
 from distgnn.report.text import WIDTH, aligned
 from distgnn.train.ways import Way
@@ -30,7 +31,7 @@ LESS = (
 
 def name(way: Way) -> str:
     """Name an algorithm as tables and drawings do."""
-    return f"{way.algorithm} aware" if way.sparsity_aware else way.algorithm
+    return colours.way({"algorithm": way.algorithm, "sparsity_aware": way.sparsity_aware})
 
 
 def shown(plan: Plan, everything: bool) -> list[tuple[int, Choice]]:

@@ -8,7 +8,8 @@ from typing import Any
 #: Colours of ways to train, by their names (see :func:`way`).
 ALGORITHMS = {
     "1d": "#4269d0", "1d aware": "#97bbf5", "1.5d": "#3ca951", "1.5d aware": "#a0d39a", "2d": "#efb118",
-    "3d-split": "#a463f2", "3d": "#ff725c", "rdm": "#6cc5b0", "rdm aware": "#b5e3d8",
+    "3d-split": "#a463f2", "3d": "#ff725c", "rdm": "#6cc5b0", "rdm aware": "#b5e3d8", "1d cover": "#2b4a9e",
+    "1.5d cover": "#26733a", "rdm cover": "#3f8a7e",
 }  # fmt: skip
 PHASES = {
     "spmm": "#4269d0", "gemm": "#6cc5b0", "activation": "#3ca951", "loss": "#ff8ab7", "optimizer": "#9c6b4e",
@@ -19,8 +20,10 @@ OTHERS = ("#4269d0", "#efb118", "#3ca951", "#a463f2", "#ff725c", "#6cc5b0", "#9c
 
 
 def way(config: Mapping[str, Any]) -> str:
-    """Name the way that a run with these settings trains: ``1d``, ``1d aware``, ..."""
-    return f"{config['algorithm']}{' aware' if config.get('sparsity_aware') else ''}"
+    """Name the way that a run with these settings trains: ``1d``, ``1d aware``, ``1d cover``, ..."""
+    aware = config.get("sparsity_aware")
+    sends = "" if aware in (None, False, "None", "False") else " cover" if aware == "cover" else " aware"
+    return f"{config['algorithm']}{sends}"
 
 
 def of_way(config: Mapping[str, Any]) -> str:

@@ -111,9 +111,8 @@ def _labels(shared: Sequence[dict[str, str]]) -> list[str]:
 
 
 def _way(shared: dict[str, str]) -> str:
-    aware = shared.get("sparsity_aware") not in (None, "None", "False")
     copies = f" c={shared['copies']}" if "copies" in shared else ""
-    return f"{shared['algorithm']}{' aware' if aware else ''}{copies}"
+    return f"{colours.way(shared)}{copies}"
 
 
 def _points(logs: Iterable[Log], mean_of_last: int | None) -> list[Point]:

@@ -13,6 +13,8 @@ from distgnn.layout import written
 from distgnn.train.settings import AUTO, Settings
 
 Sizes = dict[str, int]
+#: The words behind an algorithm that sends some rows alone.
+SENDS: dict[bool | str, str] = {False: "", True: " sparsity-aware", "cover": " with covers"}
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,13 @@ class Way:
 
     Attributes:
         grid: sizes by axis, the last the nearest in a node; order: of the nodes, by its name in the store.
+        sparsity_aware: whether needed rows alone are sent, or "cover".
     """
 
     algorithm: str
     grid: Sizes
     order: str | None
-    sparsity_aware: bool
+    sparsity_aware: bool | str
 
     def settings(self, given: Settings) -> Settings:
         """Return the given settings with this way to train."""
@@ -47,7 +50,7 @@ class Way:
         return record | {"sparsity_aware": self.sparsity_aware}
 
     def __str__(self) -> str:
-        return f"{self.algorithm} {written(self.grid)}{' sparsity-aware' if self.sparsity_aware else ''}"
+        return f"{self.algorithm} {written(self.grid)}{SENDS[self.sparsity_aware]}"
 
 
 def parse_grid(grid: str | Mapping[str, int] | None, algorithm: str) -> dict[str, int] | None:
@@ -86,17 +89,19 @@ def arrangements(settings: Settings, ranks: int) -> Iterator[Way]:
 def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[Way]:
     """Yield the algorithms and shapes of grids for these settings, each shape once. A single block row, which
     nobody sends rows, is sparsity-aware only on one rank, where scaling begins, or where that is asked for.
+
+    Covers of grids on which an algorithm is 1D are those of 1D.
     """
-    needed_rows = settings.sparsity_aware
-    for name, sizes in asked(settings).items():
+    rows, able = settings.sparsity_aware, asked(settings)
+    rows = True if rows == AUTO else rows  # goes by measured seconds
+    for name, sizes in able.items():
         for grid in operators.grids(name, ranks):
             if sizes.items() <= grid.items():
-                sends = needed_rows or ranks == 1 or grid.get("rows") != 1
-                able = sends and name in operators.SPARSITY_AWARE
-                aware = (False, True) if able else (False,)
+                sends = name in operators.SPARSITY_AWARE and (rows or ranks == 1 or grid.get("rows") != 1)
+                twice = name != "1d" and "1d" in able and grid.get("rows") == ranks > 1
+                sent = [aware for aware in SENDS if not aware or (sends and not (twice and aware == "cover"))]
                 given = {axis: grid[axis] for axis in (*sizes, *(a for a in grid if a not in sizes))}
-                sent = [needed for needed in aware if needed_rows is None or needed == bool(needed_rows)]
-                yield from (Way(name, given, order, needed) for needed in sent)
+                yield from (Way(name, given, order, some) for some in sent if rows in (None, some))
 
 
 def asked(settings: Settings) -> dict[str, Sizes]:

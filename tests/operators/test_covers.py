@@ -9,8 +9,8 @@ import scipy.sparse as sp
 import distgnn as dg
 from awkward_shapes import awkward
 from distgnn.gallery import rmat
+from distgnn.local.covers import cover, split
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
-from distgnn.operators.covers import cover, split
 
 from ..nn.problem import wide_grid
 from . import formulas

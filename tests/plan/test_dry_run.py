@@ -45,7 +45,8 @@ def copies(monkeypatch):
     monkeypatch.setattr(comm_grid, "available", lambda world, node: False)
 
 
-WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
+WAYS = [(name, False) for name in ALGORITHMS]
+WAYS += [(name, aware) for name in SPARSITY_AWARE for aware in (True, "cover")]
 
 
 def graph(symmetric=False, dtype=np.float32):
@@ -321,8 +322,10 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
     for one, other in zip(alike.ranks, everybody.ranks, strict=True):
         assert one.epoch.messages == other.epoch.messages
         assert one.epoch.words == pytest.approx(other.epoch.words, rel=near)
-        assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=near)
-        assert sum(one.peak.values()) == pytest.approx(sum(other.peak.values()), rel=0.05)
+        # Only ranks that are stages of their copy make partial products for the others of it.
+        lopsided = 0.25 if (algorithm, aware) == ("1.5d", "cover") else near
+        assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=lopsided)
+        assert sum(one.peak.values()) == pytest.approx(sum(other.peak.values()), rel=max(lopsided, 0.05))
 
 
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)

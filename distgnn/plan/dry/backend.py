@@ -15,11 +15,14 @@ from distgnn.arrays.csr import CSR
 from distgnn.arrays.csr import KERNELS as BLOCKS
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
+from distgnn.local.covers import KERNELS as COVERS
 from distgnn.local.csr_rows import KERNELS as MATRICES
 from distgnn.local.elementwise import KERNELS as PASSES
 from distgnn.local.gemm import KERNELS as DENSE_PRODUCTS
 from distgnn.local.rows import KERNELS as ROWS
 from distgnn.local.spmm import KERNELS as SPARSE_PRODUCTS
+from distgnn.operators.covers import KERNELS as EXCHANGES
+from distgnn.plan.dry.covers import exchanged, split
 from distgnn.plan.dry.shapes import Functions, ShapeArray, ShapeMatrix
 
 
@@ -113,6 +116,8 @@ BLOCKS.register("shapes", {
 MATRICES.register("shapes", {
     "columns_read": lambda A: A.columns_read(), "keep_columns": _keep_columns, "side_by_side": _side_by_side,
 })  # fmt: skip
+COVERS.register("shapes", {"split": split})
+EXCHANGES.register("shapes", {"exchanged": exchanged})
 
 
 # -- products and passes -------------------------------------------------------------------------------------

@@ -121,8 +121,9 @@ def multiplied(settings: Settings, graph: Graph) -> Graph:
 def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
     if s.sparsity_aware == "auto":
         raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
-    if s.sparsity_aware == "cover":
-        raise ArgumentError("sparsity_aware", "cover", "depends on where the non-zeros stand; plan with True")
+    if s.sparsity_aware == "cover" and one_of_each and not isinstance(graph.source, Histogram):
+        problem = "covers of the graph itself are counted on all ranks, not on one of each kind"
+        raise ArgumentError("sparsity_aware", "cover", problem)
     if graph.source.dtype != np.dtype(s.dtype):
         raise ArgumentError("dtype", s.dtype, f"the graph is planned with values of {graph.source.dtype}")
     if s.samples and (one_of_each or isinstance(graph.source, Histogram)):

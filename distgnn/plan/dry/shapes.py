@@ -220,15 +220,20 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
 @dataclass(frozen=True)
 class ShapeMatrix:
-    """A sparse matrix of which no more is known than how many non-zeros it has, anywhere in it."""
+    """A sparse matrix of which no more is known than how many non-zeros it has, anywhere in it.
+
+    Attributes:
+        filled: how many rows and columns have a non-zero, where that is known.
+    """
 
     shape: tuple[int, int]
     nnz: int
     dtype: np.dtype
+    filled: tuple[int, int] | None = None
 
     @property
     def T(self) -> ShapeMatrix:
-        return replace(self, shape=self.shape[::-1])
+        return replace(self, shape=self.shape[::-1], filled=self.filled and self.filled[::-1])
 
     @property
     def data(self) -> ShapeArray:
@@ -243,7 +248,7 @@ class ShapeMatrix:
         """Return int64, rising: as many columns as have a non-zero in the mean, if each is anywhere."""
         width = self.shape[1]
         missed = (1 - 1 / width) ** self.nnz if width else 0
-        count = min(round(width * (1 - missed)), self.nnz)
+        count = min(round(width * (1 - missed)), self.nnz) if self.filled is None else self.filled[1]
         columns = ShapeArray((count,), np.int64)
         columns.known = range(width) if count == width else None
         return columns
