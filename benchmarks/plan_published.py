@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ from distgnn.plan.choices import axis_orders
 from distgnn.plan.cost_model import estimate
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.dry.run import dry_run
-from distgnn.plan.dry.shapes import ShapeArray, ShapeMatrix
+from distgnn.plan.dry.shapes import ShapeMatrix
 from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import Settings
 
@@ -90,16 +90,6 @@ class Way(NamedTuple):
         return "x".join(f"{self.grid[axis]}" for axis in sorted(self.grid))
 
 
-@dataclass(frozen=True)
-class Block(ShapeMatrix):
-    """A block of which so many columns are read."""
-
-    read: int
-
-    def columns_read(self) -> Any:
-        return ShapeArray((self.read,), np.int64)
-
-
 class Partitioned:
     """A block source cut over so many ranks, each of which reads as many rows of every other. Two of its
     non-zeros stand in each of those columns.
@@ -111,11 +101,11 @@ class Partitioned:
         self.away = min(2 * self.each, graph.nonzeros // ranks // ranks)
         self.own = graph.nonzeros // ranks - (ranks - 1) * self.away
 
-    def block(self, rows: Range, cols: Range) -> Block:
+    def block(self, rows: Range, cols: Range) -> ShapeMatrix:
         shape = rows[1] - rows[0], cols[1] - cols[0]
         if owner(self.parts, rows[0]) == owner(self.parts, cols[0]):
-            return Block(shape, self.own, self.dtype, shape[1])
-        return Block(shape, self.away, self.dtype, min(self.each, shape[1]))
+            return ShapeMatrix(shape, self.own, self.dtype, shape)
+        return ShapeMatrix(shape, self.away, self.dtype, (shape[0], min(self.each, shape[1])))
 
 
 def needed_rows(graph: Published, ranks: int) -> float:

@@ -9,15 +9,15 @@ bandwidth-optimal form):
 
     broadcast          m on every rank but the root          all-gather       m - own part
     reduce             m on every rank but the root          reduce-scatter   (p-1)/p m
-    all-to-allv        what is received from others          all-reduce       2 (p-1)/p m
+    all-to-all(v)      what is received from others          all-reduce       2 (p-1)/p m
     send, receive      what is received
 
 A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are
 kept exact and rounded only when totals are read, so totals agree with the formulas to the word.
 
 Every word charged has a peer: of a broadcast the root that owns the panel, whoever handed it on; of an
-all-gather, all-to-allv or receive the rank whose words they are; of a reduce the root that they go to; of an
-all-reduce and a reduce-scatter all others of the group in equal shares. :meth:`Ledger.traffic` has them by
+all-gather, all-to-all(v) or receive the rank whose words they are; of a reduce the root that they go to; of
+an all-reduce and a reduce-scatter all others of the group in equal shares. :meth:`Ledger.traffic` has them by
 sender and receiver.
 
 Totals are kept by phase, operation, group and *matrix*: "A" (its panels), "H" and, in an adjoint, "G" (panels

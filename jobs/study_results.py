@@ -23,7 +23,7 @@ PHASES = {
 #: Kinds of messages: what the ledger tells them by, their names, and the name of all others.
 MESSAGES = {
     "cagnet": ("matrix", {"A": "sbcast", "H": "dbcast", "G": "dbcast", "T": "dbcast"}, "reduce"),
-    "exchange": ("operation", {"bcast": "bcast", "alltoallv": "alltoall"}, "reduce"),
+    "exchange": ("operation", {"bcast": "bcast", "alltoall": "alltoall", "alltoallv": "alltoall"}, "reduce"),
 }
 SAMPLING = {"probability": "probability", "draw": "sampling", "extract": "extraction"}
 HEADS = (

@@ -57,11 +57,11 @@ class Charges:
         words = (int(parts[-1]) - sizes[self.rank]) * row
         self._charge("allgather", matrix, words, block.itemsize, self.size - 1, peers)
 
-    def alltoallv(self, matrix: str, receives: Sequence[tuple[int, Any]]) -> None:
-        """Charge an all-to-allv in which this rank receives these arrays, each from the rank before it."""
+    def exchange(self, operation: str, matrix: str, receives: Sequence[tuple[int, Any]]) -> None:
+        """Charge an all-to-all(v) in which this rank receives these arrays, each from the rank before it."""
         peers = {self.ranks[source]: array.size for source, array in receives}
         words, nbytes = sum(peers.values()), sum(array.nbytes for _, array in receives)
-        self._charge("alltoallv", matrix, words, _ratio(nbytes, words), len(receives), peers)
+        self._charge(operation, matrix, words, _ratio(nbytes, words), len(receives), peers)
 
     def send(self, matrix: str) -> None:
         """Charge a call to send, whose words the receiver is charged."""

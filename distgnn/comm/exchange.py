@@ -29,18 +29,20 @@ class Exchange(AbstractContextManager["Exchange"]):
             elements. No message is sent of none.
         matrix: whose numbers they are, for the ledger.
         overlap: go on while whoever uses a part computes. Otherwise all is there before a part is used.
+        operation: the name for the ledger, "alltoall" where all ranks send each other as much.
     """
 
     def __init__(
-        self, comm: Wires, receives: Sequence[tuple[int, Array]], matrix: str, overlap: bool = True
-    ) -> None:
+        self, comm: Wires, receives: Sequence[tuple[int, Array]], matrix: str, overlap: bool = True,
+        operation: str = "alltoallv",
+    ) -> None:  # fmt: skip
         self.comm, self.overlap = comm, overlap
         self.tag = comm.reserve_tags(1)
-        self.flight = comm.flight("alltoallv", matrix, self._send_next)
+        self.flight = comm.flight(operation, matrix, self._send_next)
         self.queue: deque[tuple[Array, int]] = deque()  # what is still to be sent, and to whom
         self.sending = 0
         receives = [(source, array) for source, array in receives if array.size]
-        comm.charge.alltoallv(matrix, receives)
+        comm.charge.exchange(operation, matrix, receives)
         self.read = comm.backend.mark()  # kernels may still read what is received into
         self.deliveries = {source: _Delivery(array, comm) for source, array in receives}
         # What is sent, and its wire. The memory of a temporary would be lent again while it is copied.

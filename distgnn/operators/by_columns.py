@@ -41,7 +41,7 @@ def by_columns(row: Comm, X: DistDense, Y: DistDense, matrix: str) -> Iterator[I
         matrix: what the ledger calls X; the product is T.
 
     Cost: of X the other ranks' rows in the own columns, of Y the own rows in other ranks' columns, in two
-    all-to-allvs for each part.
+    all-to-alls for each part.
     """
     with X.grid.workspace.rooms() as take, ExitStack() as exchanges:
         yield _Swap(row, X, Y, take, exchanges).pairs(matrix)
@@ -111,7 +111,8 @@ class _Swap:
 
     def _begin(self, sent: dict[int, Array], into: dict[int, Array], matrix: str) -> Exchange:
         overlap = self.X.grid.overlap
-        exchange = self.exchanges.enter_context(Exchange(self.row, list(into.items()), matrix, overlap))
+        begun = Exchange(self.row, list(into.items()), matrix, overlap, "alltoall")
+        exchange = self.exchanges.enter_context(begun)
         for r in reversed(self.row.others()):
             exchange.send(sent[r], r)
         if overlap:

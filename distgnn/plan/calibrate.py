@@ -71,6 +71,7 @@ def calibrate(
     grid, notes = by_nodes(MPI.COMM_WORLD if comm is None else comm, backend)
     budget = Budget(grid.world, seconds)
     machine = replace(fit.free(_levels(grid)), name=name, title=title or "measured", memory=memory(grid))
+    machine = replace(machine, shared_memory=grid.shares_memory)
     machine, fits = _kernels(machine, budget.part(0.35), _scale(grid.backend, seconds))
     if grid.size > 1:
         machine, more = _network(machine, budget.part(0.7), grid)

@@ -194,29 +194,43 @@ def priced(
         dry = counted(settings, graph, ranks, way)
     except UserError as error:
         return [Infeasible(way, str(error))]
-    peak = max(sum(costs.peak.values()) for costs in dry.ranks)
-    if peak > machine.memory:
-        return [Infeasible(way, f"a rank needs {amount(peak)} and has {amount(machine.memory)}", peak)]
     kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
     programs = [costs.epoch.steps for costs in kinds.values()]
-    itemsize = np.dtype(settings.dtype).itemsize
-    orders = axis_orders(way.grid, list(named_sizes(settings, way.algorithm)))
-    on, estimates, priced_choices = (
-        machine.used(settings.overlap),
-        dict[Any, Estimate](),
-        list[Choice | Infeasible](),
-    )
+    on, itemsize = machine.used(settings.overlap), np.dtype(settings.dtype).itemsize
+    estimates, fit, peaks = dict[Any, Estimate](), list[Choice | Infeasible](), list[int]()
     sent = (step for steps in programs for step in steps if step.phase == "comm")
     transfers = {(step.operation, step.group, bool(step.shape)): step for step in sent}.values()
-    for grid in orders:
+    for grid in axis_orders(way.grid, list(named_sizes(settings, way.algorithm))):
+        held = held_once(dry, machine, replace(way, grid=grid))
+        peaks.append(max(sum(costs.peak.values()) for costs in held.ranks))
+        if peaks[-1] > machine.memory:
+            continue
         network = Network(on, grid)
         routes = tuple(network.route(step) for step in transfers)
         if routes not in estimates:  # axes of equal sizes may change places, and so may those across nodes
             estimates[routes] = estimate(on, grid, programs, itemsize)
-        priced_choices.append(Choice(replace(way, grid=grid), dry, estimates[routes]))
+        fit.append(Choice(replace(way, grid=grid), held, estimates[routes]))
     for costs in kinds.values():
         costs.epoch.steps = []  # of many ways they would fill the memory
-    return priced_choices
+    problem = f"a rank needs {amount(min(peaks))} and has {amount(machine.memory)}"
+    return fit or [Infeasible(way, problem, min(peaks))]
+
+
+def held_once(dry: DryRun, machine: Machine, way: Way) -> DryRun:
+    """Divide A among the ranks of a node that hold it once: in `rdm`, those of a process row.
+
+    A dry run gives each rank a copy, as it knows no nodes.
+    """
+    axis = operators.get(way.algorithm).column_axis
+    if axis is None or not machine.shared_memory:
+        return dry
+    holders = Network(machine, way.grid).together(axis)[max(len(machine.levels) - 2, 0)]
+    kinds = {id(costs): _divided(costs, holders) for costs in dry.ranks}
+    return replace(dry, ranks=[kinds[id(costs)] for costs in dry.ranks])
+
+
+def _divided(costs: Costs, holders: int) -> Costs:
+    return replace(costs, peak=costs.peak | {"adjacency": costs.peak["adjacency"] // holders})
 
 
 def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:

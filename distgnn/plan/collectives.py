@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distgnn.arrays.tuning import TUNING
+from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
@@ -52,6 +53,19 @@ def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
         with group.exchange(rooms, "H") as exchange:
             for rank in reversed(group.others()):
                 exchange.send(mine[: many(group.rank, rank)], rank)
+
+    return run
+
+
+def swapped(grid: Grid, group: Comm, nbytes: int) -> Run:
+    """Send from every rank to every other as many bytes."""
+    mine = filled(grid.backend, (_floats(nbytes), 1))
+    rooms = [(rank, grid.backend.empty(mine.shape, np.float32)) for rank in group.others()]
+
+    def run() -> None:
+        with Exchange(group, rooms, "H", operation="alltoall") as exchange:
+            for rank in reversed(group.others()):
+                exchange.send(mine, rank)
 
     return run
 
@@ -107,6 +121,7 @@ class Collective(NamedTuple):
 COLLECTIVES = (
     Collective("panels in the order of 1D", "bcast", partial(relayed, upstream_first=True)),
     Collective("rows exchanged", "alltoallv", exchanged),
+    Collective("columns swapped", "alltoall", swapped),
     Collective("sums in blocks", SUMS, summed, 4 * TUNING.small_sum),
     Collective("MPI's allgather", "allgather", partial(by_mpi, operation="allgather")),
     Collective("sums on one rank", "reduce", summed_apart, 2 * TUNING.small_sum),

@@ -25,7 +25,9 @@ from distgnn.plan.machine import SUMS, Link, Machine, SpmmRates
 OTHER = "other"  # the phase of what no step accounts for
 Phases = dict[str, float]
 #: What is sent straight from rank to rank; all else goes around a ring, or up and down a tree.
-DIRECT = ("alltoallv", "send", "receive")
+DIRECT = ("alltoall", "alltoallv", "send", "receive")
+#: What ranks do not wait for each other in: a rank goes on with the parts that are there.
+APART = ("bcast", "alltoall", "alltoallv")
 #: What is passed on from rank to rank, one panel after the other. While one starts, the bytes of others are
 #: under way: the longer of the two counts.
 RELAY = "bcast"
@@ -245,7 +247,7 @@ class Clock:
             seconds = max(seconds, _until(self.sending[level], key, due))
         if seconds:
             self._go_on(seconds)
-        meet = step.operation not in ("bcast", "alltoallv")
+        meet = step.operation not in APART
         if meet and key in self.unmet:
             self.unmet.remove(key)
             seconds += self.network.skew(step.group)

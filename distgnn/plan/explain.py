@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.plan import formulas
-from distgnn.plan.choices import Choice, Plan, counted
+from distgnn.plan.choices import Choice, Plan, counted, held_once
 from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
 from distgnn.plan.dry.recorder import Step
 from distgnn.plan.dry.run import Costs, multiplied
@@ -55,7 +55,8 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     """Take the seconds, words and bytes of a choice apart."""
     settings, graph = plan.settings, plan.graphs[choice.way.order]
     itemsize = np.dtype(settings.dtype).itemsize
-    ranks = counted(settings, graph, plan.ranks, choice.way).ranks  # a plan does not keep the steps
+    dry = counted(settings, graph, plan.ranks, choice.way)  # a plan does not keep the steps
+    ranks = held_once(dry, plan.machine, choice.way).ranks
     kinds = {id(costs): costs for costs in ranks}
     clocks = {key: _clock(plan, choice, costs, itemsize) for key, costs in kinds.items()}
     longest = max(clocks, key=lambda key: sum(sum(some.values()) for some in clocks[key].stretches))

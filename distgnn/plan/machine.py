@@ -27,7 +27,10 @@ SHIPPED = Path(__file__).with_name("machines")
 SUMS = "sums"  # all-reduces of ours: on hosts, messages go straight from rank to rank
 #: The kinds of messages that have rates of their own, where a level gives them: operations of the ledger, of
 #: which an all-reduce is MPI's, and those sums.
-KINDS = ("bcast", "allgather", "reduce_scatter", "allreduce", SUMS, "reduce", "alltoallv", "send", "receive")
+KINDS = (
+    "bcast", "allgather", "reduce_scatter", "allreduce", SUMS, "reduce", "alltoall", "alltoallv", "send",
+    "receive",
+)  # fmt: skip
 #: The phases of the ledger whose passes have rates of their own, where a machine gives them.
 PASSES = ("activation", "loss", "optimizer")
 _SHARE = "a number from 0 to 1"
@@ -166,6 +169,7 @@ class Machine:
         update: seconds of an epoch that no step of it accounts for.
         skew: seconds by which the last of two ranks is late where they wait for each other; of more ranks, as
             many times that as their number doubles.
+        shared_memory: ranks of a node hold A once where they hold the same block of it: on hosts.
         measured: by ``distgnn calibrate``; None where figures have other sources.
     """
 
@@ -179,6 +183,7 @@ class Machine:
     overlap: Overlap
     update: float
     skew: float = 0.0
+    shared_memory: bool = False
     measured: Measured | None = None
 
     @property
@@ -315,6 +320,10 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
         if not isinstance(value, str):
             raise UserError(f"{where}: {prefix}{name}={value!r}: expected text")
         return value
+    if name == "shared_memory":
+        if not isinstance(value, bool):
+            raise UserError(f"{where}: {prefix}{name}={value!r}: expected true or false")
+        return value
     return _number(name, value, f"{where}: {prefix}{name}={value!r}")
 
 
@@ -349,7 +358,7 @@ def _written(table: Any, prefix: str = "") -> str:
     for member in fields(table):
         value = getattr(table, member.name)
         if isinstance(value, (str, int, float)) and value != math.inf:
-            text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+            text = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, bool)) else repr(value)
             lines.append(f"{member.name} = {text}")
         elif member.name == "levels":
             tables += [f"\n[[levels]]\n{_written(level, 'levels.')}" for level in value]

@@ -13,6 +13,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
 from distgnn.plan import Graph, Known
 from distgnn.plan.choices import plan
+from distgnn.plan.explain import explain
 from distgnn.plan.machine import Measured, Overlap, read
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, axis_orders, ways
@@ -269,3 +270,22 @@ def test_what_is_no_machine_and_no_rank_is_refused():
         with pytest.raises(ArgumentError) as caught:
             plan(SETTINGS, GRAPH, ranks, machine)
         assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("sizes", "holders"),
+    [({"rows": 1, "cols": 8}, 4), ({"rows": 2, "cols": 4}, 4), ({"cols": 4, "rows": 2}, 2)],
+)
+def test_ranks_of_a_node_hold_one_copy_of_what_they_all_multiply(sizes, holders):
+    """Nodes have four ranks. Of a process row these are neighbours, but where rows are the near axis."""
+    graph, hosts = Graph.of_size(4000, 400_000, 16, 8), replace(MACHINE, shared_memory=True)
+    settings = replace(SETTINGS, algorithm="rdm", grid=sizes, sparsity_aware=False)
+    (copies,) = plan(settings, graph, 8, MACHINE).choices
+    found = plan(settings, graph, 8, hosts)
+    (shared,) = found.choices
+    A = copies.dry.ranks[0].peak["adjacency"]
+    assert peak(copies) - peak(shared) == A - A // holders and shared.seconds == copies.seconds
+    assert sum(explain(found, shared).memory.values()) == peak(shared)
+    room = (peak(copies) + peak(shared)) // 2
+    assert plan(settings, graph, 8, replace(hosts, memory=room)).choices
+    assert not plan(settings, graph, 8, replace(MACHINE, memory=room)).choices

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from distgnn.plan import Graph
 from distgnn.plan.cost_model import Network, compute_seconds, estimate
 from distgnn.plan.dry.recorder import Step
-from distgnn.plan.machine import Gemm, Level, Machine, Overlap, Passes, Spmm, SpmmRates
+from distgnn.plan.dry.run import dry_run
+from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Spmm, SpmmRates, read
+from distgnn.train.settings import Settings
 
 NOTHING = SpmmRates(0.0, 0.0, 0.0, 0.0)
 PANEL = Step("comm", "bcast", "rows", "H", 1.0, 1)
@@ -108,3 +111,25 @@ def test_of_groups_that_stand_otherwise_the_most_scattered_counts():
     network = Network(machine(1.0, levels=nodes), {"rows": 4, "cols": 3})
     assert network.together("cols") == [1, 3]  # ranks 3, 4, 5
     assert network.seconds(PANEL._replace(group="cols"))[0] == 1
+
+
+def test_uneven_exchanges_have_a_rate_of_their_own():
+    """Even ones, of columns, take the usual one; published: 15 to 25 GB/s, where a ring has 61 to 65."""
+    levels = [Level("machine", None, 0.0, 4.0, kinds={"alltoallv": Link(0.0, 1.0)})]
+    network = Network(machine(1.0, levels=levels), {"rows": 4})
+    step = lambda operation: Step("comm", operation, "rows", "H", 8.0, 3)  # noqa: E731
+    assert [network.seconds(step(operation))[1] for operation in ("alltoallv", "alltoall")] == [8, 2]
+    for ranks in (8, 16):
+        network = Network(read("perlmutter"), {"rows": ranks})
+        steps = (Step("comm", name, "rows", "H", 1.0, 1) for name in ("alltoallv", "alltoall"))
+        uneven, even = (1e-9 / network.route(step).byte for step in steps)
+        assert 15 < uneven < 25 and 2.6 < 63 / uneven < 4.1 and even > 1.3 * uneven
+
+
+@pytest.mark.parametrize(("algorithm", "aware"), [("1d", True), ("1d", "cover"), ("rdm", False)])
+def test_needed_rows_and_covers_are_uneven_and_columns_are_not(algorithm, aware):
+    grid = {"rows": 8} if algorithm == "1d" else {"rows": 1, "cols": 8}
+    settings = Settings(hidden=(16,), algorithm=algorithm, grid=grid, sparsity_aware=aware)
+    found = dry_run(settings, Graph.of_size(400, 4000, 16, 8), 8, busiest=True, evaluation=False)
+    exchanges = {step.operation for step in found.ranks[0].epoch.steps if "alltoall" in step.operation}
+    assert exchanges == {"alltoall" if algorithm == "rdm" else "alltoallv"}

@@ -117,7 +117,7 @@ def test_what_some_ranks_send_is_what_others_receive(name):
     settings = Settings(algorithm=name, grid=grid, sparsity_aware=True, **HIDDEN)
     ranks = dry_run(settings, graph(symmetric=True), 8).ranks
     gone = [sum(nbytes for nbytes, _ in sent(costs.epoch).values()) for costs in ranks]
-    came = [sum(entry["bytes"] for entry in costs.epoch.entries() if entry["operation"] == "alltoallv")
+    came = [sum(entry["bytes"] for entry in costs.epoch.entries() if "alltoall" in entry["operation"])
             for costs in ranks]  # fmt: skip
     assert sum(gone) == sum(came) > 0
     assert name != "1.5d" or max(gone) > 1.2 * max(came)

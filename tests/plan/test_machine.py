@@ -26,6 +26,7 @@ def tables(**changed):
     inner = link | {"name": "node", "ranks": 4, "links": 3, "kinds": {"bcast": dict(link)}}
     made = {
         "name": "made", "title": 'of "parts" \\ and é', "memory": 1e9, "update": 1e-4, "skew": 1e-5,
+        "shared_memory": True,
         "levels": [inner, link | {"name": "network", "injection": 2e10}],
         "spmm": {"call": 1e-6, "cache": 0, "cached": rates, "uncached": dict(rates)},
         "gemm": {"call": 1e-6, "flops": 1e12, "bandwidth": 1e11},
@@ -119,6 +120,7 @@ def told(path):
 ABSURD = [
     ("memory", 0, "expected a number from 1"),
     ("memory", "much", "expected a number"),
+    ("shared_memory", 1, "expected true or false"),
     ("levels.0.bandwidth", -1e9, "expected a number from 1"),
     ("levels.0.bandwidth", math.nan, "expected a number"),
     ("levels.1.bandwidth", 1e30, "to 1e.18"),
