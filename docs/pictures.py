@@ -75,6 +75,7 @@ def places(numbers: Any, width: int) -> Cells:
 def run(algorithm: str, sizes: dict[str, int], needed: bool) -> list[Seen]:
     """Run the product on all ranks."""
     grid = dg.Grid(MPI.COMM_WORLD, backend="numpy", **sizes)
+    grid.shares_memory = False  # a rank is drawn with all that it multiplies
     source, products = Asked(graph()), []
     A = dg.distribute(source, grid, algorithm, needed)
     H = dg.scatter(1.0 + np.arange(N * F).reshape(N, F), A.input_layout)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -33,9 +34,14 @@ def available(world: Communicator, node: Communicator) -> bool:
     Args:
         node: this node's ranks of it.
     """
-    files = _Files()
-    path = files.make(1)[1] if node.Get_rank() == 0 else ""
-    mapped = _mapped(node.bcast(path), 1) is not None
+    files, path, token = _Files(), "", secrets.randbits(62)
+    if node.Get_rank() == 0:
+        memory, path = files.make(8)
+        if memory is not None:
+            memory.view(np.int64)[0] = token
+    path, token = node.bcast((path, token))
+    seen = _mapped(path, 8)  # where ranks number processes differently, it may be another file
+    mapped = seen is not None and int(seen.view(np.int64)[0]) == token
     ranks_and_mapped = world.allgather((node.Get_size(), mapped))
     files.close()
     return max(ranks_and_mapped)[0] > 1 and all(mapped for _, mapped in ranks_and_mapped)
@@ -71,8 +77,8 @@ class NodeMemory(Backend):
         try:
             with together(self.group.mpi):
                 made = make() if self.makes else []
-            told = [(block.header(), self.files.paths[self.address(block.buffer)]) for block in made]
-            headers_and_paths = self.group.share(told, 0)
+            own = [(block.header(), self.files.paths[self.address(block.buffer)]) for block in made]
+            headers_and_paths = self.group.share(own, 0)
             with together(self.group.mpi):  # the files stay open until all have mapped them
                 return made or [self._block(header, path) for header, path in headers_and_paths]
         finally:
@@ -122,7 +128,7 @@ def _mapped(path: str, nbytes: int) -> Array | None:
             memory = mmap.mmap(descriptor, _size(nbytes))
         finally:
             os.close(descriptor)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a file that is shorter
         return None
     return np.frombuffer(memory, np.uint64).view(np.uint8)  # SciPy copies views of many more elements
 

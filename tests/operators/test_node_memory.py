@@ -45,7 +45,7 @@ def shared_maps():
 @pytest.mark.parametrize("aware", [False, True, "cover"])
 @pytest.mark.parametrize("rooted", [False, True])
 def test_ranks_that_hold_a_block_hold_one(comm, aware, rooted):
-    """What one rank writes, the others of its process row read; and no others."""
+    """Ranks of a process row read what one of them writes; others do not."""
     for rows in (1, 2):
         grid = dg.Grid(comm, backend="numpy", rows=rows, cols=comm.Get_size() // rows)
         root = {"root": 1} if rooted else {}
@@ -109,7 +109,7 @@ def test_ranks_that_cannot_share_hold_copies(comm, where, monkeypatch):
 
 @pytest.mark.ranks(4)
 def test_memory_goes_with_the_matrix(comm):
-    """Whether or not the grid is freed, and where a rank's source fails."""
+    """Memory goes also where the grid is not freed, and where a rank's source fails."""
     gc.collect()
     before = shared_maps()
     grid = dg.Grid(comm, backend="numpy", rows=1, cols=4)
