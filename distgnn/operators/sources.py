@@ -28,7 +28,10 @@ class BlockSource(Protocol):
     symmetric: bool
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
-        """Return rows and columns of the matrix as CSR with local, sorted indices. Local to a rank."""
+        """Return rows and columns of the matrix as CSR with local, sorted indices. Local to a rank.
+
+        Of the ranks of a node that hold the same block, one may ask for all.
+        """
         ...
 
 

@@ -122,7 +122,9 @@ class Run:
             self._check_kernels()
         self._load()
         what = f"{name} on grid {self.grid}, order {self.order.name}, {self.grid.transport}"
-        log.info("%s: %s; this rank holds %d non-zeros", self.store.path, what, self.grid.nonzeros)
+        where = "shared" if self.grid.shares_memory else "own"
+        loaded = self.store.path, what, self.grid.nonzeros, where
+        log.info("%s: %s; this rank holds %d non-zeros in %s memory", *loaded)
         self.resumed: str | None = None  # the id of the checkpoint
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
         self.check = self._check() if s.check else None

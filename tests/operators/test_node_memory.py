@@ -93,12 +93,13 @@ def test_the_ledger_counts_a_share(comm):
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("where", ["no memfd", "one rank"])
+@pytest.mark.parametrize("where", ["no memfd", "one rank", "another file"])
 def test_ranks_that_cannot_share_hold_copies(comm, where, monkeypatch):
     if where == "no memfd":
         monkeypatch.delattr(shared.os, "memfd_create")
     elif comm.Get_rank() == 2:
-        monkeypatch.setattr(shared, "_mapped", lambda path, nbytes: None)
+        other = None if where == "one rank" else np.zeros(8, np.uint8)
+        monkeypatch.setattr(shared, "_mapped", lambda path, nbytes: other)
     grid = dg.Grid(comm, backend="numpy", rows=1, cols=4)
     assert not grid.shares_memory
     D = dg.distribute(A, grid, "rdm", dtype=np.float64)

@@ -59,7 +59,7 @@ def test_no_more_is_expected_than_there_can_be():
 
 
 def test_words_are_those_of_the_covers(power_law):
-    """Of three layers, five products of 64 columns: features are not trained. A is symmetric."""
+    """Three layers make five products of 64 columns: features are not trained. A is symmetric."""
     A, ends = power_law.source.matrix, partition(1 << 11, 4)
     sizes = np.zeros((4, 4), int)
     for i in range(4):
@@ -86,7 +86,7 @@ def fastest(graph, ranks):
 
 
 def test_covers_and_rdm_are_taken_where_they_are_best(power_law, mesh):
-    """Of a power law covers on 4 ranks and rdm on 16; of a mesh block rows, which need few rows."""
+    """Power laws take covers on 4 ranks and rdm on 16; meshes block rows, which need few rows."""
     assert fastest(power_law, 4) == ("1d", "cover")
     assert fastest(power_law, 16) == ("rdm", False)
     assert fastest(mesh, 16)[1] in (True, "cover")
