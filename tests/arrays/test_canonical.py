@@ -216,7 +216,7 @@ def test_blocks_of_another_source_are_made_canonical(comm, name, aware):
     A = dg.distribute(source, grid, name, aware)
     product = dg.gather(A @ dg.scatter(np.ones((8, 1)), A.input_layout))
     assert product is None or (product.min() > 0 and (product % 3 == 0).all())  # 3 for each block in a row
-    source.far = -1 if comm.Get_rank() == comm.Get_size() - 1 else 0
+    source.far = -1 if comm.Get_rank() == 0 else 0  # which makes its block for all of its node that hold it
     with pytest.raises(dg.UserError, match="column numbers must lie in"):
         dg.distribute(source, grid, name, aware)
 

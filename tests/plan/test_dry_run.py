@@ -2,6 +2,7 @@
 
 import resource
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -39,12 +40,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def copies(monkeypatch):
-    """Give every rank a copy of A: a dry run knows no nodes, and a plan divides what it counts."""
-    monkeypatch.setattr(comm_grid, "available", lambda world, node: False)
-
-
 WAYS = [(name, False) for name in ALGORITHMS]
 WAYS += [(name, aware) for name in SPARSITY_AWARE for aware in (True, "cover")]
 
@@ -79,8 +74,11 @@ def summary(costs, rank=0):
 
 
 def run(comm, *what):
-    """Return the real ranks' costs, in books of their own: other tests hold memory, too."""
-    with ledger.apart():
+    """Return the real ranks' costs, in books of their own: other tests hold memory, too.
+
+    Every rank has a copy of A: a dry run knows no nodes, and a plan divides what it counts.
+    """
+    with ledger.apart(), mock.patch.object(comm_grid, "available", lambda world, node: False):
         return count(comm, "numpy", *what)
 
 
