@@ -28,6 +28,7 @@ _HOMES = {
     "Cut": "layout",
     "CSR": "arrays.csr",
     "DistDense": "operators.dense",
+    "DistEdges": "operators.edges",
     "DistSparse": "operators.operator",
     "MatrixSource": "operators.sources",
     "LocalBlocks": "operators.sources",

@@ -6,20 +6,25 @@ An algorithm iterates over panels and never sees buffers. How they travel is dec
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Any
 
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.arrays.tuning import TUNING
+from distgnn.arrays.workspace import Take
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
+from distgnn.comm.sums import Sums
 
 
 @contextmanager
 def broadcast(
     grid: Grid, comm: Comm, matrix: str, roots: Sequence[int], own: Callable[[int], Any],
     shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None, cut: int = 1,
+    room: str = "panel",
 ) -> Iterator[Iterator[Any]]:  # fmt: skip
     """Give ``own(stage)`` of each stage's root to all ranks of ``comm``, by stage; see :meth:`Comm.relay`.
 
@@ -29,6 +34,7 @@ def broadcast(
         own: the panel of a stage of which this rank is the root, C-contiguous.
         turns: the stages in the order in which this rank takes them (see ``relay.py``).
         cut: into so many panels blocks are cut; as many times the usual number are under way.
+        room: what the rooms of the workspace are called; two broadcasts at a time need two names.
     """
     sizes = [math.prod(shape) for shape in shapes]
     most = max((size for size, root in zip(sizes, roots, strict=True) if root != comm.rank), default=0)
@@ -40,14 +46,49 @@ def broadcast(
             return own(stage)
         shape = shapes[stage]
         if (buffer, shape) not in rooms:
-            room = take(f"panel {buffer}", (most,), dtype)
-            rooms[buffer, shape] = room[: sizes[stage]].reshape(shape)
+            memory = take(f"{room} {buffer}", (most,), dtype)
+            rooms[buffer, shape] = memory[: sizes[stage]].reshape(shape)
         return rooms[buffer, shape]
 
     turns = range(len(roots)) if turns is None else turns
     how: dict[str, Any] = {"overlap": grid.overlap, "buffers": TUNING.relay_buffers * cut}
     with grid.workspace.rooms() as take, comm.relay(roots, turns, panel, matrix, **how) as panels:
         yield panels
+
+
+@contextmanager
+def summed(
+    grid: Grid, comm: Comm, roots: Sequence[int], own: Callable[[int], Any],
+    shapes: Sequence[tuple[int, int]], dtype: Any, room: str = "partial panel",
+) -> Iterator[Iterator[Any]]:  # fmt: skip
+    """Give room for each stage's panel, for the caller to fill, and sum it over ``comm`` on the stage's root.
+
+    The reverse of :func:`broadcast`: the sum of a panel travels while the next ones are computed. Sums are
+    complete at the end of the context. All ranks take the panels of a root in the same order.
+
+    Args:
+        roots: by stage, where the sum goes; own: its place there, C-contiguous; shapes: of the panels.
+        room: what the rooms of the workspace are called.
+    """
+    with grid.workspace.rooms() as take, comm.sums(grid.workspace, grid.overlap) as sums:
+        yield _panels_to_sum(sums, take, comm.rank, roots, own, shapes, dtype, room)
+
+
+def _panels_to_sum(
+    sums: Sums, take: Take, rank: int, roots: Sequence[int], own: Callable[[int], Any],
+    shapes: Sequence[tuple[int, int]], dtype: Any, room: str,
+) -> Iterator[Any]:  # fmt: skip
+    rooms, lent = cycle(range(TUNING.sums_under_way)), deque[int]()
+    for stage, (root, shape) in enumerate(zip(roots, shapes, strict=True)):
+        if root == rank:
+            panel = own(stage)
+        else:
+            if len(lent) == TUNING.sums_under_way:
+                sums.finish(lent.popleft())
+            lent.append(root)
+            panel = take(f"{room} {next(rooms)}", shape, dtype)
+        yield panel
+        sums.start(panel, root)
 
 
 class SparsePanels:

@@ -21,6 +21,8 @@ from distgnn.comm.relay import upstream
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense
+from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edges_of_rows import BlockRowEdges
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, cut_columns, load, load_transposed
 from distgnn.operators.needed_rows import NeededRows
@@ -66,6 +68,9 @@ class BlockRows(DistSparse):
         self.column, self.stages = grid.along("rows"), self.share(grid, parts)
         self.sparsity_aware = sparsity_aware
         self.A = self._needed_rows() if sparsity_aware else self._whole_blocks()
+
+    def _edge_pattern(self) -> EdgePattern:
+        return BlockRowEdges(self)
 
     @cached_property
     def At(self) -> WholeBlocks:

@@ -16,6 +16,8 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import Layout, NodeOrder, written
 from distgnn.operators.dense import DistDense, gather, scatter
 from distgnn.operators.diagonals import diagonal
+from distgnn.operators.edge_operators import EdgeOperators
+from distgnn.operators.edges import DistEdges
 from distgnn.operators.kept import cached_property
 from distgnn.operators.linear_operator import linear_operator
 from distgnn.operators.sources import BlockSource, entries, identity
@@ -24,7 +26,7 @@ from distgnn.operators.weights import DenseProducts
 CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both"
 
 
-class DistSparse(ABC):
+class DistSparse(EdgeOperators, ABC):
     """A sparse matrix cut over the grid by one of the algorithms.
 
     Args:
@@ -97,18 +99,31 @@ class DistSparse(ABC):
         problem = f"not for algorithm {cls.name} on {ranks} ranks; {possible}"
         return ArgumentError("grid", written(sizes), problem)
 
-    def multiply(self, H: DistDense, out: DistDense | None = None) -> DistDense:
+    def multiply(
+        self, H: DistDense, out: DistDense | None = None, values: DistEdges | None = None
+    ) -> DistDense:
         """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 
-        Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``.
+        Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``. With ``values``, edges of
+        this operator, they stand in place of A's, for each head in its columns of ``H``, and all is checked.
+        The adjoint: ``dE = A.sddmm(G, H, E.heads)``, ``dH = A.multiply_adjoint(G, values=E)``.
         """
+        if values is not None:
+            return self._multiply_edges(values, H, out)
         if out is None:
             out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
         self._multiply(H, out)
         return out
 
-    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
-        """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``."""
+    def multiply_adjoint(
+        self, G: DistDense, out: DistDense | None = None, values: DistEdges | None = None
+    ) -> DistDense:
+        """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``.
+
+        ``values``: as of :meth:`multiply`.
+        """
+        if values is not None:
+            return self._multiply_edges_back(values, G, out)
         if out is None:
             out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
         self._multiply_adjoint(G, out)

@@ -15,6 +15,8 @@ from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
 from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
+from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edges_of_planes import ShardEdges
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, load
 from distgnn.operators.operator import DistSparse
@@ -122,6 +124,9 @@ class Plexus3D(DistSparse):
             source = first.sources[key % len(first.sources)]
             first.layers[key] = Plexus3D(self.grid, source, first=first, number=key)
         return first.layers[key]
+
+    def _edge_pattern(self) -> EdgePattern:
+        return ShardEdges(self)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._plane_block(H) as room:

@@ -11,6 +11,8 @@ import numpy as np
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block, within
 from distgnn.operators.dense import DistDense
+from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edges_of_planes import FiberEdges
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.summa_2d import Panel, Summa
@@ -59,6 +61,12 @@ class Split3D(DistSparse):
         self.fiber, self.shares = grid.along("fibers"), within(row_parts, i, layers)
         stages = [Panel(block(col_parts, s * layers + k), s, s, 0) for s in range(q)]
         self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
+
+    def _edge_pattern(self) -> EdgePattern:
+        layers, rows, cols = self.grid.shape["fibers"], self.output_layout.rows, self.input_layout.rows
+        blocks = Cut(("rows",), rows.vector(self.grid, self.shape[0])[::layers], self.row_order)
+        columns = cols.vector(self.grid, self.shape[1])
+        return FiberEdges(self, Layout(self.grid, blocks, Cut()), ("cols", "fibers"), columns)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._whole(H.block.shape[1]) as partial:

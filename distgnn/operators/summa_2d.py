@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import cycle, pairwise, zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgnn import local
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
-from distgnn.comm.panels import SparsePanels, broadcast
+from distgnn.comm.panels import SparsePanels, broadcast, summed
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
 from distgnn.operators.dense import DistDense
+from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edges_of_planes import PlaneEdges
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
 from distgnn.operators.operator import DistSparse
@@ -72,7 +72,12 @@ class Summa2D(DistSparse):
         for columns in refine(inner_parts, col_parts):
             c, r = owner(inner_parts, columns[0]), owner(col_parts, columns[0])
             stages.append(Panel(columns, c, r, columns[0] - int(col_parts[r])))
+        self.inner_parts = inner_parts
         self.plane = Summa(grid, source, self.output_layout.row_range, stages, block_size)
+
+    def _edge_pattern(self) -> EdgePattern:
+        rows = Layout(self.grid, self.output_layout.rows, Cut())
+        return PlaneEdges(self, rows, ("cols",), self.inner_parts)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self.plane.multiply(H.block, T.block)
@@ -169,19 +174,12 @@ class Summa:
 
     def multiply_adjoint(self, G: Any, F: Any) -> None:
         """Compute ``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
-        rooms, lent = cycle(range(TUNING.sums_under_way)), deque[int]()
-        with (
-            self.grid.workspace.rooms() as take,
-            self.column.sums(self.grid.workspace, self.grid.overlap) as sums,
-            self.At.broadcast() as transposed,
-        ):
-            for At_k, panel in zip(transposed, self.panels, strict=True):
-                if panel.r == self.column.rank:
-                    F_k = F[panel.rows]
-                else:
-                    if len(lent) == TUNING.sums_under_way:
-                        sums.finish(lent.popleft())
-                    lent.append(panel.r)
-                    shape = panel.width, G.shape[1]
-                    F_k = take(f"partial panel {next(rooms)}", shape, G.dtype)
-                sums.start(local.spmm(At_k, G, out=F_k), panel.r)
+        with self._summed(F) as panels_of_F, self.At.broadcast() as transposed:
+            for F_k, At_k in zip(panels_of_F, transposed, strict=True):
+                local.spmm(At_k, G, out=F_k)
+
+    def _summed(self, F: Any) -> AbstractContextManager[Iterator[Any]]:
+        """Give room for the panels of ``F``, each summed along its process column."""
+        roots, shapes = [p.r for p in self.panels], [(p.width, F.shape[1]) for p in self.panels]
+        own = lambda k: F[self.panels[k].rows]  # noqa: E731
+        return summed(self.grid, self.column, roots, own, shapes, F.dtype)

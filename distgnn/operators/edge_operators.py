@@ -1,0 +1,141 @@
+"""Operators on a matrix's stored entries: sampled products, sums of ends, products with other values.
+
+A basis of graph networks with edge weights of their own (Bharadwaj, Buluç, Demmel, IPDPS 2022; Besta et al.,
+SC 2023). One head of graph attention, whose scores are leaky_relu(s_i + t_j):
+
+    scores = A.edge_sum(s, t)                       # s: m x 1, t: n x 1
+    P = scores.leaky_relu().softmax()
+    Z = A.multiply(H, values=P)                     # forward
+
+    dP = A.sddmm(G, H)                              # back, from G, the gradient of Z
+    dH = A.multiply_adjoint(G, values=P)
+    d = scores.leaky_relu_back(P.softmax_back(dP))
+    ds, dt = d.row_sums(), d.column_sums()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distgnn.errors import ArgumentError
+from distgnn.layout import Layout
+from distgnn.operators.dense import DistDense
+from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edges import DistEdges, Function, made
+from distgnn.operators.kept import cached_property
+
+
+class EdgeOperators:
+    """Operators of a sparse matrix on numbers of its stored entries. All are collective."""
+
+    name: str
+    shape: Any
+    dtype: Any
+    grid: Any
+    input_layout: Layout[Any]
+    output_layout: Layout[Any]
+
+    @cached_property
+    def pattern(self) -> EdgePattern:
+        """The stored entries on this rank. Collective the first time."""
+        return self._edge_pattern()
+
+    def _edge_pattern(self) -> EdgePattern:
+        raise ArgumentError("A", repr(self), "has no edges: take those of what it is made of")
+
+    def edges(self, values: Function | None = None, heads: int = 1) -> DistEdges:
+        """Make edges of A's own values, or of a function of the nodes at the ends of each entry.
+
+        Args:
+            values: is given the nodes of rows and of columns of this rank's entries, int64 (entries,), and
+                returns numbers (entries,) or (entries, heads). Copies of an entry must get the same.
+            heads: how many numbers an entry has; what one number is given for is repeated.
+
+        Cost: of a function, the first time, the nodes of the columns: :meth:`edge_sum`'s of one head.
+
+        Raises:
+            ArgumentError: numbers of another shape, on every rank; what the function raises, likewise.
+        """
+        return made(self.pattern, values, heads)
+
+    def edge_sum(self, u: DistDense, v: DistDense) -> DistEdges:
+        """Compute u_i + v_j for each stored entry (i, j) and head.
+
+        The adjoint: ``du = dE.row_sums()``, ``dv = dE.column_sums()``.
+
+        Args:
+            u: m x heads in ``output_layout``; v: n x heads in ``input_layout``.
+
+        Cost: the words of ``A @ v`` without sums in 1D and 1.5D; in others, what the rank lacks of the rows
+        of ``u`` and ``v`` that its entries have.
+
+        Raises:
+            ValueError: shapes, layouts or dtypes don't fit, on every rank.
+        """
+        _check(self, u, "u", 0, self.output_layout)
+        _check(self, v, "v", 1, self.input_layout)
+        if u.shape[1] != v.shape[1]:
+            raise ValueError(f"{self.name}: u has {u.shape[1]} heads, v has {v.shape[1]}")
+        return self.pattern.end_sums(u, v)
+
+    def sddmm(self, U: DistDense, V: DistDense, heads: int = 1) -> DistEdges:
+        """Compute U_i · V_j for each stored entry (i, j) and head: a sampled dense-dense product.
+
+        The adjoint: ``dU = A.multiply(V, values=dE)``, ``dV = A.multiply_adjoint(U, values=dE)``.
+
+        Args:
+            U: m x f in ``output_layout``; V: n x f in ``input_layout``; head k has columns k f/heads to
+                (k + 1) f/heads.
+
+        Cost: see the pattern of the algorithm, such as
+        :class:`~distgnn.operators.edges_of_rows.BlockRowEdges`.
+
+        Raises:
+            ArgumentError: heads that do not divide f. ValueError: as of :meth:`edge_sum`. On every rank.
+        """
+        _check(self, U, "U", 0, self.output_layout)
+        _check(self, V, "V", 1, self.input_layout)
+        if U.shape[1] != V.shape[1]:
+            raise ValueError(f"{self.name}: U has {U.shape[1]} columns, V has {V.shape[1]}")
+        check_heads(heads, V.shape[1])
+        E = self.pattern.empty(heads)
+        self.pattern.dots(U, V, E)
+        return E
+
+    def _multiply_edges(self, E: DistEdges, H: DistDense, out: DistDense | None) -> DistDense:
+        """Compute ``A H`` with other values; see :meth:`DistSparse.multiply`."""
+        self.pattern.check(E)
+        _check(self, H, "H", 1, self.input_layout)
+        check_heads(E.heads, H.shape[1])
+        if out is None:
+            out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+        self.pattern.multiply(E, H, out)
+        return out
+
+    def _multiply_edges_back(self, E: DistEdges, G: DistDense, out: DistDense | None) -> DistDense:
+        """Compute ``Aᵀ G`` with other values; see :meth:`DistSparse.multiply_adjoint`."""
+        self.pattern.check(E)
+        _check(self, G, "G", 0, self.output_layout)
+        check_heads(E.heads, G.shape[1])
+        if out is None:
+            out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+        self.pattern.multiply_adjoint(E, G, out)
+        return out
+
+
+def check_heads(heads: int, width: int) -> None:
+    """Raise ArgumentError unless so many heads share the columns evenly."""
+    if not isinstance(heads, int) or heads < 1 or width % heads:
+        raise ArgumentError("heads", heads, f"must divide the {width} columns")
+
+
+def _check(A: Any, X: Any, name: str, side: int, layout: Layout[Any]) -> None:
+    """Raise, on every rank alike, unless X has a row for each row (0) or column (1) of A, cut so."""
+    if not isinstance(X, DistDense):
+        raise TypeError(f"{A.name}: {name} must be a DistDense (see scatter), got {type(X).__name__}")
+    if X.shape[0] != A.shape[side]:
+        raise ValueError(f"{A.name}: {name} has {X.shape[0]} rows, A is {A.shape[0]} x {A.shape[1]}")
+    if not X.layout.same(layout, X.shape):
+        raise ValueError(f"{A.name}: {name} is cut over {X.layout.words()}, needed is {layout.words()}")
+    if X.dtype != A.dtype:
+        raise ValueError(f"{A.name}: A holds {A.dtype}, {name} holds {X.dtype}")

@@ -1,0 +1,143 @@
+"""The stored entries of a distributed matrix, and its products with other numbers in their places.
+
+An algorithm says where a rank's entries are and how rows of dense matrices reach them (:class:`EdgePattern`);
+what is done with the entries is the same for all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays.csr import CSR
+from distgnn.comm.group import Comm
+from distgnn.errors import ArgumentError
+from distgnn.layout import Layout
+from distgnn.local import edges as entries
+from distgnn.operators.dense import DistDense
+from distgnn.operators.edges import DistEdges
+from distgnn.operators.kept import cached_property
+
+Array = Any
+
+
+class EdgePattern(ABC):
+    """The entries of A on this rank: blocks of the same rows, the numbers of one after those of another.
+
+    Args:
+        A: the operator.
+        blocks: CSR, all with as many rows.
+        across: the ranks that have other entries of the same rows.
+        row_layout: of a matrix of which a rank has its rows of A, and all columns.
+
+    Attributes:
+        places: of each block's entries among the rank's; size: how many it has.
+        primary: True on the one rank of each set of copies of the same entries that answers for them.
+    """
+
+    def __init__(self, A: Any, blocks: Sequence[CSR], across: Comm, row_layout: Layout[Any]) -> None:
+        self.A, self.grid, self.dtype = A, A.grid, A.dtype
+        self.blocks, self.across, self.row_layout = list(blocks), across, row_layout
+        ends = [0, *accumulate(block.nnz for block in blocks)]
+        self.places, self.size = [slice(*pair) for pair in pairwise(ends)], ends[-1]
+        self.height = row_layout.local_shape((A.shape[0], 1))[0]
+        self.primary = True
+
+    # -- what an algorithm does ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rows_of(self, v: DistDense) -> AbstractContextManager[Iterator[Array]]:
+        """Give, for each block in order, the rows of a narrow matrix that its columns read, all columns.
+
+        ``v`` is in ``A.input_layout``. Collective.
+        """
+
+    @abstractmethod
+    def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
+        """Compute ``T = A H`` with the numbers of E in place of A's. Collective."""
+
+    @abstractmethod
+    def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
+        """Compute ``F = Aᵀ G`` with the numbers of E in place of A's. Collective."""
+
+    @abstractmethod
+    def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
+        """Compute the dot products of rows of U and V, by head, in E. Collective."""
+
+    # -- what is the same for all ----------------------------------------------------------------------------
+
+    def check(self, E: Any) -> None:
+        """Raise ArgumentError, on every rank alike, unless E are edges of this operator."""
+        if not isinstance(E, DistEdges):
+            problem = "expected edges, such as A.edges() or A.edge_sum(u, v)"
+            raise ArgumentError("values", type(E).__name__, problem)
+        if E.pattern is not self:
+            raise ArgumentError("values", repr(E), f"are edges of another operator than {self.A!r}")
+
+    def bounds(self, heads: int, X: DistDense) -> list[int]:
+        """Return where the columns of each head begin and end in this rank's block of X."""
+        first, last = X.col_range
+        ends = np.arange(heads + 1) * (X.shape[1] // heads)
+        return (np.clip(ends, first, last) - first).tolist()
+
+    def empty(self, heads: int) -> DistEdges:
+        """Make edges of any numbers."""
+        return DistEdges(self, self.grid.backend.empty((self.size, heads), self.dtype))
+
+    def recut(self, X: DistDense, layout: Layout[Any]) -> DistDense:
+        """Return X in a layout: X itself where it is cut so already. Collective."""
+        return X if X.layout.same(layout, X.shape) else X.redistribute(layout)
+
+    def row_sums(self, data: Array) -> Array:
+        """Sum the numbers of each of this rank's rows, over all ranks that have some. Collective."""
+        sums = self.grid.backend.zeros((self.height, data.shape[1]), data.dtype)
+        for block, place in zip(self.blocks, self.places, strict=True):
+            entries.row_sums(block, data[place], sums)
+        return self.across.allreduce(sums, matrix="sums")
+
+    def row_maxima(self, data: Array) -> Array:
+        """Return the largest number of each of this rank's rows, -inf in empty ones. Collective."""
+        maxima = self.grid.backend.empty((self.height, data.shape[1]), data.dtype)
+        maxima[...] = -np.inf
+        for block, place in zip(self.blocks, self.places, strict=True):
+            entries.row_maxima(block, data[place], maxima)
+        return self.across.allreduce(maxima, "max", matrix="sums")
+
+    def of_rows(self, numbers: Array) -> Array:
+        """Give each entry the numbers of its row."""
+        data = self.grid.backend.empty((self.size, numbers.shape[1]), numbers.dtype)
+        for block, place in zip(self.blocks, self.places, strict=True):
+            entries.of_rows(block, numbers, data[place])
+        return data
+
+    def end_sums(self, u: DistDense, v: DistDense) -> DistEdges:
+        """Compute u_i + v_j of each entry. Collective."""
+        E, rows = self.empty(u.shape[1]), self.recut(u, self.row_layout).block
+        with self.rows_of(v) as columns:
+            for block, place, read in zip(self.blocks, self.places, columns, strict=True):
+                entries.end_sums(block, rows, read, E.data[place])
+        return E
+
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the node of the row and of the column of each of this rank's entries. Collective, once."""
+        return self._ends
+
+    @cached_property
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        on, A, layout = self.grid.backend, self.A, self.A.input_layout
+        with self.grid.world.together():
+            row_ids = self.row_layout.rows.ids(*self.row_layout.rows.range(self.grid, A.shape[0]))
+            ids = layout.rows.ids(*layout.rows.range(self.grid, A.shape[1])).astype(np.float64)
+        width = self.grid.count(*layout.col_axes)  # a column for every rank that has some
+        numbers = on.asarray(np.repeat(ids[:, None], layout.local_shape((A.shape[1], width))[1], axis=1))
+        rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        with self.rows_of(DistDense(numbers, layout, (A.shape[1], width))) as read:
+            for block, given in zip(self.blocks, read, strict=True):
+                rows.append(row_ids[on.to_host(entries.rows_of(block))])
+                columns.append(on.to_host(given[:, 0][block.indices]).astype(np.int64))
+        return np.concatenate(rows), np.concatenate(columns)

@@ -1,0 +1,204 @@
+"""Numbers of the stored entries of a sparse matrix, which lie where the entries do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from distgnn.arrays.csr import CSR
+from distgnn.errors import ArgumentError
+from distgnn.local import edges as entries
+from distgnn.operators.dense import DistDense
+
+if TYPE_CHECKING:
+    from distgnn.operators.edge_pattern import EdgePattern
+
+Array = Any
+
+
+class DistEdges:
+    """Numbers of the stored entries of a matrix: (nnz, heads), cut as the matrix is.
+
+    ``A.edges``, ``A.edge_sum`` and ``A.sddmm`` make them; ``A.multiply(H, values=E)`` multiplies with them.
+    Ranks that hold copies of an entry have the same bits of its numbers. Passes are local, unless they say
+    otherwise; sums and maxima are over all ranks that have a part of a row.
+
+    Attributes:
+        pattern: of the matrix.
+        data: this rank's numbers, (its entries, heads), C-contiguous, on the grid's backend.
+    """
+
+    __slots__ = ("data", "pattern")
+    __array_ufunc__ = None
+
+    def __init__(self, pattern: EdgePattern, data: Array) -> None:
+        if data.ndim != 2 or len(data) != pattern.size or data.dtype != pattern.dtype:
+            expected = f"expected ({pattern.size}, heads) of {pattern.dtype}"
+            raise ValueError(f"edges: an array {data.shape} of {data.dtype}; {expected}")
+        self.pattern, self.data = pattern, data
+
+    @property
+    def heads(self) -> int:
+        """How many numbers an entry has."""
+        return int(self.data.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the numbers."""
+        return np.dtype(self.data.dtype)
+
+    def __repr__(self) -> str:
+        heads = f"{self.heads} heads" if self.heads > 1 else "1 head"
+        return f"<DistEdges of {self.pattern.A!r}, {heads}, {self.dtype}>"
+
+    def like(self, data: Array) -> DistEdges:
+        """Make other numbers of the same entries."""
+        return DistEdges(self.pattern, data)
+
+    def __mul__(self, other: Any) -> DistEdges:
+        return self.like(self.data * self._operand(other))
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Any) -> DistEdges:
+        return self.like(self.data + self._operand(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> DistEdges:
+        return self.like(self.data - self._operand(other))
+
+    def __neg__(self) -> DistEdges:
+        return self.like(-self.data)
+
+    def _operand(self, other: Any) -> Any:
+        if isinstance(other, DistEdges):
+            self.pattern.check(other)
+            if other.heads != self.heads:
+                raise ArgumentError("edges", repr(other), f"expected {self.heads} heads, as {self!r} has")
+            return other.data
+        if isinstance(other, (bool, int, float, np.integer, np.floating)):
+            return self.dtype.type(other)
+        raise TypeError(f"edges: cannot take {type(other).__name__}: expected a number, or edges of {self!r}")
+
+    def mixed(self, weights: Array) -> DistEdges:
+        """Multiply the numbers of each entry by an array (heads, k) that all ranks have: k heads."""
+        on = self.pattern.grid.backend
+        return self.like(on.xp.ascontiguousarray(self.data @ on.asarray(weights, self.dtype)))
+
+    # -- activations and their adjoints ----------------------------------------------------------------------
+
+    def leaky_relu(self, slope: float = 0.2) -> DistEdges:
+        """Compute x, or ``slope`` x where x is negative."""
+        return self.like(self.data * self._slopes(slope))
+
+    def leaky_relu_back(self, gradient: DistEdges, slope: float = 0.2) -> DistEdges:
+        """Return the gradient of these numbers from that of ``self.leaky_relu(slope)``."""
+        return self.like(self._operand(gradient) * self._slopes(slope))
+
+    def _slopes(self, slope: float) -> Array:
+        one, other = self.dtype.type(1), self.dtype.type(slope)
+        return self.pattern.grid.backend.xp.where(self.data > 0, one, other)
+
+    def softmax(self) -> DistEdges:
+        """Compute exp(x) over its sum in the row of the matrix, by head. Collective.
+
+        Cost: where the columns of the matrix are cut over c ranks, two all-reduces of a number for each of
+        this rank's rows and heads.
+        """
+        pattern, xp = self.pattern, self.pattern.grid.backend.xp
+        data = self.data - pattern.of_rows(pattern.row_maxima(self.data))
+        xp.exp(data, out=data)
+        data /= pattern.of_rows(pattern.row_sums(data))
+        return self.like(data)
+
+    def softmax_back(self, gradient: DistEdges) -> DistEdges:
+        """Return the gradient of x from that of these numbers, which are ``x.softmax()``. Collective.
+
+        P (g - Σ P g), with the sum over a row. Cost: one of the two all-reduces of :meth:`softmax`.
+        """
+        pattern, data = self.pattern, self.data * self._operand(gradient)
+        data -= self.data * pattern.of_rows(pattern.row_sums(data))
+        return self.like(data)
+
+    # -- sums ------------------------------------------------------------------------------------------------
+
+    def row_sums(self) -> DistDense:
+        """Sum the numbers of each row, m x heads in ``A.output_layout``. Collective.
+
+        Cost: an all-reduce of :meth:`softmax`.
+        """
+        pattern = self.pattern
+        shape = pattern.A.shape[0], self.heads
+        sums = DistDense(pattern.row_sums(self.data), pattern.row_layout, shape)
+        return pattern.recut(sums, pattern.A.output_layout)
+
+    def row_sums_back(self, gradient: DistDense) -> DistEdges:
+        """Return the gradient of these numbers from that of ``self.row_sums()``. Collective.
+
+        Cost: what the rank lacks of its rows of the gradient.
+        """
+        pattern = self.pattern
+        return self.like(pattern.of_rows(pattern.recut(gradient, pattern.row_layout).block))
+
+    def column_sums(self) -> DistDense:
+        """Sum the numbers of each column, n x heads in ``A.input_layout``. Collective.
+
+        Cost: that of ``A.multiply_adjoint`` with a column for each head.
+        """
+        A, pattern = self.pattern.A, self.pattern
+        shape = A.shape[0], self.heads
+        local = A.output_layout.local_shape(shape)
+        ones = DistDense(pattern.grid.backend.xp.ones(local, self.dtype), A.output_layout, shape)
+        return A.multiply_adjoint(ones, values=self)
+
+    # -- the way out -----------------------------------------------------------------------------------------
+
+    def gather(self, head: int = 0, root: int = 0) -> sp.coo_array | None:
+        """Gather one head as a SciPy matrix by node, on one rank; None elsewhere. Collective; for small ones.
+
+        Raises:
+            ArgumentError: no such head or rank, on every rank.
+        """
+        pattern = self.pattern
+        world, on = pattern.grid.world, pattern.grid.backend
+        if head not in range(self.heads):
+            raise ArgumentError("head", head, f"expected 0 to {self.heads - 1}")
+        if root not in range(world.size):
+            raise ArgumentError("root", root, f"expected a rank, 0 to {world.size - 1}")
+        rows, columns = pattern.ends()
+        own = (rows, columns, on.to_host(self.data[:, head])) if pattern.primary else None
+        held = [part for part in world.mpi.gather(own, root) or [] if part is not None]
+        if world.rank != root:
+            return None
+        rows, columns, numbers = (np.concatenate(parts) for parts in zip(*held, strict=True))
+        return sp.coo_array((numbers, (rows, columns)), shape=pattern.A.shape)
+
+
+Function = Callable[[np.ndarray, np.ndarray], Any]
+
+
+def made(pattern: EdgePattern, values: Function | None, heads: int) -> DistEdges:
+    """Make edges of the matrix's own values, or of a function; see ``A.edges``."""
+    on = pattern.grid.backend
+    if values is None:
+        parts = [block.data.reshape(-1, 1) for block in pattern.blocks]
+        own = on.xp.concatenate(parts) if parts else on.empty((0, 1), pattern.dtype)
+        return DistEdges(pattern, on.xp.ascontiguousarray(on.xp.repeat(own, heads, axis=1)))
+    ends = pattern.ends()
+    with pattern.grid.world.together():
+        numbers = np.asarray(values(*ends), pattern.dtype)
+        if numbers.shape not in ((pattern.size,), (pattern.size, heads)):
+            problem = f"expected ({pattern.size},) or ({pattern.size}, {heads})"
+            raise ArgumentError("values", numbers.shape, problem)
+        if numbers.ndim == 1:
+            numbers = np.repeat(numbers[:, None], heads, axis=1)
+    return DistEdges(pattern, on.asarray(np.ascontiguousarray(numbers)))
+
+
+def permuted(block: CSR, data: Array) -> Array:
+    """Return the numbers of a block's entries in the order of the transposed block."""
+    return data[entries.transposition(block)]
