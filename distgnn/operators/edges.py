@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,9 +12,6 @@ from distgnn.arrays.csr import CSR
 from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense
-
-if TYPE_CHECKING:
-    from distgnn.operators.edge_pattern import EdgePattern
 
 Array = Any
 
@@ -27,14 +24,14 @@ class DistEdges:
     otherwise; sums and maxima are over all ranks that have a part of a row.
 
     Attributes:
-        pattern: of the matrix.
+        pattern: the :class:`~distgnn.operators.edge_pattern.EdgePattern` of the matrix.
         data: this rank's numbers, (its entries, heads), C-contiguous, on the grid's backend.
     """
 
     __slots__ = ("data", "pattern")
     __array_ufunc__ = None
 
-    def __init__(self, pattern: EdgePattern, data: Array) -> None:
+    def __init__(self, pattern: Any, data: Array) -> None:
         if data.ndim != 2 or len(data) != pattern.size or data.dtype != pattern.dtype:
             expected = f"expected ({pattern.size}, heads) of {pattern.dtype}"
             raise ValueError(f"edges: an array {data.shape} of {data.dtype}; {expected}")
@@ -42,7 +39,7 @@ class DistEdges:
 
     @property
     def heads(self) -> int:
-        """How many numbers an entry has."""
+        """Numbers that an entry has."""
         return int(self.data.shape[1])
 
     @property
@@ -100,8 +97,8 @@ class DistEdges:
         return self.like(self._operand(gradient) * self._slopes(slope))
 
     def _slopes(self, slope: float) -> Array:
-        one, other = self.dtype.type(1), self.dtype.type(slope)
-        return self.pattern.grid.backend.xp.where(self.data > 0, one, other)
+        factors = self.dtype.type(1), self.dtype.type(slope)
+        return self.pattern.grid.backend.xp.where(self.data > 0, *factors)
 
     def softmax(self) -> DistEdges:
         """Compute exp(x) over its sum in the row of the matrix, by head. Collective.
@@ -181,7 +178,7 @@ class DistEdges:
 Function = Callable[[np.ndarray, np.ndarray], Any]
 
 
-def made(pattern: EdgePattern, values: Function | None, heads: int) -> DistEdges:
+def made(pattern: Any, values: Function | None, heads: int) -> DistEdges:
     """Make edges of the matrix's own values, or of a function; see ``A.edges``."""
     on = pattern.grid.backend
     if values is None:
