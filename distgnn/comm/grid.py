@@ -22,6 +22,7 @@ from distgnn.comm.group import Comm
 from distgnn.comm.links import Derive, Links
 from distgnn.comm.shared import NodeMemory, available
 from distgnn.comm.transport import NCCL, transport
+from distgnn.comm.watched import watched
 from distgnn.errors import UserError, check_type
 from distgnn.layout import Axes
 
@@ -64,6 +65,7 @@ class Grid(Axes):
     ) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
         check_type("comm", comm, Communicator, "an mpi4py communicator; sizes go by name: rows=4")
+        comm = watched(comm)
         size, rank = comm.Get_size(), comm.Get_rank()
         axes = axes or {"rows": size}
         for name, count in axes.items():
@@ -74,13 +76,13 @@ class Grid(Axes):
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"
             raise UserError(f"grid {sizes}: {problem}")
-        comm = comm.Dup()  # messages of ours never meet messages of the caller's
+        comm = watched(comm.Dup())  # messages of ours never meet messages of the caller's
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
             self.transport = transport(self.backend)
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.device = bind(self.backend, node)  # type: ignore[arg-type]
+        self.device = bind(self.backend, node)
         self.node: int = node.bcast(self.rank)
         self.overlap = True
         self.block_rows: int | None = None
@@ -91,7 +93,7 @@ class Grid(Axes):
         node.Free()
         self.links = Links(comm)
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
-        self.world = self._group("world", lambda world: world)
+        self.world = self._group("world", lambda world: world, range(size))
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
         self._along: dict[tuple[str, ...], Comm] = {(): alone}
 
@@ -109,7 +111,7 @@ class Grid(Axes):
             self._along[axes] = self._group("+".join(axes), derive, self.sharing(*axes))
         return self._along[axes]
 
-    def _group(self, name: str, derive: Derive, ranks: Sequence[int] | None = None) -> Comm:
+    def _group(self, name: str, derive: Derive, ranks: Sequence[int]) -> Comm:
         connect = self.transport == NCCL
         return self.groups(None, self.backend, name, connect, ranks, self.links, derive)
 
