@@ -78,6 +78,8 @@ atexit.register(_at_exit)
 
 
 def __getattr__(name: str) -> Any:
+    if name in __all__ and "scipy.linalg" not in sys.modules:
+        importlib.import_module("distgnn.comm.launch").check_memory()
     if name in _HOMES:
         return getattr(importlib.import_module(f"distgnn.{_HOMES[name]}"), name)
     if name in _MODULES:

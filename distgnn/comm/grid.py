@@ -15,6 +15,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
 from distgnn.comm.agree import agree, together
+from distgnn.comm.checks import checks
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.devices import bind
 from distgnn.comm.facts import process
@@ -52,6 +53,7 @@ class Grid(Axes):
         overlap: panels and sums of row blocks travel while others are multiplied; results do not change.
         block_rows: rows of the blocks in which products are summed over ranks (see ``operators/summed.py``);
             None for a default by size.
+        checks: the comparison of calls, with ``DISTGNN_CHECK=1``; else None.
         nonzeros: of the blocks of sparse matrices that this rank has been given.
         workspace: the buffers that products and networks on this grid use again.
 
@@ -92,6 +94,7 @@ class Grid(Axes):
         self.shares_memory = self.backend.name == "numpy" and size > 1 and available(comm, node)
         node.Free()
         self.links = Links(comm)
+        self.checks = checks(self.links)
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
         self.world = self._group("world", lambda world: world, range(size))
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
@@ -172,4 +175,6 @@ class Grid(Axes):
         for comm in (self.world, *self._along.values()):
             comm.free()
         self._along.clear()
+        if self.checks is not None:
+            self.checks.free()
         self.links.free()

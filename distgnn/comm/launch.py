@@ -6,7 +6,9 @@ Where a launcher announces several ranks, MPI comes up before anything else that
 
 from __future__ import annotations
 
+import mmap
 import os
+import resource
 import select
 import signal
 import stat
@@ -42,6 +44,10 @@ START_LIMIT, START_VARIABLE = 300.0, "DISTGNN_INIT_TIMEOUT"
 
 #: Seconds of waiting for other ranks after which a rank says so. The variable says another number, 0 never.
 STALL_LIMIT, STALL_VARIABLE = 300.0, "DISTGNN_STALL"
+
+#: Bytes of addresses that NumPy, SciPy and HDF5 take when they are loaded. With fewer, OpenBLAS asks for memory
+#: for ever, with Python's lock held, and other ranks wait without a word.
+LIBRARIES = 320 << 20
 
 NO_LIBRARY = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
 
@@ -109,8 +115,29 @@ def no_library(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "cannot load MPI library" in str(error)
 
 
+def check_memory() -> None:
+    """Raise UserError where a limit on addresses (``ulimit -v``) leaves too few for the libraries.
+
+    Call this before NumPy and SciPy are imported.
+    """
+    if "scipy.linalg" in sys.modules or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    try:
+        mmap.mmap(-1, LIBRARIES, mmap.MAP_PRIVATE, mmap.PROT_READ).close()
+    except OSError:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0] >> 20
+        raise UserError(
+            f"memory: ulimit -v lets this process have {limit} MB, of which less than {LIBRARIES >> 20} MB are "
+            "left for NumPy, SciPy and HDF5; raise the limit"
+        ) from None
+
+
 def check_start() -> None:
-    """Raise UserError where :func:`begin` found many unconnected processes, or a limit that is no number."""
+    """Raise UserError where a rank can't go on.
+
+    That is where :func:`begin` found many unconnected processes, a variable is no number, or memory is short.
+    """
+    check_memory()
     if launched()[0] > 1:
         check_launcher(_mpi().COMM_WORLD.Get_size())
         seconds(START_VARIABLE, START_LIMIT)

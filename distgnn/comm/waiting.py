@@ -26,6 +26,8 @@ from distgnn.errors import PeerError
 LOOK, SOON = 0.5, 2.0
 
 _HERE = str(Path(__file__).resolve().parents[1])  # the package
+#: Modules of Python between the package and the program: context managers, and what runs modules.
+PYTHON = ("contextlib", "functools", "runpy", "threading")
 _waits: dict[int, Wait] = {}  # by thread
 _stop = threading.Event()
 _watch: threading.Thread | None = None
@@ -62,7 +64,8 @@ class Wait:
 
     def __str__(self) -> str:
         matrix = f" of {self.matrix}" if self.matrix else ""
-        return f"{self.operation}{matrix} over {self.group}{called_at(self.thread)}"
+        line = called_at(self.thread)
+        return f"{self.operation}{matrix} over {self.group}{f', called at {line}' if line else ''}"
 
 
 def start() -> None:
@@ -103,23 +106,31 @@ def _end_if_hopeless(wait: Wait, check: Callable[[], object]) -> None:
 
 
 def called_at(thread: int) -> str:
-    """Return ``, called at FILE line N: TEXT`` of the program's line that called this package.
+    """Return ``FILE line N: TEXT`` of the program's line that called this package.
 
     Empty where no line outside of the package did, as in the ``distgnn`` command.
     """
+    _, line = _call(thread)
+    if line is None:
+        return ""
+    text = linecache.getline(line.f_code.co_filename, line.f_lineno).strip()
+    return f"{Path(line.f_code.co_filename).name} line {line.f_lineno}{f': {text}' if text else ''}"
+
+
+def call_of(thread: int) -> str:
+    """Return the name of the function of this package that the program called."""
+    function, _ = _call(thread)
+    return "" if function is None else function.f_code.co_name
+
+
+def _call(thread: int) -> tuple[FrameType | None, FrameType | None]:
+    """Return the frames of the package's function that the program called, and of the program's line."""
+    function: FrameType | None = None
     frame: FrameType | None = sys._current_frames().get(thread)
-    inside = False
     while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_HERE):
-            inside = True
-        elif inside and not _of_python(frame):
-            text = linecache.getline(file, frame.f_lineno).strip()
-            return f", called at {Path(file).name} line {frame.f_lineno}{f': {text}' if text else ''}"
+        if frame.f_code.co_filename.startswith(_HERE):
+            function = frame
+        elif function is not None and frame.f_globals.get("__name__") not in PYTHON:
+            return function, frame
         frame = frame.f_back
-    return ""
-
-
-def _of_python(frame: FrameType) -> bool:
-    """Tell whether a frame is of Python's library: context managers, and what runs modules."""
-    return frame.f_globals.get("__name__") in ("contextlib", "functools", "runpy", "threading")
+    return function, None
