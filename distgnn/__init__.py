@@ -78,7 +78,7 @@ atexit.register(_at_exit)
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__ and "scipy.linalg" not in sys.modules:
+    if name in __all__ and "scipy" not in sys.modules:
         importlib.import_module("distgnn.comm.launch").check_memory()
     if name in _HOMES:
         return getattr(importlib.import_module(f"distgnn.{_HOMES[name]}"), name)

@@ -45,9 +45,9 @@ START_LIMIT, START_VARIABLE = 300.0, "DISTGNN_INIT_TIMEOUT"
 #: Seconds of waiting for other ranks after which a rank says so. The variable says another number, 0 never.
 STALL_LIMIT, STALL_VARIABLE = 300.0, "DISTGNN_STALL"
 
-#: Bytes of addresses that NumPy, SciPy and HDF5 take when they are loaded. With fewer, OpenBLAS asks for memory
-#: for ever, with Python's lock held, and other ranks wait without a word.
-LIBRARIES = 320 << 20
+#: Bytes of addresses that NumPy takes when it is loaded, and SciPy and HDF5. With fewer, OpenBLAS asks for
+#: memory for ever, with Python's lock held, while other ranks wait without a word.
+NUMPY, OTHERS = 80 << 20, 240 << 20
 
 NO_LIBRARY = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
 
@@ -120,16 +120,16 @@ def check_memory() -> None:
 
     Call this before NumPy and SciPy are imported.
     """
-    if "scipy.linalg" in sys.modules or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if "scipy" in sys.modules or limit == resource.RLIM_INFINITY:
         return
+    needed = OTHERS + (0 if "numpy" in sys.modules else NUMPY)
     try:
-        mmap.mmap(-1, LIBRARIES, mmap.MAP_PRIVATE, mmap.PROT_READ).close()
+        mmap.mmap(-1, needed, mmap.MAP_PRIVATE, mmap.PROT_READ).close()
     except OSError:
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0] >> 20
-        raise UserError(
-            f"memory: ulimit -v lets this process have {limit} MB, of which less than {LIBRARIES >> 20} MB are "
-            "left for NumPy, SciPy and HDF5; raise the limit"
-        ) from None
+        allowed = f"ulimit -v allows this process {limit >> 20} MB"
+        left = f"less than {needed >> 20} MB are left for NumPy, SciPy and HDF5"
+        raise UserError(f"memory: {allowed}, of which {left}; raise the limit") from None
 
 
 def check_start() -> None:
