@@ -68,7 +68,7 @@ def _wait(world: Any, error: BaseException | None) -> None:
     since, told, limit = time.monotonic(), False, launch.STALL_LIMIT
     with contextlib.suppress(UserError):
         limit = launch.stall_limit()
-    comms = [notices.mpi for notices in _grids]
+    comms = [notices.mpi for notices in _grids if notices.mpi]
     if error is not None and all(comm.Get_size() < world.Get_size() for comm in comms):
         comms.append(world)
     requests = [comm.Ibarrier() for comm in comms]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 from mpi4py import MPI
@@ -41,12 +41,26 @@ class Watched(MPI.Intracomm):
         check = self.notices.check_flight if flight else self.notices.check
         return partial(check, self.ranks, self.index, self.notices.begin(self.index))
 
-    def call(self, name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def call(self, name: str, *args: Any, **options: Any) -> Any:
         """Make a blocking collective call."""
         if self.compare is not None:
-            self.compare(name)
-        with Wait(name, self.label, check=self.begin()):
-            return method(self, *args, **options)
+            self.compare(name.lower())
+        with Wait(name.lower(), self.label, check=self.begin()):
+            return getattr(super(), name)(*args, **options)
+
+    def send_or_receive(self, name: str, *args: Any, **options: Any) -> None:
+        """Make a blocking call for one message."""
+        with Wait(name.lower(), self.label):
+            getattr(super(), name)(*args, **options)
+
+
+for _name in COLLECTIVES:
+    setattr(Watched, _name, partialmethod(Watched.call, _name))
+for _name in MESSAGES:
+    setattr(Watched, _name, partialmethod(Watched.send_or_receive, _name))
+
+
+_kinds: dict[type[MPI.Intracomm], type[Watched]] = {MPI.Intracomm: Watched}
 
 
 def watched(mpi: Any, label: str = "all ranks") -> Any:
@@ -55,31 +69,13 @@ def watched(mpi: Any, label: str = "all ranks") -> Any:
         return mpi
     waiting.start()
     if not isinstance(mpi, Watched):
-        mpi = Watched(mpi)
+        mpi = _kind(type(mpi))(mpi)
     mpi.label = label
     return mpi
 
 
-def _collective(name: str) -> Any:
-    method = getattr(MPI.Intracomm, name)
-
-    def call(self: Watched, *args: Any, **options: Any) -> Any:
-        return self.call(name.lower(), method, *args, **options)
-
-    return call
-
-
-def _message(name: str) -> Any:
-    method = getattr(MPI.Intracomm, name)
-
-    def call(self: Watched, *args: Any, **options: Any) -> Any:
-        with Wait(name.lower(), self.label):
-            return method(self, *args, **options)
-
-    return call
-
-
-for _name in COLLECTIVES:
-    setattr(Watched, _name, _collective(_name))
-for _name in MESSAGES:
-    setattr(Watched, _name, _message(_name))
+def _kind(base: type[MPI.Intracomm]) -> type[Watched]:
+    """Return the class of communicators of this kind that are watched."""
+    if base not in _kinds:
+        _kinds[base] = type("Watched", (Watched, base), {})
+    return _kinds[base]
