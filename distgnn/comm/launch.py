@@ -129,6 +129,8 @@ def check_memory() -> None:
     except OSError:
         allowed = f"ulimit -v allows this process {limit >> 20} MB"
         left = f"less than {needed >> 20} MB are left for NumPy, SciPy and HDF5"
+        if launched()[0] > 1:
+            _mpi()  # where the others wait for this rank
         raise UserError(f"memory: {allowed}, of which {left}; raise the limit") from None
 
 
@@ -285,6 +287,12 @@ def stall_limit() -> float:
         UserError: the environment says something else than a number.
     """
     return seconds(STALL_VARIABLE, STALL_LIMIT) or float("inf")
+
+
+def abort(world: Any) -> None:
+    """End the job with code 1, once the launcher has had time to read what this rank has printed."""
+    time.sleep(0.2)
+    world.Abort(1)
 
 
 def say(what: str) -> None:

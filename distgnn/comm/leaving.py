@@ -68,7 +68,8 @@ def _wait(world: Any, error: BaseException | None) -> None:
     since, told, limit = time.monotonic(), False, launch.STALL_LIMIT
     with contextlib.suppress(UserError):
         limit = launch.stall_limit()
-    comms = [notices.mpi for notices in _grids if notices.mpi]
+    grids = [notices for notices in _grids if notices.mpi]
+    comms = [notices.mpi for notices in grids]
     if error is not None and all(comm.Get_size() < world.Get_size() for comm in comms):
         comms.append(world)
     requests = [comm.Ibarrier() for comm in comms]
@@ -76,12 +77,12 @@ def _wait(world: Any, error: BaseException | None) -> None:
         waited = time.monotonic() - since
         if waited > SOON and not told:
             told = True
-            for notices in _grids:
+            for notices in grids:
                 notices.send_departure()
         if error is not None and waited > launch.PATIENCE:
             line = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
             launch.say(f"failed: {line}")
-            world.Abort(1)
+            launch.abort(world)
         if waited > limit:
             limit = float("inf")
             launch.say(f"has come to the end of its program, and waited {waited:.0f} s for other ranks there")

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from distgnn import progress
 from distgnn.comm import launch, leaving
+from distgnn.comm.waiting import Wait
 from distgnn.errors import PeerError
 
 
@@ -123,7 +125,12 @@ class Notices:
                 self.failure = notice.failure
 
     def free(self) -> None:
-        """Give the communicator back to MPI, unless notices may be left in it. Collective."""
+        """Give the communicator back to MPI, unless notices may be left in it. Collective.
+
+        A rank that has left waits for this one in the same barrier.
+        """
+        with Wait("free", "world"):
+            progress.wait(self.mpi.Ibarrier().Test, lambda: False)
         leaving.forget(self)
         if not self.generation:
             self.mpi.Free()

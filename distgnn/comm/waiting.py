@@ -102,7 +102,7 @@ def _end_if_hopeless(wait: Wait, check: Callable[[], object]) -> None:
         check()
     except PeerError as error:
         launch.say(f"waits in vain in {wait}: {error}")
-        MPI.COMM_WORLD.Abort(1)
+        launch.abort(MPI.COMM_WORLD)
 
 
 def called_at(thread: int) -> str:
