@@ -171,7 +171,7 @@ def leave(error: UserError) -> int:
     if not _all_arrive(world):
         if world.Get_rank() != 0:
             print(f"{line} (only on {where()})", file=sys.stderr, flush=True)
-        world.Abort(2)
+        abort(world, 2)
     return 2
 
 
@@ -230,7 +230,7 @@ def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType
     print(text, end="", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if world is not None:
-        world.Abort(1)
+        abort(world)
     _tell_launcher(1)
 
 
@@ -289,10 +289,10 @@ def stall_limit() -> float:
     return seconds(STALL_VARIABLE, STALL_LIMIT) or float("inf")
 
 
-def abort(world: Any) -> None:
-    """End the job with code 1, once the launcher has had time to read what this rank has printed."""
+def abort(world: Any, code: int = 1) -> None:
+    """End the job, once the launcher has had time to read what this rank has printed."""
     time.sleep(0.2)
-    world.Abort(1)
+    world.Abort(code)
 
 
 def say(what: str) -> None:

@@ -14,7 +14,7 @@ from distgnn.comm.waiting import Wait
 
 COLLECTIVES = (
     "Barrier", "bcast", "allgather", "alltoall", "gather", "Bcast", "Allgatherv", "Allreduce", "Reduce",
-    "Reduce_scatter", "Dup", "Split", "Split_type", "Free",
+    "Reduce_scatter", "Dup", "Split", "Split_type",
 )  # fmt: skip
 MESSAGES = ("Send", "Recv")
 
@@ -26,6 +26,7 @@ class Watched(MPI.Intracomm):
         label: the name of the group in the ledger.
         notices: of the grid that the group belongs to, if any; index: of the group there; ranks: in the grid.
         compare: called with each collective before it begins.
+        source: the object that stood for the communicator before.
     """
 
     label = "all ranks"
@@ -33,6 +34,7 @@ class Watched(MPI.Intracomm):
     index = 0
     ranks: Sequence[int] = ()
     compare: Callable[[str], object] | None = None
+    source: MPI.Intracomm | None = None
 
     def begin(self, flight: bool = False) -> Callable[[], object]:
         """Count a collective, or a flight of messages, and return the check of a wait for it."""
@@ -47,6 +49,13 @@ class Watched(MPI.Intracomm):
             self.compare(name.lower())
         with Wait(name.lower(), self.label, check=self.begin()):
             return getattr(super(), name)(*args, **options)
+
+    def Free(self) -> None:
+        """Give the communicator back to MPI. Collective."""
+        if self.source is None:
+            self.call("Free")
+        else:
+            self.source.Free()
 
     def send_or_receive(self, name: str, *args: Any, **options: Any) -> None:
         """Make a blocking call for one message."""
@@ -69,7 +78,8 @@ def watched(mpi: Any, label: str = "all ranks") -> Any:
         return mpi
     waiting.start()
     if not isinstance(mpi, Watched):
-        mpi = _kind(type(mpi))(mpi)
+        source, mpi = mpi, _kind(type(mpi))(mpi)
+        mpi.source = source
     mpi.label = label
     return mpi
 
