@@ -68,5 +68,5 @@ class Checks:
 
 def checks(links: Links) -> Checks | None:
     """Return the comparison of calls on a grid, if the environment asks for it. Collective."""
-    asked = os.environ.get(VARIABLE, "0") not in ("", "0")
+    asked = os.environ.get(VARIABLE, "").lower() not in ("", "0", "no", "false", "off")
     return Checks(links) if asked and links.notices is not None else None

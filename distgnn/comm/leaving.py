@@ -65,7 +65,7 @@ def at_exit() -> None:
 
 
 def _wait(world: Any, error: BaseException | None) -> None:
-    since, told, limit = time.monotonic(), False, launch.STALL_LIMIT
+    since, notified, limit = time.monotonic(), False, launch.STALL_LIMIT
     with contextlib.suppress(UserError):
         limit = launch.stall_limit()
     grids = [notices for notices in _grids if notices.mpi]
@@ -75,8 +75,8 @@ def _wait(world: Any, error: BaseException | None) -> None:
     requests = [comm.Ibarrier() for comm in comms]
     while not all(request.Test() for request in requests):
         waited = time.monotonic() - since
-        if waited > SOON and not told:
-            told = True
+        if waited > SOON and not notified:
+            notified = True
             for notices in grids:
                 notices.send_departure()
         if error is not None and waited > launch.PATIENCE:

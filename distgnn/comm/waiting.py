@@ -41,13 +41,13 @@ class Wait:
         check: raises PeerError if a rank that is waited for has failed or left. The watch calls it.
     """
 
-    __slots__ = ("check", "group", "matrix", "operation", "outer", "since", "thread", "told")
+    __slots__ = ("check", "group", "matrix", "operation", "outer", "reported", "since", "thread")
 
     def __init__(
         self, operation: str, group: str, matrix: str = "", check: Callable[[], object] | None = None
     ) -> None:
         self.operation, self.group, self.matrix, self.check = operation, group, matrix, check
-        self.told = False
+        self.reported = False
 
     def __enter__(self) -> None:
         self.thread = threading.get_ident()
@@ -92,8 +92,8 @@ def _look(limit: float) -> None:
             waited = time.monotonic() - wait.since
             if waited > SOON and multiple and wait.check is not None:
                 _end_if_hopeless(wait, wait.check)
-            if waited > limit and not wait.told:
-                wait.told = True
+            if waited > limit and not wait.reported:
+                wait.reported = True
                 launch.say(f"has waited {waited:.0f} s for other ranks in {wait}")
 
 

@@ -36,10 +36,10 @@ class Watched(MPI.Intracomm):
     compare: Callable[[str], object] | None = None
     source: MPI.Intracomm | None = None
 
-    def begin(self, flight: bool = False) -> Callable[[], object]:
-        """Count a collective, or a flight of messages, and return the check of a wait for it."""
+    def begin(self, flight: bool = False) -> Callable[[], object] | None:
+        """Count a collective, or a flight of messages, and return the check of a wait for it, if any."""
         if self.notices is None:
-            return lambda: None
+            return None
         check = self.notices.check_flight if flight else self.notices.check
         return partial(check, self.ranks, self.index, self.notices.begin(self.index))
 
@@ -52,10 +52,8 @@ class Watched(MPI.Intracomm):
 
     def Free(self) -> None:
         """Give the communicator back to MPI. Collective."""
-        if self.source is None:
-            self.call("Free")
-        else:
-            self.source.Free()
+        with Wait("free", self.label, check=self.begin()):
+            super().Free() if self.source is None else self.source.Free()
 
     def send_or_receive(self, name: str, *args: Any, **options: Any) -> None:
         """Make a blocking call for one message."""

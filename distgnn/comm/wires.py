@@ -116,8 +116,8 @@ class Wires:
         """Make the flight of an operation in this group, see :class:`Flight`."""
         computed = self.backend.mark if self.backend.on_device else None
         mpi = self.mpi
-        check = mpi.begin(flight=True) if isinstance(mpi, Watched) else lambda: None
-        return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, check)
+        check = mpi.begin(flight=True) if isinstance(mpi, Watched) else None
+        return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, check or (lambda: None))
 
     def wire(self, array: Array) -> Array:
         """Return what MPI is given for ``array``: its numbers in one dimension, or pinned host memory."""

@@ -21,7 +21,7 @@ RUNS = [
     ("exception before a barrier of the program", False, "rank 1 on host .* failed: ValueError: a bug"),
     ("one rank is late", False, rf"{STALL}bcast of H over rows, called at .*\.py line \d+: expect"),
     ("two operands in another order", True, r"H of call \d+ on this grid is 60 x 8 .* on ranks 0, 2-3 \("),
-    ("a product and gather in another order", True, r"is gather on ranks 0, 2-3 \(called at .*A @ H on rank 1"),
+    ("a product and gather in another order", True, r"is gather on ranks 0, 2-3 \(called .*A @ H on rank 1"),
     ("all is well", True, "^$"),
     ("300 MB of addresses, nothing imported", False, "rank 1 on host .* failed: .*ulimit -v allows"),
 ]  # fmt: skip

@@ -136,6 +136,14 @@ exception in a product:
     if odd: H.block = H.block[:, :5].copy()
     A @ H
 
+leaves after an error that all ranks catch:
+    K = H.like(H.block)
+    if odd: K.block = H.block[:, :5].copy()
+    try: A @ K
+    except Exception: pass
+    if odd: sys.exit(1)
+    A @ H
+
 exception caught, the product left out:
     try:
         if odd: raise ValueError("a bug")
