@@ -12,8 +12,10 @@ Names are imported on first use, so that `import distgnn` needs neither MPI nor 
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -67,7 +69,18 @@ _MODULES = {
 __all__ = ["__version__", *sorted(_HOMES), *sorted(_MODULES)]
 
 
+def _at_exit() -> None:
+    """Tell the other ranks of the job, if there are any, that this one leaves the program."""
+    if "mpi4py.MPI" in sys.modules:
+        importlib.import_module("distgnn.comm.leaving").at_exit()
+
+
+atexit.register(_at_exit)
+
+
 def __getattr__(name: str) -> Any:
+    if name in __all__ and "scipy" not in sys.modules:
+        importlib.import_module("distgnn.comm.launch").check_memory()
     if name in _HOMES:
         return getattr(importlib.import_module(f"distgnn.{_HOMES[name]}"), name)
     if name in _MODULES:

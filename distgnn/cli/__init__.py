@@ -75,8 +75,10 @@ def agreed(argv: Sequence[str], origins: config.Origins) -> argparse.Namespace:
     if world is not None:
         from distgnn.comm.agree import agree
         from distgnn.comm.facts import process
+        from distgnn.comm.watched import watched
 
-        agree(world, process() | facts(outcome), {f"--{name}": by for name, by in origins.sources.items()})
+        sources = {f"--{name}": by for name, by in origins.sources.items()}
+        agree(watched(world), process() | facts(outcome), sources)
     if launch.is_first():
         print(outcome.text if isinstance(outcome, Help) else "", end="", flush=True)
         for line in origins.warnings:

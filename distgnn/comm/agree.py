@@ -24,7 +24,9 @@ MOST_NAMED = 3  # settings, values of one, and hosts of a value, in an error
 Facts = Mapping[str, Any]
 
 
-def agree(mpi: Communicator, facts: Facts, sources: Mapping[str, str] | None = None) -> None:
+def agree(
+    mpi: Communicator, facts: Facts, sources: Mapping[str, str] | None = None, by: str = "set by"
+) -> None:
     """Raise DisagreementError on every rank unless all ranks of `mpi` give equal facts. Collective.
 
     Numbers, texts, paths, dtypes, arrays, lists and mappings of them can be compared. Costs an all-reduce of
@@ -33,6 +35,7 @@ def agree(mpi: Communicator, facts: Facts, sources: Mapping[str, str] | None = N
     Args:
         facts: values by name.
         sources: where this rank has some of them from, for the error; not compared.
+        by: the words before a source.
     """
     if mpi.Get_size() == 1:
         return
@@ -43,7 +46,8 @@ def agree(mpi: Communicator, facts: Facts, sources: Mapping[str, str] | None = N
     mpi.Allreduce(MPI.IN_PLACE, [extremes, MPI.UNSIGNED_CHAR], MPI.MAX)
     largest, complement = extremes[: len(digest)], extremes[len(digest) :]
     if any(most + rest != 255 for most, rest in zip(largest, complement, strict=True)):
-        raise disagreement(mpi.allgather(RankFacts(texts, MPI.Get_processor_name(), dict(sources or {}))))
+        mine = RankFacts(texts, MPI.Get_processor_name(), dict(sources or {}))
+        raise disagreement(mpi.allgather(mine), by)
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def short(digest: Any) -> str:
     return str(digest.hexdigest()[:12])
 
 
-def disagreement(everybody: Sequence[RankFacts]) -> DisagreementError:
+def disagreement(everybody: Sequence[RankFacts], by: str = "set by") -> DisagreementError:
     """Make the error that names the facts in which ranks differ.
 
     Facts that only some ranks have (the flags of another command) are named only where no others differ.
@@ -117,13 +121,13 @@ def disagreement(everybody: Sequence[RankFacts]) -> DisagreementError:
     names = dict.fromkeys(name for member in everybody for name in member.facts)
     differing = [name for name in names if len({member.facts.get(name) for member in everybody}) > 1]
     named = [name for name in differing if all(name in member.facts for member in everybody)] or differing
-    sentences = [_sentence(name, everybody) for name in named[:MOST_NAMED]]
+    sentences = [_sentence(name, everybody, by) for name in named[:MOST_NAMED]]
     if len(named) > MOST_NAMED:
         sentences.append(f"{len(named) - MOST_NAMED} more differ")
     return DisagreementError(named[0], everybody[0].facts.get(named[0]), "; ".join(sentences))
 
 
-def _sentence(name: str, everybody: Sequence[RankFacts]) -> str:
+def _sentence(name: str, everybody: Sequence[RankFacts], by: str) -> str:
     """Write ``lr is 0.01 on ranks 0, 2-3 and 0.1 on rank 1 (host b)``: the commonest value comes first."""
     groups: dict[str, list[int]] = {}
     for rank, member in enumerate(everybody):
@@ -132,7 +136,7 @@ def _sentence(name: str, everybody: Sequence[RankFacts]) -> str:
     for value, ranks in sorted(groups.items(), key=lambda group: (-len(group[1]), group[1]))[:MOST_NAMED]:
         group = [everybody[rank] for rank in ranks]
         notes = [_some("host", [member.host for member in group])] if parts else []
-        notes += [_some("set by", [member.sources[name] for member in group if name in member.sources])]
+        notes += [_some(by, [member.sources[name] for member in group if name in member.sources])]
         note = ", ".join(filter(None, notes))
         parts.append(f"{value or 'empty'} on {ranges(ranks)}{f' ({note})' if note else ''}")
     if len(groups) > MOST_NAMED:

@@ -21,6 +21,7 @@ from distgnn import ledger, progress
 from distgnn.arrays import workspace
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.comm.communicator import Communicator
+from distgnn.comm.waiting import Wait
 
 Array = Any
 
@@ -102,7 +103,10 @@ class Flight(AbstractContextManager["Flight"]):
         As long as a device has something to compute, this is no wait for messages.
         """
         if not done() and not (self.computed and self._computed_first(done)):
-            with ledger.timed("comm", self.operation, self.group, self.matrix):
+            with (
+                ledger.timed("comm", self.operation, self.group, self.matrix),
+                Wait(self.operation, self.group, self.matrix),
+            ):
                 progress.wait(done, self._look, self.check)
 
     @contextmanager

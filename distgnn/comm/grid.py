@@ -15,6 +15,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
 from distgnn.comm.agree import agree, together
+from distgnn.comm.checks import checks
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.devices import bind
 from distgnn.comm.facts import process
@@ -22,6 +23,7 @@ from distgnn.comm.group import Comm
 from distgnn.comm.links import Derive, Links
 from distgnn.comm.shared import NodeMemory, available
 from distgnn.comm.transport import NCCL, transport
+from distgnn.comm.watched import watched
 from distgnn.errors import UserError, check_type
 from distgnn.layout import Axes
 
@@ -51,6 +53,7 @@ class Grid(Axes):
         overlap: panels and sums of row blocks travel while others are multiplied; results do not change.
         block_rows: rows of the blocks in which products are summed over ranks (see ``operators/summed.py``);
             None for a default by size.
+        checks: the comparison of calls, with ``DISTGNN_CHECK=1``; else None.
         nonzeros: of the blocks of sparse matrices that this rank has been given.
         workspace: the buffers that products and networks on this grid use again.
 
@@ -64,6 +67,7 @@ class Grid(Axes):
     ) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
         check_type("comm", comm, Communicator, "an mpi4py communicator; sizes go by name: rows=4")
+        comm = watched(comm)
         size, rank = comm.Get_size(), comm.Get_rank()
         axes = axes or {"rows": size}
         for name, count in axes.items():
@@ -74,13 +78,13 @@ class Grid(Axes):
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"
             raise UserError(f"grid {sizes}: {problem}")
-        comm = comm.Dup()  # messages of ours never meet messages of the caller's
+        comm = watched(comm.Dup())  # messages of ours never meet messages of the caller's
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
             self.transport = transport(self.backend)
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.device = bind(self.backend, node)  # type: ignore[arg-type]
+        self.device = bind(self.backend, node)
         self.node: int = node.bcast(self.rank)
         self.overlap = True
         self.block_rows: int | None = None
@@ -90,8 +94,9 @@ class Grid(Axes):
         self.shares_memory = self.backend.name == "numpy" and size > 1 and available(comm, node)
         node.Free()
         self.links = Links(comm)
+        self.checks = checks(self.links)
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
-        self.world = self._group("world", lambda world: world)
+        self.world = self._group("world", lambda world: world, range(size))
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
         self._along: dict[tuple[str, ...], Comm] = {(): alone}
 
@@ -109,7 +114,7 @@ class Grid(Axes):
             self._along[axes] = self._group("+".join(axes), derive, self.sharing(*axes))
         return self._along[axes]
 
-    def _group(self, name: str, derive: Derive, ranks: Sequence[int] | None = None) -> Comm:
+    def _group(self, name: str, derive: Derive, ranks: Sequence[int]) -> Comm:
         connect = self.transport == NCCL
         return self.groups(None, self.backend, name, connect, ranks, self.links, derive)
 
@@ -170,4 +175,6 @@ class Grid(Axes):
         for comm in (self.world, *self._along.values()):
             comm.free()
         self._along.clear()
+        if self.checks is not None:
+            self.checks.free()
         self.links.free()

@@ -6,7 +6,9 @@ Where a launcher announces several ranks, MPI comes up before anything else that
 
 from __future__ import annotations
 
+import mmap
 import os
+import resource
 import select
 import signal
 import stat
@@ -39,6 +41,13 @@ PATIENCE = 5.0
 #: Seconds that MPI may take to start, that is, between the first and the last rank to get there: a rank that
 #: died before would else keep the others waiting for ever. The variable says another number, 0 no limit.
 START_LIMIT, START_VARIABLE = 300.0, "DISTGNN_INIT_TIMEOUT"
+
+#: Seconds of waiting for other ranks after which a rank says so. The variable says another number, 0 never.
+STALL_LIMIT, STALL_VARIABLE = 300.0, "DISTGNN_STALL"
+
+#: Bytes of addresses that NumPy takes when it is loaded, and SciPy and HDF5. With fewer, OpenBLAS asks for
+#: memory for ever, with Python's lock held, while other ranks wait without a word.
+NUMPY, OTHERS = 80 << 20, 240 << 20
 
 NO_LIBRARY = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
 
@@ -89,9 +98,11 @@ def begin() -> None:
     limit_threads()
     abort_on_error()
     if launched()[0] > 1 and _meeting is None:
+        limit = START_LIMIT
         try:
-            seconds = _seconds()
-            with _limited(START_LIMIT if seconds is None else seconds):
+            with suppress(UserError):  # which check_start raises on all ranks
+                limit = seconds(START_VARIABLE, START_LIMIT)
+            with _limited(limit):
                 world = _mpi().COMM_WORLD
         except (ImportError, RuntimeError) as error:
             _end_early(NO_LIBRARY if no_library(error) else f"can't start MPI: {error}")
@@ -104,18 +115,40 @@ def no_library(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "cannot load MPI library" in str(error)
 
 
+def check_memory() -> None:
+    """Raise UserError where a limit on addresses (``ulimit -v``) leaves too few for the libraries.
+
+    Call this before NumPy and SciPy are imported.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if "scipy" in sys.modules or limit == resource.RLIM_INFINITY:
+        return
+    needed = OTHERS + (0 if "numpy" in sys.modules else NUMPY)
+    try:
+        mmap.mmap(-1, needed, mmap.MAP_PRIVATE, mmap.PROT_READ).close()
+    except OSError:
+        allowed = f"ulimit -v allows this process {limit >> 20} MB"
+        left = f"less than {needed >> 20} MB are left for NumPy, SciPy and HDF5"
+        if launched()[0] > 1:
+            _mpi()  # where the others wait for this rank
+        raise UserError(f"memory: {allowed}, of which {left}; raise the limit") from None
+
+
 def check_start() -> None:
-    """Raise UserError where :func:`begin` found many unconnected processes, or a limit that is no number."""
+    """Raise UserError where a rank can't go on.
+
+    That is where :func:`begin` found many unconnected processes, a variable is no number, or memory is short.
+    """
+    check_memory()
     if launched()[0] > 1:
         check_launcher(_mpi().COMM_WORLD.Get_size())
-        if _seconds() is None:
-            given = f"{START_VARIABLE}={os.environ[START_VARIABLE]}"
-            raise UserError(f"{given}: expected a number of seconds, 0 for no limit")
+        seconds(START_VARIABLE, START_LIMIT)
+        stall_limit()
 
 
 def ranks() -> Any:
     """Return the communicator of all ranks where there are several, else None; after :func:`begin`."""
-    return _connected_world()
+    return connected_world()
 
 
 def leave(error: UserError) -> int:
@@ -125,7 +158,7 @@ def leave(error: UserError) -> int:
     rest.
     """
     line = f"distgnn: error: {error}"
-    world = _connected_world()
+    world = connected_world()
     if world is None:
         if is_first():
             print(line, file=sys.stderr, flush=True)
@@ -137,8 +170,8 @@ def leave(error: UserError) -> int:
         print(line, file=sys.stderr, flush=True)
     if not _all_arrive(world):
         if world.Get_rank() != 0:
-            print(f"{line} (only on {_where()})", file=sys.stderr, flush=True)
-        world.Abort(2)
+            print(f"{line} (only on {where()})", file=sys.stderr, flush=True)
+        abort(world, 2)
     return 2
 
 
@@ -174,7 +207,7 @@ class abort_on_error:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:  # fmt: skip
-        several = launched()[0] > 1 or _connected_world() is not None
+        several = launched()[0] > 1 or connected_world() is not None
         if kind is not None and error is not None and several and not issubclass(kind, SystemExit):
             _abort(kind, error, trace)  # nobody may catch it further out and leave the others waiting
         self.undo()
@@ -186,24 +219,24 @@ def _abort_in_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    world, lines = _connected_world(), traceback.format_exception(kind, error, trace)
+    world, lines = connected_world(), traceback.format_exception(kind, error, trace)
     interrupted = issubclass(kind, KeyboardInterrupt)
     text = "" if interrupted else "".join(lines)
     if world is not None or launched()[0] > 1:
         how = "was interrupted" if interrupted else f"failed: {' '.join(lines[-1].split())}"
-        text += f"distgnn: {_where()} {how}\n"
+        text += f"distgnn: {where()} {how}\n"
     elif interrupted:
         text = "interrupted\n"
     print(text, end="", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if world is not None:
-        world.Abort(1)
+        abort(world)
     _tell_launcher(1)
 
 
-def _where() -> str:
+def where() -> str:
     """Name this rank and its host, for errors."""
-    world = _connected_world()
+    world = connected_world()
     rank = launched()[1] if world is None else world.Get_rank()
     return f"rank {rank} on host {os.uname().nodename}"
 
@@ -212,7 +245,7 @@ def _end_early(problem: str) -> NoReturn:
     """End the job from this rank, on which MPI does not start: others may wait in MPI for ever."""
     if not is_first():
         time.sleep(1)  # what is wrong everywhere is told by rank 0
-    print(f"distgnn: error: {problem} ({_where()})", file=sys.stderr, flush=True)
+    print(f"distgnn: error: {problem} ({where()})", file=sys.stderr, flush=True)
     _tell_launcher(2)
     sys.exit(2)
 
@@ -234,13 +267,38 @@ def _tell_launcher(code: int) -> None:
             os.write(manager, f"cmd=abort exitcode={code}\n".encode())
 
 
-def _seconds() -> float | None:
-    """Return the limit that the environment sets, or the usual one; None where it is no number."""
-    try:
-        seconds = float(os.environ.get(START_VARIABLE, START_LIMIT))
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < threading.TIMEOUT_MAX else None
+def seconds(variable: str, usual: float) -> float:
+    """Return the limit that a variable of the environment sets, or the usual one; 0 means no limit.
+
+    Raises:
+        UserError: the variable is no number.
+    """
+    given = os.environ.get(variable, str(usual))
+    with suppress(ValueError):
+        if 0 <= float(given) < threading.TIMEOUT_MAX:
+            return float(given)
+    raise UserError(f"{variable}={given}: expected a number of seconds, 0 for no limit")
+
+
+def stall_limit() -> float:
+    """Return the seconds of waiting for other ranks after which a rank says so; infinity for never.
+
+    Raises:
+        UserError: the environment says something else than a number.
+    """
+    return seconds(STALL_VARIABLE, STALL_LIMIT) or float("inf")
+
+
+def abort(world: Any, code: int = 1) -> None:
+    """End the job, once the launcher has had time to read what this rank has printed."""
+    time.sleep(0.2)
+    world.Abort(code)
+
+
+def say(what: str) -> None:
+    """Print a line about this rank on stderr."""
+    sys.stdout.flush()
+    print(f"distgnn: {where()} {what}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -274,7 +332,7 @@ def _watch(parent: int, reads: int, seconds: float) -> NoReturn:
     if not select.select([reads], [], [], seconds + min(rank, 20) / 10)[0] and os.getppid() == parent:
         problem = f"MPI did not start in {seconds:g} s: some rank has ended before, or comes late"
         advice = f"{START_VARIABLE} is the limit in seconds, 0 for none"
-        os.write(2, f"distgnn: error: {problem}; {advice} ({_where()})\n".encode())
+        os.write(2, f"distgnn: error: {problem}; {advice} ({where()})\n".encode())
         os.kill(parent, signal.SIGKILL)
     os._exit(0)
 
@@ -287,7 +345,7 @@ def _mpi() -> Any:
     return MPI
 
 
-def _connected_world() -> Any:
+def connected_world() -> Any:
     """Return all ranks if MPI is up and connected several, else None."""
     if "mpi4py.MPI" not in sys.modules:
         return None

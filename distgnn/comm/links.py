@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
 
-from distgnn.errors import PeerError
+from distgnn.comm.notices import Notices
+from distgnn.comm.waiting import Wait
+from distgnn.comm.watched import Watched, watched
 
 Derive = Callable[[Any], Any]
 
@@ -27,59 +29,59 @@ class Links:
     Attributes:
         current: the grid's communicator at present.
         broken: whether an operation has failed since the communicators were made, as far as this rank knows.
+        notices: of ranks that failed or left; None on one rank, and without MPI.
     """
 
     def __init__(self, mpi: Any) -> None:
-        self.current = mpi
+        several = isinstance(mpi, MPI.Intracomm) and mpi.Get_size() > 1
         # No operation uses this communicator, so an error leaves nothing in it but notices.
-        self.spare = mpi.Dup() if isinstance(mpi, MPI.Comm) and mpi.Get_size() > 1 else None
+        self.notices = Notices(mpi.Dup()) if several else None
         self.broken = False
-        self.generation = 0  # how often the communicators were made anew
-        self._culprit: int | None = None  # the rank that failed first, as another one said
-        self._notices: list[MPI.Request] = []
-        self._groups: list[tuple[Derive, Callable[[Any], None]]] = []
+        self._groups: list[tuple[str, Sequence[int], Derive, Callable[[Any], None]]] = []
+        self.everybody = range(mpi.Get_size())
+        self.current = self._noted(mpi, "world", self.everybody, 0)
 
-    def join(self, derive: Derive, connect: Callable[[Any], None]) -> None:
+    def join(self, name: str, ranks: Sequence[int], derive: Derive, connect: Callable[[Any], None]) -> None:
         """Tell a group its communicator, by ``connect``, now and after each error.
 
         Args:
+            name: of the group; ranks: its ranks in the grid.
             derive: makes it of the grid's communicator. Collective over the grid.
         """
         if self.broken:
             self.renew()
-        self._groups.append((derive, connect))
-        connect(derive(self.current))
+        self._groups.append((name, ranks, derive, connect))
+        self._connect(len(self._groups))
+
+    def _connect(self, index: int) -> None:
+        name, ranks, derive, connect = self._groups[index - 1]
+        connect(self._noted(derive(self.current), name, ranks, index))
+
+    def _noted(self, mpi: Any, name: str, ranks: Sequence[int], index: int) -> Any:
+        """Return the communicator of a group as one whose collectives the notices count."""
+        noted = watched(mpi, name)
+        if isinstance(noted, Watched) and self.notices is not None and noted.notices is None:
+            noted.notices, noted.ranks, noted.index = self.notices, ranks, index
+        return noted
 
     def fail(self) -> None:
         """Note that an operation has failed on this rank, and notify the others."""
-        if self.spare is not None and not self.broken:
-            self.broken, own = True, self.spare.Get_rank()
-            notice = self.generation, own if self._culprit is None else self._culprit
-            others = [rank for rank in range(self.spare.Get_size()) if rank != own]
-            self._notices += [self.spare.isend(notice, rank) for rank in others]
-
-    def check(self) -> None:
-        """Receive notices of ranks that have failed.
-
-        Raises:
-            PeerError: a rank has failed since the communicators were made.
-        """
-        status = MPI.Status()
-        while self.spare is not None and self.spare.Iprobe(status=status):
-            generation, culprit = self.spare.recv(source=status.Get_source())
-            if generation == self.generation:
-                self._culprit = culprit
-                raise PeerError(f"rank {culprit} failed in an operation that this rank takes part in")
+        if self.notices is not None and not self.broken:
+            self.broken = True
+            self.notices.send_failure()
 
     def renew(self) -> None:
         """Make new communicators for all groups. Collective over the grid."""
-        assert self.spare is not None
-        self.current = self.spare.Dup()
-        self.broken, self.generation, self._culprit = False, self.generation + 1, None
-        for derive, connect in self._groups:
-            connect(derive(self.current))
+        assert self.notices is not None
+        with Wait("renewal of communicators", "world", check=self.notices.check_renewal):
+            renewed = self.notices.mpi.Dup()
+        self.broken = False
+        self.notices.renewed()
+        self.current = self._noted(renewed, "world", self.everybody, 0)
+        for index in range(1, len(self._groups) + 1):
+            self._connect(index)
 
     def free(self) -> None:
-        """Give the spare communicator back to MPI, unless notices may be left in it. Collective."""
-        if self.spare is not None and not self.generation:
-            self.spare.Free()
+        """Give the communicator of notices back to MPI, unless notices may be left in it. Collective."""
+        if self.notices is not None:
+            self.notices.free()

@@ -25,6 +25,8 @@ from distgnn.comm.links import Derive, Links
 from distgnn.comm.nccl import Nccl
 from distgnn.comm.staging import staging
 from distgnn.comm.transport import direct
+from distgnn.comm.waiting import Wait
+from distgnn.comm.watched import Watched, watched
 
 Array = Any
 
@@ -57,10 +59,10 @@ class Wires:
         self.backend, self.name, self.links = backend, name, links
         self.nccl: Nccl | None = None
         self._by_nccl = connect
-        if links is None or derive is None:
-            self._connect(mpi)
+        if links is None or derive is None or ranks is None:
+            self._connect(watched(mpi, name))
         else:
-            links.join(derive, self._connect)
+            links.join(name, ranks, derive, self._connect)
         self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.ranks = range(self.size) if ranks is None else ranks
         self.charge = Charges(name, self.rank, self.ranks)
@@ -113,8 +115,9 @@ class Wires:
     def flight(self, operation: str, matrix: str, step: Callable[[], object] = lambda: None) -> Flight:
         """Make the flight of an operation in this group, see :class:`Flight`."""
         computed = self.backend.mark if self.backend.on_device else None
-        check = self.links.check if self.links is not None else lambda: None
-        return Flight(self.mpi, operation, self.name, matrix, step, computed, self.fail, check)
+        mpi = self.mpi
+        check = mpi.begin(flight=True) if isinstance(mpi, Watched) else None
+        return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, check or (lambda: None))
 
     def wire(self, array: Array) -> Array:
         """Return what MPI is given for ``array``: its numbers in one dimension, or pinned host memory."""
@@ -160,7 +163,7 @@ class Wires:
         staged = not self.direct or (reduction and self.backend.on_device)
         if not staged or any(send for _, send, _ in arrays):
             self.backend.synchronize()
-        with ledger.timed("comm", operation, self.name, matrix):
+        with ledger.timed("comm", operation, self.name, matrix), Wait(operation, self.name, matrix):
             if not staged:
                 yield flat
             else:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.layout import Cut, Layout
+from distgnn.operators.compared import compare
 
 EXPECTED = "expected H[:, first:last], consecutive columns of all rows; H[:, 3:4] is one column"
 
@@ -24,6 +25,7 @@ def columns(H: Any, key: Any) -> Any:
         raise TypeError(f"H[{key}]: {EXPECTED}")
     first, last, _ = cols.indices(H.shape[1])
     last = max(first, last)
+    compare(f"columns {first}:{last}", H=H)
     held = np.clip(H.layout.cols.vector(H.grid, H.shape[1]), first, last) - first
     left, right = H.col_range
     block = H.block[:, max(first - left, 0) : max(min(last, right) - left, 0)]

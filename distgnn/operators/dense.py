@@ -15,6 +15,7 @@ from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Layout, Range
 from distgnn.operators.algebra import Algebra
 from distgnn.operators.column_slices import columns
+from distgnn.operators.compared import compare
 from distgnn.operators.reductions import Reductions
 from distgnn.operators.relayout import relayout
 from distgnn.operators.tall import Tall
@@ -32,9 +33,10 @@ class DistDense(Tall, Reductions, Algebra):
         block: this rank's rows and columns (see ``layout``), 2-D and C-contiguous, on the grid's backend. Its
             rows are in the order of the layout: those of the nodes ``layout.row_ids``.
         shape: the global shape.
+        origin: the number of the call that made the matrix, where calls are compared (``DISTGNN_CHECK=1``).
     """
 
-    __slots__ = ("__weakref__", "block", "layout", "shape")
+    __slots__ = ("__weakref__", "block", "layout", "origin", "shape")
 
     def __init__(self, block: Any, layout: Layout[Grid], shape: Shape) -> None:
         check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
@@ -44,6 +46,7 @@ class DistDense(Tall, Reductions, Algebra):
         if not block.flags.c_contiguous:
             raise ValueError("blocks of a DistDense must be C-contiguous")
         self.block, self.layout, self.shape = block, layout, (int(shape[0]), int(shape[1]))
+        self.origin = layout.grid.checks.number if layout.grid.checks is not None else 0
 
     @classmethod
     def empty(cls, layout: Layout[Grid], shape: Shape, dtype: Any) -> DistDense:
@@ -72,7 +75,14 @@ class DistDense(Tall, Reductions, Algebra):
 
     def like(self, block: Any) -> DistDense:
         """Make a matrix of another block, cut the same way."""
-        return DistDense(block, self.layout, self.shape)
+        alike = DistDense(block, self.layout, self.shape)
+        alike.origin = self.origin
+        return alike
+
+    def as_operand(self) -> str:
+        """Return what ranks compare of an operand."""
+        n, f = self.shape
+        return f"{n} x {f} {self.dtype}, {self.layout.words()}, of call {self.origin}"
 
     def redistribute(self, layout: Layout[Grid]) -> DistDense:
         """Cut the matrix by another layout; see :func:`redistribute`."""
@@ -170,6 +180,7 @@ def gather(Y: DistDense, root: int = 0) -> np.ndarray | None:
         root: the rank that gets it. ArgumentError, on every rank: there is no such rank, or ranks disagree.
     """
     check_type("Y", Y, DistDense, "a DistDense, such as A @ H")
+    compare("gather", Y=Y)
     on, world, primary = Y.grid.backend, Y.grid.world, Y.layout.primary
     world.agree({"root": root})
     if root not in range(world.size):
@@ -197,6 +208,7 @@ def by_node(Y: DistDense, rows: int) -> Iterator[np.ndarray | None]:
 
     Row i of all belongs to node i. Collective, and every rank takes all of them.
     """
+    compare("rows by node", Y=Y)
     on, mpi = Y.grid.backend, Y.grid.world.mpi
     with Y.grid.world.together():
         ids = Y.layout.row_ids if Y.layout.primary else np.empty(0, np.int64)

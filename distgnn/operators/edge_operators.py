@@ -19,6 +19,7 @@ from typing import Any
 
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
+from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges import DistEdges, Function, made
@@ -32,6 +33,7 @@ class EdgeOperators:
     shape: Any
     dtype: Any
     grid: Any
+    as_operand: Any
     input_layout: Layout[Any]
     output_layout: Layout[Any]
 
@@ -76,6 +78,7 @@ class EdgeOperators:
         _check(self, v, "v", 1, self.input_layout)
         if u.shape[1] != v.shape[1]:
             raise ValueError(f"{self.name}: u has {u.shape[1]} heads, v has {v.shape[1]}")
+        compare("A.edge_sum(u, v)", A=self, u=u, v=v)
         return self.pattern.end_sums(u, v)
 
     def sddmm(self, U: DistDense, V: DistDense, heads: int = 1) -> DistEdges:
@@ -98,6 +101,7 @@ class EdgeOperators:
         if U.shape[1] != V.shape[1]:
             raise ValueError(f"{self.name}: U has {U.shape[1]} columns, V has {V.shape[1]}")
         check_heads(heads, V.shape[1])
+        compare(f"A.sddmm(U, V, heads={heads})", A=self, U=U, V=V)
         E = self.pattern.empty(heads)
         self.pattern.dots(U, V, E)
         return E
@@ -109,6 +113,7 @@ class EdgeOperators:
         check_heads(E.heads, H.shape[1])
         if out is None:
             out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+        out.origin = compare("A.multiply(H, values=E)", A=self, H=H, E=E)
         self.pattern.multiply(E, H, out)
         return out
 
@@ -119,6 +124,7 @@ class EdgeOperators:
         check_heads(E.heads, G.shape[1])
         if out is None:
             out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+        out.origin = compare("A.multiply_adjoint(G, values=E)", A=self, G=G, E=E)
         self.pattern.multiply_adjoint(E, G, out)
         return out
 

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from distgnn.arrays.csr import CSR
 from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
+from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
 
 Array = Any
@@ -50,6 +51,15 @@ class DistEdges:
     def __repr__(self) -> str:
         heads = f"{self.heads} heads" if self.heads > 1 else "1 head"
         return f"<DistEdges of {self.pattern.A!r}, {heads}, {self.dtype}>"
+
+    @property
+    def grid(self) -> Any:
+        """The grid that cuts the matrix."""
+        return self.pattern.grid
+
+    def as_operand(self) -> str:
+        """Return what ranks compare of an operand."""
+        return f"edges of {self.pattern.A.as_operand()}, heads {self.heads}"
 
     def like(self, data: Array) -> DistEdges:
         """Make other numbers of the same entries."""
@@ -107,6 +117,7 @@ class DistEdges:
         this rank's rows and heads.
         """
         pattern, xp = self.pattern, self.pattern.grid.backend.xp
+        compare("softmax of edges", E=self)
         data = self.data - pattern.of_rows(pattern.row_maxima(self.data))
         xp.exp(data, out=data)
         data /= pattern.of_rows(pattern.row_sums(data))
@@ -118,6 +129,7 @@ class DistEdges:
         P (g - Σ P g), with the sum over a row. Cost: one of the two all-reduces of :meth:`softmax`.
         """
         pattern, data = self.pattern, self.data * self._operand(gradient)
+        compare("softmax of edges, back", E=self)
         data -= self.data * pattern.of_rows(pattern.row_sums(data))
         return self.like(data)
 
@@ -129,6 +141,7 @@ class DistEdges:
         Cost: an all-reduce of :meth:`softmax`.
         """
         pattern = self.pattern
+        compare("row sums of edges", E=self)
         shape = pattern.A.shape[0], self.heads
         sums = DistDense(pattern.row_sums(self.data), pattern.row_layout, shape)
         return pattern.recut(sums, pattern.A.output_layout)

@@ -24,6 +24,8 @@ class Alone(Axes):
         whole: the layout of matrices on it; weights: the dense products with them.
     """
 
+    checks = None
+
     def __init__(self, grid: Grid) -> None:
         super().__init__({}, 0)
         self.backend, self.workspace, self.overlap = grid.backend, grid.workspace, False

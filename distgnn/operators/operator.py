@@ -14,6 +14,7 @@ from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout, NodeOrder, written
+from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, gather, scatter
 from distgnn.operators.diagonals import diagonal
 from distgnn.operators.edge_operators import EdgeOperators
@@ -53,6 +54,7 @@ class DistSparse(EdgeOperators, ABC):
     input_layout: Layout[Grid]
     output_layout: Layout[Grid]
     weights: DenseProducts
+    number = 0  #: among the matrices of its grid, where ranks compare calls
     _adjoint: DistSparse | None = None
     __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
 
@@ -64,6 +66,8 @@ class DistSparse(EdgeOperators, ABC):
         self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
         self.row_order: NodeOrder | None = getattr(source, "row_order", None)
         self.col_order: NodeOrder | None = getattr(source, "col_order", None)
+        if grid.checks is not None:
+            self.number = grid.checks.next_matrix()
         if grid.size > 1:
             with grid.world.together():  # a source may be the caller's own
                 facts = identity(source)
@@ -73,6 +77,11 @@ class DistSparse(EdgeOperators, ABC):
         m, n = self.shape
         taken, given = self.input_layout.words(), self.output_layout.words()
         return f"<{self.name} {m} x {n} {self.dtype}; input: {taken}; output: {given}; on {self.grid!r}>"
+
+    def as_operand(self) -> str:
+        """Return what ranks compare of an operand."""
+        m, n = self.shape
+        return f"{self.name} {m} x {n} {self.dtype}, matrix {self.number}"
 
     @cached_property
     def nnz(self) -> int:
@@ -110,9 +119,11 @@ class DistSparse(EdgeOperators, ABC):
         """
         if values is not None:
             return self._multiply_edges(values, H, out)
+        call = compare("A @ H", A=self, H=H)
         if out is None:
             out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
         self._multiply(H, out)
+        out.origin = call
         return out
 
     def multiply_adjoint(
@@ -124,9 +135,11 @@ class DistSparse(EdgeOperators, ABC):
         """
         if values is not None:
             return self._multiply_edges_back(values, G, out)
+        call = compare("A.T @ G", A=self, G=G)
         if out is None:
             out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
         self._multiply_adjoint(G, out)
+        out.origin = call
         return out
 
     @abstractmethod
@@ -257,7 +270,7 @@ class Adjoint(DistSparse):
     def __init__(self, forward: DistSparse) -> None:
         self.forward, self.name = forward, f"{forward.name} transposed"
         self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
-        self.shape = (forward.shape[1], forward.shape[0])
+        self.shape, self.number = (forward.shape[1], forward.shape[0]), forward.number
         self.input_layout, self.output_layout = forward.output_layout, forward.input_layout
 
     @staticmethod
@@ -295,12 +308,15 @@ class Scaled(DistSparse):
     def __init__(self, forward: DistSparse, factor: float) -> None:
         self.forward, self.factor, self.name = forward, factor, forward.name
         self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
-        self.shape, self.inner_layouts = forward.shape, forward.inner_layouts
+        self.shape, self.inner_layouts, self.number = forward.shape, forward.inner_layouts, forward.number
         self.input_layout, self.output_layout = forward.input_layout, forward.output_layout
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
         raise TypeError("a scaled operator lives on the grid of the operator that it scales")
+
+    def as_operand(self) -> str:
+        return f"{self.factor} * {self.forward.as_operand()}"
 
     @property
     def weights(self) -> DenseProducts:  # type: ignore[override]

@@ -10,6 +10,7 @@ import numpy as np
 from distgnn.arrays.csr import Shape
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
+from distgnn.operators.compared import compare
 
 
 class Reductions:
@@ -59,6 +60,7 @@ def _check(axis: int | None) -> None:
 
 def _over_ranks(H: Any, own: Any, neutral: Any, operation: str) -> np.ndarray:
     """Reduce this rank's numbers of its columns over the ranks; return those of all columns, on the host."""
+    compare(f"{operation} of columns", H=H)
     on = H.grid.backend
     columns = on.xp.full((H.shape[1],), neutral, own.dtype)
     if H.layout.primary:

@@ -10,6 +10,7 @@ import numpy as np
 
 from distgnn.comm.rows import all_to_all
 from distgnn.layout import Axes, Cut, Layout, Range
+from distgnn.operators.compared import compare
 
 Shape = tuple[int, int]
 Window = tuple[Range, Range]
@@ -27,6 +28,7 @@ def relayout(X: Any, out: Any, matrix: str = "H") -> Any:
     grid, on = X.grid, X.grid.backend
     if X.layout.rows.order != out.layout.rows.order:
         raise ValueError(f"rows of {X!r} and {out!r} are in different orders")
+    compare("redistribute", H=X, result=out)
     (top, left), (above, before) = (_corner(Y.layout.ranges(Y.shape)) for Y in (X, out))
     packed = {
         window: on.xp.ascontiguousarray(X.block[_within(window, top, left)])

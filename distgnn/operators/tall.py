@@ -19,6 +19,7 @@ from distgnn import local
 from distgnn.arrays.csr import Shape
 from distgnn.layout import Cut, Layout, nested
 from distgnn.operators.algebra import replicated, rows_alike
+from distgnn.operators.compared import compare
 from distgnn.operators.qr import cholesky_qr
 
 
@@ -111,6 +112,7 @@ def times(H: Any, small: Any) -> Any:
     """Compute ``H @ small``, see :meth:`Tall.__matmul__`."""
     if isinstance(small, Tall):
         raise TypeError(f"{H!r} @ {small!r}: one must be small, as H.T @ G and H @ small have it")
+    compare("H @ small", H=H)
     array = replicated(H, "the array", small)
     if array.ndim != 2 or array.shape[0] != H.shape[1]:
         raise ValueError(f"{H!r} @ an array of shape {array.shape}: expected ({H.shape[1]}, k)")
@@ -130,6 +132,7 @@ def inner(H: Any, G: Any) -> np.ndarray:
     if G.dtype != H.dtype:
         raise ValueError(f"{H!r}.T @ {G!r}: two dtypes; G.astype(H.dtype) has the first")
     _check_floats(H)
+    compare("H.T @ G", H=H, G=G)
     left = by_rows(H)
     right = left if G is H else by_rows(G)
     on = H.grid.backend

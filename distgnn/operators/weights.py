@@ -17,6 +17,7 @@ from distgnn.comm.panels import broadcast
 from distgnn.layout import Cut, Layout, within
 from distgnn.local.forms import Form
 from distgnn.operators import summed
+from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
 from distgnn.operators.gemm_tuning import fastest
 
@@ -57,6 +58,7 @@ class DenseProducts(ABC):
     def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
         """Compute ``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``. Collective."""
         self.check(T, None, W)
+        compare(FORWARD, T=T, W=W)
         Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
         self._times(T, W, Z)
         return Z
@@ -69,6 +71,7 @@ class DenseProducts(ABC):
         No ``dT`` without ``W``; ``dT`` in ``out`` if given, which shares no memory with ``T`` and ``G``.
         """
         self.check(T, G, W)
+        compare("backward of T W", T=T, G=G)
         if W is not None and out is None:
             out = DistDense.empty(T.layout, T.shape, T.dtype)
         dT = None if W is None else out

@@ -245,7 +245,10 @@ def test_bad_input_is_one_line(capsys, monkeypatch, tmp_path, case):
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [(("memory = ", "# "), "memory is missing"), (("progress = ", "progress = 7 #"), "overlap.progress=7")],
+    [
+        (("\nmemory = ", "\n# "), "memory is missing"),
+        (("progress = ", "progress = 7 #"), "overlap.progress=7"),
+    ],
 )
 def test_a_field_that_is_missing_or_absurd_is_named(capsys, tmp_path, change, expected):
     path = tmp_path / "mine.toml"

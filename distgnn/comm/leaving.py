@@ -1,0 +1,96 @@
+"""The end of a rank's program, which other ranks may not have come to.
+
+A rank that ends waits for all ranks of its grids, as it would in ``MPI_Finalize``. Where they do not come at
+once, it notifies them that it has left (see ``notices.py``). A rank that an uncaught exception ends gives
+them some seconds, then ends the job. No hook of the process is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import traceback
+from typing import Any
+
+from distgnn.comm import launch
+from distgnn.errors import UserError
+
+#: Seconds after which a rank that waits for others at the end of its program notifies them.
+SOON = 1.0
+
+_grids: list[Any] = []  # the Notices of each grid that has several ranks
+_key: Any = None  # of an attribute whose deletion tells that the program ends MPI itself
+_left = False
+
+
+def enter(notices: Any) -> None:
+    """Wait at the end of the program for the ranks that get these :class:`~notices.Notices`."""
+    global _key
+    from mpi4py import MPI
+
+    if _key is None:  # MPI deletes it first in MPI_Finalize, while all else still works
+        _key = MPI.Comm.Create_keyval(delete_fn=lambda *_: leave())
+        MPI.COMM_SELF.Set_attr(_key, None)
+    _grids.append(notices)
+
+
+def forget(notices: Any) -> None:
+    """Wait for these ranks no longer."""
+    _grids.remove(notices)
+
+
+def leave() -> None:
+    """Wait until the others have come to the end of their programs; see the top of this file."""
+    global _left
+    world = launch.connected_world()
+    if _left or world is None:
+        return
+    _left = True
+    error = _uncaught()
+    with contextlib.suppress(Exception):  # of MPI, which the program may have ended or broken
+        _wait(world, error)
+    waiting = sys.modules.get("distgnn.comm.waiting")
+    if waiting is not None:
+        waiting.stop()
+
+
+def at_exit() -> None:
+    """Call :func:`leave` before Python ends."""
+    leave()
+    if _key is not None:  # Python, which the attribute calls, ends before MPI
+        mpi = sys.modules["mpi4py.MPI"]
+        if not mpi.Is_finalized():
+            mpi.COMM_SELF.Delete_attr(_key)
+
+
+def _wait(world: Any, error: BaseException | None) -> None:
+    since, notified, limit = time.monotonic(), False, launch.STALL_LIMIT
+    with contextlib.suppress(UserError):
+        limit = launch.stall_limit()
+    grids = [notices for notices in _grids if notices.mpi]
+    comms = [notices.mpi for notices in grids]
+    if error is not None and all(comm.Get_size() < world.Get_size() for comm in comms):
+        comms.append(world)
+    requests = [comm.Ibarrier() for comm in comms]
+    while not all(request.Test() for request in requests):
+        waited = time.monotonic() - since
+        if waited > SOON and not notified:
+            notified = True
+            for notices in grids:
+                notices.send_departure()
+        if error is not None and waited > launch.PATIENCE:
+            line = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
+            launch.say(f"failed: {line}")
+            launch.abort(world)
+        if waited > limit:
+            limit = float("inf")
+            launch.say(f"has come to the end of its program, and waited {waited:.0f} s for other ranks there")
+        time.sleep(min(waited / 10, 0.05))
+
+
+def _uncaught() -> BaseException | None:
+    """Return the exception that ends the program, if one does."""
+    error, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
+    outermost = "" if trace is None else trace.tb_frame.f_globals.get("__name__")
+    return error if outermost in ("__main__", "runpy") else None

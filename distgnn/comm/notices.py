@@ -1,0 +1,136 @@
+"""Notices by which the ranks of a grid learn that another one has failed or left the program.
+
+A notice says how many collectives its rank has begun on each group of the grid. A rank that waits in a later
+collective waits in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from distgnn import progress
+from distgnn.comm import launch, leaving
+from distgnn.comm.waiting import Wait
+from distgnn.errors import PeerError
+
+
+class Notice(NamedTuple):
+    """The message of a rank that takes no further part in the communicators of a generation.
+
+    Attributes:
+        generation: of the communicators.
+        calls: collectives begun on each group.
+        failure: the first failure of the generation, in words; empty if the sender has left.
+        sender: rank and host, in words.
+    """
+
+    generation: int
+    calls: Mapping[int, int]
+    failure: str
+    sender: str
+
+
+class Notices:
+    """The notices of one grid, in a communicator that nothing else uses.
+
+    Args:
+        mpi: the communicator, of this object from now on.
+
+    Attributes:
+        generation: how often the communicators of the grid were made anew.
+        calls: collectives that this rank has begun on each group, in this generation.
+        failure: the first failure of this generation that this rank knows, in words; empty without one.
+    """
+
+    def __init__(self, mpi: Any) -> None:
+        self.mpi, self.rank = mpi, mpi.Get_rank()
+        self.generation = 0
+        self.calls: dict[int, int] = {}
+        self.failure = ""
+        self._received: dict[int, Notice] = {}
+        self._sends: list[Any] = []
+        leaving.enter(self)
+
+    def begin(self, index: int) -> int:
+        """Count a collective on the group of this index, and return its number."""
+        self.calls[index] = number = self.calls.get(index, 0) + 1
+        return number
+
+    def renewed(self) -> None:
+        """Begin another generation."""
+        self.generation, self.failure = self.generation + 1, ""
+        self.calls = {}
+
+    def send_failure(self) -> None:
+        """Notify all others that this rank takes no further part in this generation."""
+        self._send(self.failure or f"rank {self.rank} failed in an operation that this rank takes part in")
+
+    def send_departure(self) -> None:
+        """Notify all others that this rank has left."""
+        self._send("")
+
+    def _send(self, failure: str) -> None:
+        notice = Notice(self.generation, dict(self.calls), failure, launch.where())
+        others = [rank for rank in range(self.mpi.Get_size()) if rank != self.rank]
+        self._sends += [self.mpi.isend(notice, rank) for rank in others]
+
+    def check_flight(self, ranks: Sequence[int], index: int, number: int) -> None:
+        """Receive notices, while this rank waits for messages.
+
+        Raises:
+            PeerError: a rank of the grid has failed in this generation, or one of the group has left, see
+                :meth:`check`.
+        """
+        self._receive()
+        if self.failure:
+            raise PeerError(self.failure)
+        self.check(ranks, index, number)
+
+    def check(self, ranks: Sequence[int], index: int, number: int) -> None:
+        """Receive notices, while this rank waits in a collective.
+
+        Args:
+            ranks: the ranks in the grid of the group; index: of the group; number: of the collective.
+
+        Raises:
+            PeerError: a rank of the group has failed or left before it began the collective.
+        """
+        self._receive()
+        for rank, notice in list(self._received.items()):
+            current = notice.generation == self.generation and rank in ranks
+            if current and notice.calls.get(index, 0) < number:
+                self.failure = notice.failure or f"{notice.sender} has left the program without taking part"
+                raise PeerError(self.failure)
+
+    def check_renewal(self) -> None:
+        """Receive notices, while this rank waits for all others to make communicators anew.
+
+        Raises:
+            PeerError: a rank has left.
+        """
+        self._receive()
+        for notice in list(self._received.values()):
+            if not notice.failure and notice.generation <= self.generation:
+                raise PeerError(f"{notice.sender} has left the program without taking part")
+
+    def _receive(self) -> None:
+        while (message := self.mpi.improbe()) is not None:  # the watch may look at the same time
+            status = MPI.Status()
+            notice: Notice = message.recv(status)
+            self._received[status.Get_source()] = notice
+            if notice.failure and notice.generation == self.generation:
+                self.failure = notice.failure
+
+    def free(self) -> None:
+        """Give the communicator back to MPI, unless notices may be left in it. Collective.
+
+        A rank that has left waits for this one in the same barrier.
+        """
+        with Wait("free", "world"):
+            progress.wait(self.mpi.Ibarrier().Test, lambda: False)
+        leaving.forget(self)
+        if not self.generation:
+            self.mpi.Free()

@@ -1,0 +1,136 @@
+"""Waits for other ranks, and a watch that ends or reports those that take long.
+
+A rank notes what it waits for, at the cost of an entry in a table. A thread of the process, the *watch*,
+reads the table twice a second. After seconds of waiting it looks for notices of ranks that failed or left
+(see ``notices.py``): a wait for such a rank never ends, so the watch ends the job. After ``DISTGNN_STALL``
+seconds the watch says what the rank waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from mpi4py import MPI
+
+from distgnn.comm import launch
+from distgnn.errors import PeerError
+
+#: Seconds between two looks of the watch; seconds of waiting after which it looks for notices.
+LOOK, SOON = 0.5, 2.0
+
+_HERE = str(Path(__file__).resolve().parents[1])  # the package
+#: Modules of Python between the package and the program: context managers, and what runs modules.
+PYTHON = ("contextlib", "functools", "runpy", "threading")
+_waits: dict[int, Wait] = {}  # by thread
+_stop = threading.Event()
+_watch: threading.Thread | None = None
+
+
+class Wait:
+    """A wait for other ranks: a context around the call that waits. One inside another counts as that one.
+
+    Args:
+        operation, group, matrix: what the ledger calls them.
+        check: raises PeerError if a rank that is waited for has failed or left. The watch calls it.
+    """
+
+    __slots__ = ("check", "group", "matrix", "operation", "outer", "reported", "since", "thread")
+
+    def __init__(
+        self, operation: str, group: str, matrix: str = "", check: Callable[[], object] | None = None
+    ) -> None:
+        self.operation, self.group, self.matrix, self.check = operation, group, matrix, check
+        self.reported = False
+
+    def __enter__(self) -> None:
+        self.thread = threading.get_ident()
+        self.outer = _waits.get(self.thread)
+        if self.outer is None:
+            self.since = time.monotonic()
+            _waits[self.thread] = self
+        elif self.check is not None:
+            self.outer.check = self.check
+
+    def __exit__(self, *_: object) -> None:
+        if self.outer is None:
+            del _waits[self.thread]
+
+    def __str__(self) -> str:
+        matrix = f" of {self.matrix}" if self.matrix else ""
+        line = called_at(self.thread)
+        return f"{self.operation}{matrix} over {self.group}{f', called at {line}' if line else ''}"
+
+
+def start() -> None:
+    """Start the watch of this process, if it does not run."""
+    global _watch
+    if _watch is None:
+        limit = launch.stall_limit()
+        _watch = threading.Thread(target=_look, args=(limit,), name="distgnn watch", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no memory for a thread
+            _watch.start()
+
+
+def stop() -> None:
+    """Stop the watch, before MPI ends."""
+    _stop.set()
+    if _watch is not None and _watch.is_alive():
+        _watch.join()
+
+
+def _look(limit: float) -> None:
+    multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE  # else MPI is for the thread that waits alone
+    while not _stop.wait(LOOK):
+        for wait in list(_waits.values()):
+            waited = time.monotonic() - wait.since
+            if waited > SOON and multiple and wait.check is not None:
+                _end_if_hopeless(wait, wait.check)
+            if waited > limit and not wait.reported:
+                wait.reported = True
+                launch.say(f"has waited {waited:.0f} s for other ranks in {wait}")
+
+
+def _end_if_hopeless(wait: Wait, check: Callable[[], object]) -> None:
+    try:
+        check()
+    except PeerError as error:
+        launch.say(f"waits in vain in {wait}: {error}")
+        launch.abort(MPI.COMM_WORLD)
+
+
+def called_at(thread: int) -> str:
+    """Return ``FILE line N: TEXT`` of the program's line that called this package.
+
+    Empty where no line outside of the package did, as in the ``distgnn`` command.
+    """
+    _, line = _call(thread)
+    if line is None:
+        return ""
+    text = linecache.getline(line.f_code.co_filename, line.f_lineno).strip()
+    return f"{Path(line.f_code.co_filename).name} line {line.f_lineno}{f': {text}' if text else ''}"
+
+
+def call_of(thread: int) -> str:
+    """Return the name of the function of this package that the program called."""
+    function, _ = _call(thread)
+    return "" if function is None else function.f_code.co_name
+
+
+def _call(thread: int) -> tuple[FrameType | None, FrameType | None]:
+    """Return the frames of the package's function that the program called, and of the program's line."""
+    function: FrameType | None = None
+    frame: FrameType | None = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_HERE):
+            function = frame
+        elif function is not None and frame.f_globals.get("__name__") not in PYTHON:
+            return function, frame
+        frame = frame.f_back
+    return function, None

@@ -1,0 +1,66 @@
+"""Ranks learn who has left: those that wait for it, and no others."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import distgnn as dg
+from distgnn.comm import waiting
+from distgnn.comm.waiting import Wait
+from distgnn.comm.watched import Watched
+from distgnn.errors import PeerError
+
+
+def until_error(check, seconds: float = 5.0) -> str:
+    """Return the text of the PeerError that a check raises within so many seconds; empty without one."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            check()
+        except PeerError as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_collective_that_a_rank_began_before_it_left_is_no_wait_in_vain(comm) -> None:
+    grid = dg.Grid(comm)
+    group, notices = grid.along("rows").mpi, grid.links.notices
+    if comm.rank == 0:
+        group.begin()  # of a collective that the others wait in, and not of the next
+        notices.send_departure()
+    else:
+        began, not_began = group.begin(), group.begin()
+        assert "has left the program without taking part" in until_error(not_began)
+        assert until_error(began, 0.2) == ""
+        notices.check(range(1, comm.size), group.index, 10**6)  # a group without the rank that left
+    comm.Barrier()
+    notices.failure = ""
+
+
+@pytest.mark.ranks(2)
+def test_blocking_collectives_are_counted_and_noted(comm, monkeypatch) -> None:
+    grid, entered = dg.Grid(comm), []
+    monkeypatch.setattr(Wait, "__enter__", lambda wait: entered.append(wait.operation))
+    monkeypatch.setattr(Wait, "__exit__", lambda wait, *_: None)
+    group = grid.world.mpi
+    before = grid.links.notices.calls.get(group.index, 0)
+    grid.world.barrier()
+    grid.world.gather_objects(1)
+    assert isinstance(group, Watched) and entered == ["barrier", "allgather"]
+    assert grid.links.notices.calls[group.index] == before + 2
+
+
+def test_a_wait_inside_another_keeps_the_matrix() -> None:
+    thread, checked = threading.get_ident(), []
+    with Wait("bcast", "rows", "H"):
+        with Wait("allreduce", "world", check=lambda: checked.append(1)):
+            noted = waiting._waits[thread]
+            text = str(noted)
+            noted.check()
+        assert waiting._waits[thread] is noted
+    assert text.startswith("bcast of H over rows") and checked == [1]
+    assert thread not in waiting._waits
