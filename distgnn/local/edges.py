@@ -17,6 +17,7 @@ from distgnn.arrays import backend
 from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.kernels import Functions, Kernels, Table
+from distgnn.local import host
 from distgnn.local.spmm import spmm
 
 Array = Any
@@ -120,6 +121,20 @@ def _dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> None
             out[part, head] = products[:, first:last].sum(axis=1)
 
 
+def _multiply_compiled(
+    A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array, add: bool
+) -> None:
+    for own, (first, last) in zip(np.ascontiguousarray(values.T), pairwise(bounds), strict=True):
+        if first < last:
+            columns = slice(first, last)
+            host.multiply(A.indptr, A.indices, own, B[:, columns], out[:, columns], accumulate=add)
+
+
+def _dots_compiled(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> None:
+    ends = np.array(bounds, np.int64)
+    host.built().edge_dots(A.indptr, A.indices, U, V, ends, out, isa=host.isa())
+
+
 def _end_sums(A: CSR, u: Array, v: Array, out: Array) -> None:
     out[...] = u[rows_of(A)]
     out += v[A.indices]
@@ -168,6 +183,9 @@ _ANYWHERE: Functions = {
     "transposition": _transposition,
 }  # fmt: skip
 KERNELS = Table(
-    numpy=[Kernels({**_ANYWHERE, "row_sums": _row_sums, "row_maxima": _row_maxima})],
+    numpy=[
+        Kernels({"multiply": _multiply_compiled, "dots": _dots_compiled}, "fd", host.usable),
+        Kernels({**_ANYWHERE, "row_sums": _row_sums, "row_maxima": _row_maxima}),
+    ],
     cupy=[Kernels({**_ANYWHERE, "row_sums": _row_sums_on_gpu, "row_maxima": _row_maxima_on_gpu})],
 )

@@ -35,6 +35,11 @@ cdef extern from "elementwise.h" nogil:
         address x, y, rows, labels, losses
         double share
 
+    struct edge_dots_arguments "edge_dots":
+        int64_t rows, heads, ldu, ldv
+        address pointers, indices, u, v, bounds, out
+        bint wide_indices
+
     struct elementwise_set:
         void (*dropout)(const dropout_arguments *) noexcept nogil
         void (*adam)(const adam_arguments *) noexcept nogil
@@ -45,6 +50,7 @@ cdef extern from "elementwise.h" nogil:
         void (*scatter_add)(
             address x, int64_t ldx, address rows, int64_t count, int64_t width, address y, int64_t ldy
         ) noexcept nogil
+        void (*edge_dots)(const edge_dots_arguments *) noexcept nogil
 
     void gather_rows(
         address x, int64_t ldx, address rows, int64_t count, int64_t bytes, address out, int64_t ldout
@@ -393,6 +399,44 @@ def scatter_add(x, rows, out, *, int isa=0):
     cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
         passes.scatter_add(X.view.buf, X.lead(), R.view.buf, count, width, Y.view.buf, Y.lead())
+
+
+def edge_dots(indptr, indices, u, v, bounds, out, *, int isa=0):
+    """`out[e, k]`, for each entry e = (i, j) of a sound CSR pattern: the dot product of u[i] and v[j] in columns
+    bounds[k] to bounds[k + 1].
+
+    Args:
+        indptr, indices: int32 or int64, both the same; u (m, f), v (n, f), out (nnz, heads): float32 or
+            float64, all the same; bounds: int64, rising within the columns. Rows of u and v may lie apart.
+
+    Raises:
+        TypeError, ValueError: an array that does not fit, or that `out` overlaps.
+    """
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array U = Array("u", u, "float32 float64", 2), V = Array("v", v, U.kind, 2)
+    cdef Array B = Array("bounds", bounds, "int64", 1), Y = Array("out", out, U.kind, 2, True), other
+    cdef edge_dots_arguments d
+    cdef const int64_t *ends = <const int64_t *>B.view.buf
+    cdef int64_t k
+    if P.extent(0) < 1 or B.extent(0) < 1:
+        raise ValueError("indptr, bounds: need one more than there are rows and heads, got none")
+    d.rows, d.heads = P.extent(0) - 1, B.extent(0) - 1
+    if int(indptr[0]) != 0 or int(indptr[d.rows]) != J.extent(0):
+        raise ValueError(f"indptr: must rise from 0 to {J.extent(0)}")
+    U.must_have(d.rows, V.extent(1))
+    Y.must_have(J.extent(0), d.heads)
+    Y.must_be_whole()
+    for k in range(d.heads + 1):
+        if not (ends[k - 1] if k else 0) <= ends[k] <= V.extent(1):
+            raise ValueError(f"bounds: must rise within 0..{V.extent(1)}, got {list(bounds)}")
+    for other in (P, J, U, V, B):
+        Y.must_be_apart(other)
+    d.pointers, d.indices, d.wide_indices = pointer(P), pointer(J), P.kind == "int64"
+    d.u, d.ldu, d.v, d.ldv = pointer(U), U.lead(), pointer(V), V.lead()
+    d.bounds, d.out = pointer(B), pointer(Y)
+    cdef const elementwise_set *passes = passes_over(U, isa)
+    with nogil:
+        passes.edge_dots(&d)
 
 
 def volume_refine(

@@ -56,6 +56,17 @@ struct binary_cross_entropy {
     double share;
 };
 
+/* Dot products of rows at the stored entries of a CSR pattern, by head: for each entry e = (i, j) and head k,
+ * out[e, k] = sum of u[i, c] v[j, c] over columns bounds[k] <= c < bounds[k + 1]. Sums of eight lanes. */
+struct edge_dots {
+    int64_t rows, heads, ldu, ldv;
+    const void *pointers, *indices; /* int64 if `wide_indices`, else int32 */
+    const void *u, *v;
+    const int64_t *bounds; /* heads + 1, rising */
+    void *out;
+    int wide_indices;
+};
+
 /* The passes of one instruction set over one type of number. */
 struct elementwise_set {
     void (*dropout)(const struct dropout *);
@@ -66,6 +77,7 @@ struct elementwise_set {
     void (*binary_cross_entropy)(const struct binary_cross_entropy *);
     void (*scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
                         void *y, int64_t ldy);
+    void (*edge_dots)(const struct edge_dots *);
 };
 
 /* out[i, :] = x[rows[i], :], rows of `bytes` bytes that lie ldx and ldout bytes apart. */

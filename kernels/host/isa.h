@@ -68,7 +68,8 @@ static INLINE uint32_t keep_hash(uint32_t x)
 
 #define PASSES(number)                                                                                      \
     {dropout_##number,       adam_##number,                 pack_positive_##number, keep_positive_##number,  \
-     cross_entropy_##number, binary_cross_entropy_##number, scatter_add_##number}
+     cross_entropy_##number, binary_cross_entropy_##number, scatter_add_##number,        \
+     edge_dots_##number}
 static const struct elementwise_set passes[2] = {PASSES(f32), PASSES(f64)};
 
 static spmm_rows *find(int wide, int wide_indices, int blind, int64_t width)

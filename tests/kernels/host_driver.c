@@ -164,6 +164,19 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     for (int64_t i = 0; i < count; i++)
         put(v, wide, i, 0);
     set->scatter_add(m, width, order, rows, width, v, width);
+    const int64_t ends[] = {0, width / 2, width};
+    int64_t *starts = malloc((size_t)(rows + 1) * 8);
+    void *dots = numbers(wide, 2 * rows);
+    for (int64_t i = 0; i <= rows; i++)
+        starts[i] = i; /* row i has the entry (i, order[i]) */
+    set->edge_dots(&(struct edge_dots){rows, 2, width, width, starts, order, x, x, ends, dots, 1});
+    for (int64_t e = 0; e < 2 * rows; e++) {
+        double sum = 0;
+        for (int64_t j = ends[e % 2]; j < ends[e % 2 + 1]; j++)
+            sum += get(x, wide, e / 2 * width + j) * get(x, wide, order[e / 2] * width + j);
+        expect(fabs(get(dots, wide, e) - sum) <= 1e-4 * (1 + fabs(sum)), "edge dots", count);
+    }
+    free(starts), release(dots);
     int64_t *labels = malloc((size_t)rows * 8), *some = malloc((size_t)rows * 8), listed = 0;
     for (int64_t i = 0; i < rows; i++)
         if (i % 3 != 1)
