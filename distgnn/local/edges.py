@@ -34,7 +34,8 @@ def multiply(A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array,
         return spmm(A.with_values(values.reshape(-1)), B, out, add)
     on = backend.of(B)
     touched = A.nbytes(*A.header()) + values.nbytes + A.nnz * B.shape[1] * B.itemsize + (1 + add) * out.nbytes
-    ledger.charge("spmm", "spmm", flops=2 * A.nnz * B.shape[1], touched=touched)
+    taken = *A.shape, A.nnz, B.shape[1]
+    ledger.charge("spmm", "spmm", flops=2 * A.nnz * B.shape[1], touched=touched, shape=taken)
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
         KERNELS.kernel("multiply", B)(A, values, B, bounds, out, add)
     progress.poll()

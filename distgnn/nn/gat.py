@@ -31,7 +31,7 @@ class GraphAttention(CustomLayer):
     """A layer of graph attention; ``left`` and ``right``, (fan out, 1), are trained beside W.
 
     Args:
-        heads: share the fan out evenly. ArgumentError: they do not.
+        heads: share the fan out evenly. ArgumentError, on ``hidden``: they do not.
 
     Words of a pass, beside those of its dense products: of ``A.edge_sum`` and ``A.multiply`` forward; of
     ``A.sddmm``, ``A.multiply_adjoint`` and ``column_sums`` backward, and of the sums of each softmax.
@@ -42,7 +42,9 @@ class GraphAttention(CustomLayer):
     ) -> None:
         super().__init__(A, index, shape, options=options)
         if heads < 1 or shape[1] % heads:
-            raise ArgumentError("heads", heads, f"must divide the {shape[1]} outputs of layer {index}")
+            raise ArgumentError(
+                "hidden", shape[1], f"must be shared evenly by the {heads} heads of layer {index}"
+            )
         self.heads, xp = heads, A.grid.backend.xp
         both = rng.glorot(options.seed, -1 - index, (shape[1], 2), xp.arange(shape[1]), xp.arange(2), A.dtype)
         self.left, self.right = (
@@ -100,12 +102,14 @@ class GAT(GCN):
 
     needs_own = True
 
-    def __init__(self, A: DistSparse, widths: Sequence[int], heads: int | Sequence[int] = 8, **options: Any):
+    def __init__(
+        self, A: DistSparse, widths: Sequence[int], *args: Any, heads: int | Sequence[int] = 8, **options: Any
+    ) -> None:
         number = len(widths) - 1
         self.heads = [heads] * (number - 1) + [1] if isinstance(heads, int) else list(heads)
         if len(self.heads) != number:
             raise ArgumentError("heads", heads, f"expected a number, or one for each of {number} layers")
-        super().__init__(A, widths, **options)
+        super().__init__(A, widths, *args, **options)
 
     def convolution(  # type: ignore[override]
         self, A: DistSparse, index: int, shape: tuple[int, int], options: Options

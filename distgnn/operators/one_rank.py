@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
+from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense
+from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edges import DistEdges, permuted
 from distgnn.operators.kept import cached_property
 from distgnn.operators.operator import Adjoint, DistSparse
 from distgnn.operators.weights import ReplicatedWeights
@@ -32,6 +37,27 @@ class Alone(Axes):
         self.along = lambda *axes: grid.along()
         self.whole: Any = Layout(self, Cut(), Cut())
         self.weights = ReplicatedWeights(self.whole)
+
+
+class OneRankEdges(EdgePattern):
+    """The entries of a matrix that one rank has all of."""
+
+    def __init__(self, A: OneRank) -> None:
+        super().__init__(A, [A.A], A.grid.along(), A.output_layout)
+
+    @contextmanager
+    def rows_of(self, v: DistDense) -> Iterator[Iterator[Any]]:
+        yield iter([v.block])
+
+    def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
+        entries.multiply(self.A.A, E.data, H.block, self.bounds(E.heads, H), T.block)
+
+    def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
+        numbers = permuted(self.A.A, E.data)
+        entries.multiply(self.A.At, numbers, G.block, self.bounds(E.heads, G), F.block)
+
+    def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
+        entries.dots(self.A.A, U.block, V.block, self.bounds(E.heads, V), E.data)
 
 
 class OneRank(DistSparse):
@@ -65,6 +91,9 @@ class OneRank(DistSparse):
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
         return [{}] if ranks == 1 else []
+
+    def _edge_pattern(self) -> EdgePattern:
+        return OneRankEdges(self)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         local.spmm(self.A, H.block, T.block)

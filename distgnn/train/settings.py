@@ -84,8 +84,9 @@ class Settings:
 
     recipe: str = _network(DEFAULT, "settings of a paper, for all that is not given (docs/training.md)",
         choices=tuple(RECIPES))
-    model: str | None = _network(None, "sage: GraphSAGE with means (default: as --sampler)",
-        known=("gcn", "sage"))
+    model: str | None = _network(None, "sage: GraphSAGE with means; gat: graph attention, 8 "
+        "heads in all layers but the last (default: as --sampler)",
+        known=("gcn", "sage", "gat"))
     layers: int | None = _network(None, "how many (default: one more than --hidden has widths)",
         metavar="L", least=1)
     hidden: Sequence[int] = _network(None, "widths, one for all or one for each (default: by --recipe: 16; "

@@ -11,10 +11,13 @@ import distgnn as dg
 from distgnn.nn import Adam
 from distgnn.nn.gat import GAT
 from distgnn.nn.reference import labelled, softmax_cross_entropy
-from distgnn.operators import ALGORITHMS, SPARSITY_AWARE
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
+from distgnn.sampling import GraphSage, Replicated
 from distgnn.split import TRAIN
+from distgnn.train import MinibatchTraining, Predictor, Run, Settings
 from distgnn.train.full_graph import train
 
+from ..train.stores import small_store
 from .problem import Problem, wide_grid
 
 PROBLEM, WIDTHS, HEADS = Problem(), [11, 6, 5], [3, 1]
@@ -92,7 +95,37 @@ def test_losses_are_equal_on_every_algorithm(comm, name, aware):
 @pytest.mark.ranks(1, 3)
 def test_heads_that_do_not_divide_are_refused(comm):
     A = dg.distribute(PROBLEM.A, wide_grid(comm, "1d", "numpy"), "1d")
-    with pytest.raises(dg.UserError, match="heads=4: must divide the 6 outputs of layer 0"):
+    with pytest.raises(dg.UserError, match="hidden=6: must be shared evenly by the 4 heads of layer 0"):
         GAT(A, WIDTHS, heads=4)
     with pytest.raises(dg.UserError, match="one for each of 2 layers"):
         GAT(A, WIDTHS, heads=[1, 2, 3])
+
+
+@pytest.mark.ranks(1, 4)
+def test_minibatches_of_all_neighbours_make_the_same_update(comm):
+    trained = []
+    for minibatches in (False, True):
+        grid = make_grid(comm, "1.5d", {"rows": comm.size, "reps": 1}, backend="numpy")
+        model = GAT(dg.distribute(PROBLEM.A, grid, "1.5d"), WIDTHS, heads=HEADS)
+        X, targets = dg.scatter(PROBLEM.X, model.input_layout), model.targets(PROBLEM.labels, PROBLEM.split)
+        if minibatches:
+            graph = Replicated(dg.MatrixSource(PROBLEM.A), backend="numpy")
+            sampler, size = GraphSage(graph, [PROBLEM.n] * 2), targets.counts[TRAIN]
+            list(MinibatchTraining(model, X, targets, sampler, size, 1).train(Adam(0.1), 1))
+        else:
+            list(train(model, X, targets, Adam(0.1), 1))
+        trained.append(np.concatenate([p.block.ravel() for p in model.parameters]))
+    np.testing.assert_allclose(*trained, rtol=1e-6)
+
+
+@pytest.mark.ranks(1, 4)
+def test_a_store_is_trained_and_predicted(comm, shared_tmp_path):
+    store, weights = small_store(shared_tmp_path, comm), str(shared_tmp_path / "w")
+    settings = Settings(
+        model="gat", algorithm="2d", hidden=[16], epochs=3, recipe="plain", checkpoint=weights
+    )
+    run = Run(store, settings, comm)
+    losses = [record["loss"] for record in run.train()]
+    assert losses[-1] < losses[0]
+    scores = Predictor(store, weights, comm, "3d", which="last").scores()
+    assert scores == pytest.approx({name: run.end[name] for name in scores})

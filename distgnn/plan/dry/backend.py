@@ -17,6 +17,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
 from distgnn.local.covers import KERNELS as COVERS
 from distgnn.local.csr_rows import KERNELS as MATRICES
+from distgnn.local.edges import KERNELS as EDGES
 from distgnn.local.elementwise import KERNELS as PASSES
 from distgnn.local.gemm import KERNELS as DENSE_PRODUCTS
 from distgnn.local.rows import KERNELS as ROWS
@@ -150,6 +151,11 @@ def _average(sums: ShapeArray, count: ShapeArray, known: float) -> bool:
 
 DENSE_PRODUCTS.register("shapes", {"gemm": _written(2)})
 SPARSE_PRODUCTS.register("shapes", {"spmm": _written(2)})
+EDGES.register("shapes", {
+    "multiply": lambda A, values, B, bounds, out, add: _written(0)(out), "dots": _written(4),
+    "end_sums": _written(3), "of_rows": _written(2), "row_sums": _written(2), "row_maxima": _written(2),
+    "transposition": lambda A: ShapeArray((A.nnz,), np.int64),
+})  # fmt: skip
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
 PASSES.register("shapes", {
     "relu": _written(0), "positive_bits": _positive_bits, "keep_positive": _written(0), "dropout": _dropout,

@@ -1,0 +1,21 @@
+"""Dry runs of graph attention are charged what runs are."""
+
+from __future__ import annotations
+
+import pytest
+
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE
+from distgnn.train.settings import Settings
+
+from ..nn.problem import wide
+from .test_dry_run import compare, graph
+
+WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
+    grid = wide(algorithm, comm.Get_size())
+    settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, model="gat", hidden=(16, 8))
+    compare(comm, settings, graph())
