@@ -12,5 +12,6 @@ from distgnn.nn.sage import SageMean
 
 __all__ = [
     "GAT", "GCN", "NETWORKS", "SGD", "Adam", "AdamW", "CustomLayer", "NotFiniteError", "Optimizer",
-    "SageMean", "Targets", "accuracies", "binary_cross_entropy", "macro_rocauc", "micro_f1", "softmax_cross_entropy",
+    "SageMean", "Targets", "accuracies", "binary_cross_entropy", "macro_rocauc", "micro_f1",
+    "softmax_cross_entropy",
 ]  # fmt: skip
