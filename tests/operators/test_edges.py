@@ -84,6 +84,7 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
     alike(relu, leaky)
     P, probabilities = relu.softmax(), dense.softmax(leaky)
     alike(P, probabilities)
+    alike((500 * relu).softmax(), dense.softmax(500 * leaky))  # overflows without the maximum of a row
     equal(A.multiply(V_, values=P), dense.multiply(probabilities, V))
     dP, gradient = A.sddmm(G_, V_, heads), dense.sddmm(G, V, heads)
     alike(dP, gradient)
