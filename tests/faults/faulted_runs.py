@@ -65,7 +65,7 @@ COMMANDS = {
     "train, minibatches": ("g.dg", f"{TRAIN} {LADIES}", ""),
     "save": ("g.dg", SAVE, "kept"),
     "save --force": ("g.dg kept", f"{SAVE} --force", "kept"),
-    "save --resume": ("g.dg kept log", f"{SAVE} --epochs 4 --log log --resume", "kept log"),
+    "save --resume": ("g.dg kept log", f"{SAVE.replace('--epochs 2', '--epochs 4')} --log log --resume", "kept log"),
     "log and trace": ("g.dg", f"{TRAIN} --log log --trace trace", "log trace"),
     "log and trace --force": ("g.dg log trace", f"{TRAIN} --log log --trace trace --force", "log trace"),
 }  # fmt: skip
