@@ -66,8 +66,8 @@ test-4: $(VENV)/installed-test
 test-12: $(VENV)/installed-test
 	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
 
-# All faults of the programs in tests/faults: ranks that disagree, programs of users, mixed stores, SIGKILL at every change of a file; then damaged files,
-# faulted jobs and sequences of operations at random, each for so many seconds. FIRST: the number of the first, which is its seed.
+# All faults of the programs in tests/faults: ranks that disagree, programs of users, mixed stores, SIGKILL at every change of a
+# file; then damaged files, faulted jobs and sequences of operations at random, each for so many seconds. FIRST: the number of the first, which is its seed.
 SECONDS ?= 300
 FIRST ?= 0
 RANDOM_FAULTS = --runs 100000 --seconds $(SECONDS) --first $(FIRST)

@@ -49,6 +49,7 @@ HERE = Path(__file__).resolve().parent
 TRAIN = "train g.dg --quiet --hidden 4 --epochs 2"
 LADIES = "--sampler ladies --fanout 8,8 --batch-size 8 --partition-graph"
 SAVE = f"{TRAIN} --checkpoint kept --checkpoint-every 1"
+RESUME = SAVE.replace("--epochs 2", "--epochs 4")
 SBM = "generate sbm graph --communities 3 --features 4"
 #: What each starts from, its words, and what it makes.
 COMMANDS = {
@@ -65,7 +66,7 @@ COMMANDS = {
     "train, minibatches": ("g.dg", f"{TRAIN} {LADIES}", ""),
     "save": ("g.dg", SAVE, "kept"),
     "save --force": ("g.dg kept", f"{SAVE} --force", "kept"),
-    "save --resume": ("g.dg kept log", f"{SAVE.replace('--epochs 2', '--epochs 4')} --log log --resume", "kept log"),
+    "save --resume": ("g.dg kept log", f"{RESUME} --log log --resume", "kept log"),
     "log and trace": ("g.dg", f"{TRAIN} --log log --trace trace", "log trace"),
     "log and trace --force": ("g.dg log trace", f"{TRAIN} --log log --trace trace --force", "log trace"),
 }  # fmt: skip
