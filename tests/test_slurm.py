@@ -234,7 +234,7 @@ def test_study(slurm: Slurm, program: str, tmp_path: Path, study: str) -> None:
     assert job.code == 0 and f"# {study}:" in job.output, job.output
     table = (tmp_path / "studies" / f"{study}.csv").read_text().splitlines()
     assert len(table) == 2 and ",4," in table[1]
-    for kind in ("md", "svg", "png"):
+    for kind in ("md", "svg"):
         assert (tmp_path / "studies" / f"{study}.{kind}").stat().st_size
 
 
