@@ -142,6 +142,7 @@ class Flight(AbstractContextManager["Flight"]):
             RuntimeError: messages are under way though nothing failed. They are abandoned, too.
         """
         progress.unregister(self.drive)
+        self.step = lambda: None  # whose object has this flight: without it, both go with their last use
         forgotten = 0 if failed else len(self.requests)
         if failed or forgotten:
             self._abandon()

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.arrays.csr import CSR
 from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
 from distgnn.operators.compared import compare
-from distgnn.operators.dense import DistDense
+from distgnn.operators.dense import DistDense, recut
 
 Array = Any
 
@@ -29,7 +30,7 @@ class DistEdges:
         data: this rank's numbers, (its entries, heads), C-contiguous, on the grid's backend.
     """
 
-    __slots__ = ("data", "pattern")
+    __slots__ = ("__weakref__", "data", "pattern")
     __array_ufunc__ = None
 
     def __init__(self, pattern: Any, data: Array) -> None:
@@ -37,6 +38,7 @@ class DistEdges:
             expected = f"expected ({pattern.size}, heads) of {pattern.dtype}"
             raise ValueError(f"edges: an array {data.shape} of {data.dtype}; {expected}")
         self.pattern, self.data = pattern, data
+        ledger.holds(self, "edges", data.nbytes)
 
     @property
     def heads(self) -> int:
@@ -144,7 +146,7 @@ class DistEdges:
         compare("row sums of edges", E=self)
         shape = pattern.A.shape[0], self.heads
         sums = DistDense(pattern.row_sums(self.data), pattern.row_layout, shape)
-        return pattern.recut(sums, pattern.A.output_layout)
+        return recut(sums, pattern.A.output_layout)
 
     def row_sums_back(self, gradient: DistDense) -> DistEdges:
         """Return the gradient of these numbers from that of ``self.row_sums()``. Collective.
@@ -152,7 +154,7 @@ class DistEdges:
         Cost: what the rank lacks of its rows of the gradient.
         """
         pattern = self.pattern
-        return self.like(pattern.of_rows(pattern.recut(gradient, pattern.row_layout).block))
+        return self.like(pattern.of_rows(recut(gradient, pattern.row_layout).block))
 
     def column_sums(self) -> DistDense:
         """Sum the numbers of each column, n x heads in ``A.input_layout``. Collective.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,6 +77,7 @@ class OneRank(DistSparse):
         self.shape, self.dtype, self.symmetric = shape, np.dtype(dtype), False
         self.input_layout = self.output_layout = alone.whole
         self.weights = alone.weights
+        self._pattern: Callable[[], EdgePattern | None] = lambda: None
         self.A = CSR.empty(shape, len(data), self.dtype, alone.backend)
         for source, target in ((data, self.A.data), (indices, self.A.indices), (indptr, self.A.indptr)):
             if backend.of(source).on_device:
@@ -92,8 +94,14 @@ class OneRank(DistSparse):
     def grids(ranks: int) -> list[dict[str, int]]:
         return [{}] if ranks == 1 else []
 
-    def _edge_pattern(self) -> EdgePattern:
-        return OneRankEdges(self)
+    @property
+    def pattern(self) -> EdgePattern:
+        """The stored entries; kept by their edges alone, as :attr:`T`."""
+        pattern = self._pattern()
+        if pattern is None:
+            pattern = OneRankEdges(self)
+            self._pattern = weakref.ref(pattern)
+        return pattern
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         local.spmm(self.A, H.block, T.block)

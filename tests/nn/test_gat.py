@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from distgnn.nn import Adam
 from distgnn.nn.gat import GAT
 from distgnn.nn.reference import labelled, softmax_cross_entropy
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
+from distgnn.operators.one_rank import Alone, OneRank
 from distgnn.sampling import GraphSage, Replicated
 from distgnn.split import TRAIN
 from distgnn.train import MinibatchTraining, Predictor, Run, Settings
@@ -42,16 +45,16 @@ def loss(values: list[np.ndarray]) -> float:
     return softmax_cross_entropy(Z, PROBLEM.labels, labelled(PROBLEM.labels, PROBLEM.split, TRAIN))[0]
 
 
-def made(comm: Any, name: str, aware: bool, **options: Any) -> Any:
-    A = dg.distribute(PROBLEM.A, wide_grid(comm, name, "numpy"), name, aware)
+def made(comm: Any, name: str, aware: bool, backend: Any = "numpy", **options: Any) -> Any:
+    A = dg.distribute(PROBLEM.A, wide_grid(comm, name, backend), name, aware)
     model = GAT(A, WIDTHS, heads=HEADS, bias=True, **options)
     return model, dg.scatter(PROBLEM.X, model.input_layout), model.targets(PROBLEM.labels, PROBLEM.split)
 
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
-def test_loss_and_gradients_are_those_of_the_formula(comm, name, aware):
-    model, X, targets = made(comm, name, aware)
+def test_loss_and_gradients_are_those_of_the_formula(comm, name, aware, backend):
+    model, X, targets = made(comm, name, aware, backend)
     for p in model.parameters:
         p.matrix.block += 0.1
     whole = [dg.gather(p.matrix) for p in model.parameters] + [PROBLEM.X]
@@ -116,6 +119,22 @@ def test_minibatches_of_all_neighbours_make_the_same_update(comm):
             list(train(model, X, targets, Adam(0.1), 1))
         trained.append(np.concatenate([p.block.ravel() for p in model.parameters]))
     np.testing.assert_allclose(*trained, rtol=1e-6)
+
+
+@pytest.mark.ranks(1)
+def test_blocks_of_minibatches_go_with_their_last_use(comm):
+    """Edges hold the matrix of a minibatch, which does not hold them: no cycle waits to be collected."""
+    alone = Alone(make_grid(comm, "1d", backend="numpy"))
+    block = OneRank(alone, (2, 3), np.ones(2), np.array([0, 2]), np.array([0, 1, 2]), np.float64)
+    edges = block.edges().softmax()
+    assert block.pattern is edges.pattern
+    gone = weakref.ref(block)
+    gc.disable()
+    try:
+        del block, edges
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.ranks(1, 4)
