@@ -55,7 +55,7 @@ from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
 
 Array = Any
-Kept = tuple[DistDense, ...]
+Kept = tuple[Any, ...]  # matrices, and edges
 #: Names and kinds of the parameters that networks have without a layer's doing.
 RESERVED = ("W", "b", "g", "s", "X", "weight", "bias", "gain", "shift", "features")
 

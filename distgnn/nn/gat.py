@@ -15,11 +15,10 @@ from typing import Any
 
 from distgnn import rng
 from distgnn.errors import ArgumentError
-from distgnn.layout import Layout
 from distgnn.nn.custom import CustomLayer, Kept
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import Options
-from distgnn.operators.dense import DistDense
+from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -53,15 +52,15 @@ class GraphAttention(CustomLayer):
 
     def propagate(self, A: DistSparse, H: DistDense) -> tuple[DistDense, Kept]:
         dense = ReplicatedWeights(A.input_layout)
-        Y = dense.times(H, _recut(self.weights(A), dense.weight_layout))
+        Y = dense.times(H, recut(self.weights(A), dense.weight_layout))
         s, t = (dense.times(Y, self._by_head(vector, dense)) for vector in (self.left, self.right))
         scores = A.edge_sum(self.own(A, s), t)
         P = scores.leaky_relu(SLOPE).softmax()
-        return _recut(A.multiply(Y, values=P), A.weights.output_layout), (H, Y, scores, P)  # type: ignore
+        return recut(A.multiply(Y, values=P), A.weights.output_layout), (H, Y, scores, P)
 
     def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense]:
         H, Y, scores, P = kept
-        dense, G = ReplicatedWeights(A.input_layout), _recut(G, A.output_layout)
+        dense, G = ReplicatedWeights(A.input_layout), recut(G, A.output_layout)
         d = scores.leaky_relu_back(P.softmax_back(A.sddmm(G, Y, self.heads)), SLOPE)
         dY, dt = A.multiply_adjoint(G, values=P), d.column_sums()
         ds = dt.like(A.grid.backend.zeros(dt.block.shape, dt.dtype))
@@ -71,9 +70,9 @@ class GraphAttention(CustomLayer):
             by_head, through = dense.backward(Y, gradient, self._by_head(vector, dense))
             of_vectors.append(by_head.block[self._places()][:, None])
             dY += through
-        dW, dH = dense.backward(H, dY, _recut(self.weights(A), dense.weight_layout))
+        dW, dH = dense.backward(H, dY, recut(self.weights(A), dense.weight_layout))
         assert dH is not None
-        return [_recut(dW, self.weights(A).layout), *of_vectors], dH
+        return [recut(dW, self.weights(A).layout), *of_vectors], dH
 
     def _places(self) -> tuple[Array, Array]:
         """Return the rows and columns of a matrix (fan out, heads) where each head has its columns."""
@@ -86,10 +85,6 @@ class GraphAttention(CustomLayer):
         block = self.W.grid.backend.zeros(shape, vector.dtype)
         block[self._places()] = vector.block[:, 0]
         return DistDense(block, dense.weight_layout, shape)
-
-
-def _recut(X: DistDense, layout: Layout[Any]) -> DistDense:
-    return X if X.layout.same(layout, X.shape) else X.redistribute(layout)
 
 
 class GAT(GCN):

@@ -136,6 +136,11 @@ def redistribute(H: DistDense, layout: Layout[Grid]) -> DistDense:
     return relayout(H, DistDense.empty(layout, H.shape, H.dtype))
 
 
+def recut(X: DistDense, layout: Layout[Grid]) -> DistDense:
+    """Return ``X`` in a layout: ``X`` itself where it is cut so already, as on every rank. Collective."""
+    return X if X.layout.same(layout, X.shape) else redistribute(X, layout)
+
+
 def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective.
 

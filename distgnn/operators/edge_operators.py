@@ -15,6 +15,7 @@ SC 2023). One head of graph attention, whose scores are leaky_relu(s_i + t_j):
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from distgnn.errors import ArgumentError
@@ -106,26 +107,21 @@ class EdgeOperators:
         self.pattern.dots(U, V, E)
         return E
 
-    def _multiply_edges(self, E: DistEdges, H: DistDense, out: DistDense | None) -> DistDense:
-        """Compute ``A H`` with other values; see :meth:`DistSparse.multiply`."""
+    def _with_values(self, E: DistEdges, X: DistDense, out: DistDense | None, back: bool) -> DistDense:
+        """Compute ``A X``, or with ``back`` ``Aᵀ X``, with other values; see :meth:`DistSparse.multiply`."""
+        taken, given = self.input_layout, self.output_layout
+        side, call = 1, "A.multiply(H, values=E)"
+        product: Callable[..., None] = self.pattern.multiply
+        if back:
+            taken, given = given, taken
+            side, call, product = 0, "A.multiply_adjoint(G, values=E)", self.pattern.multiply_adjoint
         self.pattern.check(E)
-        _check(self, H, "H", 1, self.input_layout)
-        check_heads(E.heads, H.shape[1])
+        _check(self, X, "G" if back else "H", side, taken)
+        check_heads(E.heads, X.shape[1])
         if out is None:
-            out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
-        out.origin = compare("A.multiply(H, values=E)", A=self, H=H, E=E)
-        self.pattern.multiply(E, H, out)
-        return out
-
-    def _multiply_edges_back(self, E: DistEdges, G: DistDense, out: DistDense | None) -> DistDense:
-        """Compute ``Aᵀ G`` with other values; see :meth:`DistSparse.multiply_adjoint`."""
-        self.pattern.check(E)
-        _check(self, G, "G", 0, self.output_layout)
-        check_heads(E.heads, G.shape[1])
-        if out is None:
-            out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
-        out.origin = compare("A.multiply_adjoint(G, values=E)", A=self, G=G, E=E)
-        self.pattern.multiply_adjoint(E, G, out)
+            out = DistDense.empty(given, (self.shape[1 - side], X.shape[1]), self.dtype)
+        out.origin = compare(call, A=self, X=X, E=E)
+        product(E, X, out)
         return out
 
 

@@ -19,7 +19,7 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.local import edges as entries
-from distgnn.operators.dense import DistDense
+from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edges import DistEdges
 from distgnn.operators.kept import cached_property
 
@@ -89,10 +89,6 @@ class EdgePattern(ABC):
         """Make edges of any numbers."""
         return DistEdges(self, self.grid.backend.empty((self.size, heads), self.dtype))
 
-    def recut(self, X: DistDense, layout: Layout[Any]) -> DistDense:
-        """Return X in a layout: X itself where it is cut so already. Collective."""
-        return X if X.layout.same(layout, X.shape) else X.redistribute(layout)
-
     def row_sums(self, data: Array) -> Array:
         """Sum the numbers of each of this rank's rows, over all ranks that have some. Collective."""
         sums = self.grid.backend.zeros((self.height, data.shape[1]), data.dtype)
@@ -117,7 +113,7 @@ class EdgePattern(ABC):
 
     def end_sums(self, u: DistDense, v: DistDense) -> DistEdges:
         """Compute u_i + v_j of each entry. Collective."""
-        E, rows = self.empty(u.shape[1]), self.recut(u, self.row_layout).block
+        E, rows = self.empty(u.shape[1]), recut(u, self.row_layout).block
         with self.rows_of(v) as columns:
             for block, place, read in zip(self.blocks, self.places, columns, strict=True):
                 entries.end_sums(block, rows, read, E.data[place])

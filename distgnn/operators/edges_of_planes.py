@@ -10,7 +10,7 @@ from distgnn.comm.panels import broadcast, summed
 from distgnn.layout import Cut, Layout
 from distgnn.local import edges as entries
 from distgnn.operators import summed as sums
-from distgnn.operators.dense import DistDense
+from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges import DistEdges, permuted
 
@@ -37,7 +37,7 @@ class PlaneEdges(EdgePattern):
 
     @contextmanager
     def rows_of(self, v: DistDense) -> Iterator[Iterator[Array]]:
-        own = self.recut(v, self.column_layout)
+        own = recut(v, self.column_layout)
         first = own.row_range[0]
         columns = (self.plane.panels[k].columns for k in self.mine)
         yield (own.block[start - first : stop - first] for start, stop in columns)
@@ -132,7 +132,7 @@ class ShardEdges(EdgePattern):
 
     @contextmanager
     def rows_of(self, v: DistDense) -> Iterator[Iterator[Array]]:
-        yield iter([self.recut(v, self.column_layout).block])
+        yield iter([recut(v, self.column_layout).block])
 
     @contextmanager
     def _plane_block(self, H: DistDense) -> Iterator[Array]:

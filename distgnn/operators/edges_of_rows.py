@@ -14,7 +14,7 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local import edges as entries
 from distgnn.operators import summed as sums
-from distgnn.operators.dense import DistDense
+from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges import DistEdges, permuted
 from distgnn.operators.kept import cached_property
@@ -52,11 +52,11 @@ class BlockRowEdges(EdgePattern):
 
     @contextmanager
     def rows_of(self, v: DistDense) -> Iterator[Iterator[Array]]:
-        with self.A.A.rows_of(self.recut(v, self.column_layout).block) as pairs:
+        with self.A.A.rows_of(recut(v, self.column_layout).block) as pairs:
             yield (rows for _, rows in pairs)
 
     def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
-        H = self.recut(H, self.inner[0])
+        H = recut(H, self.inner[0])
         Z = T if T.layout.same(self.inner[1], T.shape) else DistDense.empty(self.inner[1], T.shape, T.dtype)
         bounds = self.bounds(E.heads, H)
         with self.A.A.rows_of(H.block) as pairs:
@@ -71,7 +71,7 @@ class BlockRowEdges(EdgePattern):
         self._back(Z, T)
 
     def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
-        G = self.recut(G, self.inner[1])
+        G = recut(G, self.inner[1])
         C = F if F.layout.same(self.inner[0], F.shape) else DistDense.empty(self.inner[0], F.shape, F.dtype)
         (self._summed_panels if self.whole else self._summed_rows)(E, G, C)
         if self.reps is not None:  # the one process column with the stage has the sum
@@ -104,7 +104,7 @@ class BlockRowEdges(EdgePattern):
         return Holders(self.grid, (self.A._windows(), self.A.column.rank)).transposed(self.blocks)
 
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
-        U, V = self.recut(U, self.inner[1]), self.recut(V, self.inner[0])
+        U, V = recut(U, self.inner[1]), recut(V, self.inner[0])
         bounds = self.bounds(E.heads, V)
         with self.A.A.rows_of(V.block) as pairs:
             for (_, V_j), block, place in zip(pairs, self.blocks, self.places, strict=True):

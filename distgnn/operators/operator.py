@@ -118,7 +118,7 @@ class DistSparse(EdgeOperators, ABC):
         The adjoint: ``dE = A.sddmm(G, H, E.heads)``, ``dH = A.multiply_adjoint(G, values=E)``.
         """
         if values is not None:
-            return self._multiply_edges(values, H, out)
+            return self._with_values(values, H, out, back=False)
         call = compare("A @ H", A=self, H=H)
         if out is None:
             out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
@@ -134,7 +134,7 @@ class DistSparse(EdgeOperators, ABC):
         ``values``: as of :meth:`multiply`.
         """
         if values is not None:
-            return self._multiply_edges_back(values, G, out)
+            return self._with_values(values, G, out, back=True)
         call = compare("A.T @ G", A=self, G=G)
         if out is None:
             out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)

@@ -10,10 +10,8 @@ those does. Prints a table; exits with 1 if a program is not as it must be.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +26,7 @@ if __name__ == "__main__":
 
 import distgnn as dg
 from faults.user_cases import CASES, Case
-from mpi_helpers.programs import clean_environment, launcher
+from mpi_helpers.programs import clean_environment, ended, launcher
 
 RANKS, STALL, LIMIT = 4, 3, 16.0
 STALLED = re.compile(r"distgnn: rank \d+ on host \S+ has (waited|come to the end)")
@@ -65,17 +63,7 @@ def run(case: Case, check: bool, folder: Path) -> Outcome:
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=clean_environment(**variables), cwd=folder, start_new_session=True,
     )  # fmt: skip
-    code: int | None = None
-    try:
-        said, _ = process.communicate(timeout=LIMIT)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)  # mpiexec ends its ranks
-        try:
-            said, _ = process.communicate(timeout=5)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            said, _ = process.communicate()
+    code, said, _ = ended(process, LIMIT)
     return Outcome(code, said, time.perf_counter() - start)
 
 

@@ -66,17 +66,25 @@ def mpiexec(
         cwd=cwd or ROOT,
         start_new_session=True,
     )
+    code, out, err = ended(process, timeout)
+    if code is None:
+        pytest.fail(f"{' '.join(words)} still ran after {timeout} s\n{out}\n{err}")
+    return Finished(code, out, err)
+
+
+def ended(process: subprocess.Popen[str], timeout: float) -> tuple[int | None, str, str]:
+    """Wait for a program that leads its session; return its code, None if it was ended, and its outputs."""
     try:
         out, err = process.communicate(timeout=timeout)
+        return process.returncode, out, err
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGTERM)  # mpiexec ends its ranks
-        try:
-            out, err = process.communicate(timeout=5)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
-        pytest.fail(f"{' '.join(words)} still ran after {timeout} s\n{out}\n{err}")
-    return Finished(process.returncode, out, err)
+    try:
+        out, err = process.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+    return None, out, err
 
 
 def scratch() -> Path:

@@ -105,12 +105,12 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
 
 @pytest.mark.ranks(1, 3, 4, 12)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
-def test_every_operator_equals_a_dense_one(comm, name, aware):
+def test_every_operator_equals_a_dense_one(comm, name, aware, backend):
     shapes = grids(name, comm.Get_size())
     for number, shape in enumerate(shapes if comm.Get_size() <= 4 else shapes[::2]):
         r = np.random.default_rng(number)
         M = matrix(r, 37 + 8 * number)
-        grid = make_grid(comm, name, shape, backend="numpy")
+        grid = make_grid(comm, name, shape, backend=backend)
         grid.overlap = number % 2 == 0
         compare(comm, dg.distribute(M, grid, name, aware), M, r, heads=3, width=12)
 
