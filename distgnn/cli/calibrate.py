@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, world: Any) -> None:
     from distgnn.bench.timing import machine
-    from distgnn.files.output import check_output, replaced
+    from distgnn.files.output import check_output, replaced, writing
     from distgnn.plan.calibrate import calibrate
     from distgnn.store.write.ranks import of
 
@@ -55,7 +55,7 @@ def _run(args: argparse.Namespace, world: Any) -> None:
         if team.rank == 0:
             toml = f"{calibration.machine.toml()}\n"
             if args.out is not None:
-                with replaced(Path(args.out)) as file:
+                with writing("out", args.out), replaced(Path(args.out)) as file:
                     file.write(toml.encode())
             for line in calibration.warnings:
                 print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)

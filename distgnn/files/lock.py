@@ -16,7 +16,8 @@ from distgnn.errors import UserError
 from distgnn.files.leftovers import AnyPath
 
 log = logging.getLogger(__name__)
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # the disk takes no bytes, locked or not
+# The disk takes no bytes, locked or not.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 _OPENED = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # a link may lead to a file of the user's
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import ArgumentError
-from distgnn.files.output import check_output, replaced
+from distgnn.files.output import check_output, replaced, writing
 from distgnn.layout import written
 from distgnn.plan.scaling import TIE, Curves, sentences, table
 from distgnn.plan.tables import digits, name
@@ -83,12 +83,9 @@ class Files:
     def write(self, strong: Curves, weak: Curves, title: str) -> None:
         """Write all files. ArgumentError: one can't be written."""
         for argument, path in self.outputs.items():
-            try:
-                with replaced(path) as file:
-                    made = page if argument == "out" else drawing
-                    file.write(made(strong, weak, self.measured, title).encode())
-            except OSError as error:
-                raise ArgumentError(argument, path, f"cannot write it ({error.strerror})") from None
+            made = page if argument == "out" else drawing
+            with writing(argument, path), replaced(path) as file:
+                file.write(made(strong, weak, self.measured, title).encode())
 
 
 def title(asked: dict[str, Any], settings: Settings) -> str:

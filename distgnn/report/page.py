@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import ArgumentError
-from distgnn.files.output import check_output, replaced
+from distgnn.files.output import check_output, replaced, writing
 from distgnn.layout import written
 from distgnn.records import Log
 from distgnn.report import charts, colours, numbers, scaling, svg, tables
@@ -75,11 +75,8 @@ def write(
     made["table"] = lambda: (scaling.csv if outputs["table"].suffix == ".csv" else scaling.markdown)(curves)
     for name, path in outputs.items():
         text = made[name]()
-        try:
-            with replaced(path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise ArgumentError(name, path, f"cannot write it ({error.strerror})") from None
+        with writing(name, path), replaced(path) as file:
+            file.write(text.encode())
 
 
 def render(

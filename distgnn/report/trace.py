@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.comm.group import Comm
-from distgnn.errors import ArgumentError
-from distgnn.files.output import replaced
+from distgnn.files.output import replaced, writing
 from distgnn.ledger import MOST_EVENTS, Event
 
 EPOCHS, COMPUTE, WAITED, UNDER_WAY = range(4)
@@ -73,8 +72,6 @@ def write(
         try:
             if comm.rank == 0:
                 _publish(Path(path), text, others, json.dumps(facts))
-        except OSError as failure:
-            raise ArgumentError("trace", path, f"cannot write it ({failure.strerror})") from None
         finally:
             for _ in others:  # sends this rank's text; rank 0 takes all that are left, as the others wait
                 pass
@@ -99,7 +96,7 @@ def _one_by_one(comm: Comm, text: str) -> Iterator[str]:
 
 
 def _publish(path: Path, text: str, others: Iterable[str], facts: str) -> None:
-    with replaced(path) as file:
+    with writing("trace", path), replaced(path) as file:
         file.write(b'{"traceEvents": [\n' + text.encode())
         for other in others:
             file.write(((",\n" if text and other else "") + other).encode())

@@ -49,7 +49,7 @@ import distgnn
 from distgnn.arrays import backend
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
-from distgnn.files.output import check_output, replaced
+from distgnn.files.output import check_output, replaced, writing
 from distgnn.nn.norm import EPSILON
 from distgnn.store import checkpoint
 from distgnn.train.checkpoint import BEST
@@ -92,7 +92,7 @@ def export_weights(
     check_output("out", out, force)
     packed = _npz if out.suffix == ".npz" else _safetensors(out)
     arrays, config = contents(weights, which)
-    with replaced(out) as file:
+    with writing("out", out), replaced(out) as file:
         file.write(packed(arrays, json.dumps(config)))
     return config
 

@@ -22,7 +22,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
-from distgnn.files.output import check_output, replaced
+from distgnn.files.output import check_output, replaced, writing
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.gcn import collect
 from distgnn.nn.loss import outputs
@@ -190,8 +190,8 @@ class Predictor:
         writes a part at a time and holds no more than that, the labels and, for an ``.npz``, the ids.
 
         Raises:
-            ArgumentError: no such layer, another kind of file, or one that may not be replaced.
-            UserError: it can't be written, or a number is not finite (on every rank).
+            ArgumentError: no such layer, another kind of file, or one that may not be replaced or written.
+            UserError: another run writes it, or a number is not finite (on every rank).
         """
         path, world, last = Path(path), self.grid.world, len(self.model.layers)
         agree(world.mpi, {"out": path, "layer": layer, "force": force})
@@ -208,18 +208,21 @@ class Predictor:
         name = "embedding" if layer is not None else "prediction" if self.loss == "mse" else "probability"
         answer: Any = kind if layer is None else self._activation(layer) if hidden else _unchanged
         with ExitStack() as stack:
-            with world.together():
-                opened = stack.enter_context(replaced(path)) if world.rank == 0 else None
-            form = _Csv if path.suffix == ".csv" else _Npz
-            like = answer(np.zeros((0, Z.shape[1])))[1]
-            writer = None if opened is None else form(opened, Z, name, like, self.store, self.class_names)
+            writer = None
+            with world.together(), writing("out", path):
+                if world.rank == 0:
+                    form = _Csv if path.suffix == ".csv" else _Npz
+                    like = answer(np.zeros((0, Z.shape[1])))[1]
+                    opened = stack.enter_context(replaced(path))
+                    writer = form(opened, Z, name, like, self.store, self.class_names)
             for rows in _parts(Z):
-                with world.together():
+                with world.together(), writing("out", path):
                     if writer is not None and rows is not None:
                         writer.write(*answer(rows))
-            with world.together():
+            with world.together(), writing("out", path):
                 if writer is not None:
                     writer.close()
+                stack.close()
         return path
 
 
@@ -288,6 +291,13 @@ def _finite(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
+class _Archive(zipfile.ZipFile):
+    """An archive without a finalizer, which would write to the closed file after an error."""
+
+    def __del__(self) -> None:
+        pass
+
+
 class _Npz:
     """An archive of arrays that is written in parts, as ``numpy.savez`` would write it whole. Labels wait in
     memory, as bits where a node has a row of them; `like`: labels of no nodes, or None."""
@@ -297,7 +307,7 @@ class _Npz:
         names: list[str] | None,
     ) -> None:  # fmt: skip
         self.store, self.names = store, names
-        self.archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self.archive = _Archive(file, "w", zipfile.ZIP_STORED, allowZip64=True)
         self.labels: list[np.ndarray] = []
         self.like, self.rows = like, Z.shape[0]
         self.member = self._begin(name, Z.shape, Z.dtype)
