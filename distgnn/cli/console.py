@@ -58,7 +58,9 @@ def train(
             print(f"distgnn: error: {prefix}{failure}", file=sys.stderr, flush=True)
         return 1
     if speaks:
-        print(summary(run))
+        print(summary(run), flush=True)
+    if run.log_lost:
+        print(f"distgnn: warning: {run.log_lost}", file=sys.stderr, flush=True)
     return 0
 
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -99,12 +99,28 @@ def _in_file(folder: Path, rank: int) -> logging.Handler:
     """Add a handler that appends to a file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(folder / f"rank-{rank:04d}.log", encoding="utf-8")
+        handler = _RankFile(folder / f"rank-{rank:04d}.log", encoding="utf-8")
     except OSError as error:
         raise ArgumentError("log_dir", folder, f"cannot write it ({error.strerror})") from None
     handler.setLevel(logging.DEBUG)
     handler.setFormatter(logging.Formatter(FORMAT.format(rank=rank), "%Y-%m-%dT%H:%M:%S"))
     return handler
+
+
+class _RankFile(logging.FileHandler):
+    """A file of messages, which ends with a warning where the disk takes no more."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            self.setLevel(logging.CRITICAL + 1)
+            log.warning("%s: this log is incomplete (%s)", self.baseFilename, error.strerror)
+        else:
+            super().handleError(record)
+
+    def close(self) -> None:
+        with suppress(OSError):  # what could not be written before
+            super().close()
 
 
 @contextmanager

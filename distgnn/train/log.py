@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
 import math
 import os
 import platform
@@ -35,9 +36,11 @@ import distgnn
 from distgnn import records
 from distgnn.comm.grid import Grid
 from distgnn.comm.transport import cuda_aware
-from distgnn.errors import ArgumentError, TrainingError
-from distgnn.files.output import check_output, replaced
+from distgnn.errors import TrainingError
+from distgnn.files.output import check_output, claimed, exchanged, writing
 from distgnn.ledger import Ledger
+
+log = logging.getLogger(__name__)
 
 MOST_RANKS = 256  # whose traffic a log has: a number for every two of them
 PACKAGES = ("numpy", "scipy", "h5py", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x")
@@ -47,41 +50,61 @@ class RunLog:
     """A log file on rank 0, nothing on other ranks or without a path; a context that closes it and writes a
     TrainingError that ends it. Collective to open.
 
+    The file has one writer at a time. A disk that takes no more ends the log, with a warning, and not the
+    training.
+
     Args:
         after: go on in an existing file after this epoch; later epochs are cut off.
         force: replace an existing file.
 
+    Attributes:
+        lost: on rank 0, why the log is incomplete; empty as long as it is whole.
+
     Raises:
-        ArgumentError: the file exists and neither was asked for, or it can't be written (on every rank).
+        ArgumentError: the file exists and neither was asked for, or it can't be opened (on every rank).
+        UserError: another run writes it (on every rank).
     """
 
     def __init__(
         self, grid: Grid, path: str | os.PathLike[str] | None, after: int | None = None, force: bool = False
     ) -> None:
         self._file: IO[bytes] | None = None
-        self._path, self._world = path, grid.world
-        with grid.world.together():
+        self._path, self.lost = path, ""
+        with grid.world.together(), contextlib.ExitStack() as opened:
             if path is not None and grid.rank == 0:
-                self._file = _open(Path(path), after, force)
+                check_output("log", Path(path), replace=force or after is not None)
+                opened.enter_context(claimed(Path(path)))
+                self._file = _open(Path(path), after)
+            self._claim = opened.pop_all()
 
     def write(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Write one line, on disk before the next epoch begins. Collective.
-
-        Raise ArgumentError if the disk is full.
-        """
-        if self._path is None:
-            return
-        with self._world.together():
-            if self._file is not None:
-                record = {"event": event} | _finite(dict(fields))
-                text = json.dumps(record, default=_plain, allow_nan=False) + "\n"
-                with _writing(self._path):
-                    _write(self._file, text.encode())
+        """Write one line, which readers see before the next epoch begins; none after one that was lost."""
+        if self._file is not None:
+            record = {"event": event} | _finite(dict(fields))
+            text = json.dumps(record, default=_plain, allow_nan=False) + "\n"
+            try:
+                _write(self._file, text.encode())
+            except OSError as error:
+                self._lose(error)
 
     def close(self) -> None:
         """Close the file, if there is one."""
-        if self._file is not None:
-            self._file.close()
+        file, self._file = self._file, None
+        try:
+            if file is not None:
+                file.close()
+        except OSError as error:  # network file systems write late
+            self._lose(error)
+        self._claim.close()
+
+    def _lose(self, error: OSError) -> None:
+        """End the log here. The file stays claimed."""
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file is not None:
+                file.close()
+        self.lost = f"{self._path}: this log is incomplete ({error.strerror or error})"
+        log.warning("%s; training goes on", self.lost)
 
     def __enter__(self) -> RunLog:
         return self
@@ -143,22 +166,12 @@ def end_record(grid: Grid, ledger: Ledger, epoch_seconds: Sequence[float]) -> re
     return record
 
 
-def _open(path: Path, after: int | None, force: bool) -> IO[bytes]:
-    check_output("log", path, replace=force or after is not None)
-    with _writing(path):
+def _open(path: Path, after: int | None) -> IO[bytes]:
+    """Open a log that this process has claimed, without a buffer that `close` would write."""
+    with writing("log", path):
         if after is not None and path.is_file():
             cut(path, after)
-        return open(
-            path, "wb" if after is None else "ab", buffering=0
-        )  # nothing is left for `close` to write
-
-
-@contextlib.contextmanager
-def _writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ArgumentError("log", path, f"cannot write it ({error.strerror})") from error
+        return open(path, "wb" if after is None else "ab", buffering=0)
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
@@ -173,9 +186,12 @@ def _write(file: IO[bytes], data: bytes) -> None:
 
 
 def cut(path: Path, epoch: int) -> None:
-    """Take from a log the epochs after `epoch`, the end of a longer run, and an unfinished last line."""
+    """Take from a log the epochs after `epoch`, the end of a longer run, and an unfinished last line.
+
+    The caller is the log's only writer.
+    """
     if not all(kept for _, kept in _judged(path, epoch)):
-        with replaced(path) as shorter:
+        with exchanged(path) as shorter:
             shorter.writelines(line for line, kept in _judged(path, epoch) if kept)
 
 

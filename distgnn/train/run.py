@@ -81,6 +81,7 @@ class Run:
         best: the epoch whose weights did best in validation, and these weights; see :class:`Best`. They are
             followed where `keep_best`, `patience` or a plateau asks for it.
         record, end: the first and the last line of the log; `end` is empty until the run has ended.
+        log_lost: on rank 0, why the log of a run that has ended is incomplete; empty if it is whole.
         trace_cut: whether earlier events did not fit into the trace.
 
     Raises:
@@ -132,7 +133,7 @@ class Run:
         if s.tune_gemm:
             self.record["gemm"] = self.model.tune()
         self.end: records.End = {}
-        self.trace_cut = False
+        self.log_lost, self.trace_cut = "", False
 
     def train(self) -> Iterator[records.Epoch]:
         """Train to the last epoch; yields the record of every epoch when it is logged, compared and saved.
@@ -142,7 +143,7 @@ class Run:
         Raises:
             TrainingError: a loss is not that of the serial reference, or a loss, gradient or update is not
                 finite (on every rank). The last checkpoint stays.
-            UserError: a file can't be written (on every rank).
+            UserError: checkpoint or trace can't be written, or another run writes to a file (on every rank).
         """
         s, marks, seconds, steps = self.settings, [], list[float](), list[dict[str, float]]()
         record, end = records.Epoch(), records.End()
@@ -170,6 +171,7 @@ class Run:
             words, waited = ledger.words, ledger.exposed
             log.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
             run_log.write("end", self.end)
+        self.log_lost = run_log.lost
         if (advice := overfitting(s, self.end)) and self.grid.rank == 0:
             log.warning("%s", advice)
         if s.trace:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
+import json
 import os
 import resource
 import stat
@@ -11,16 +13,22 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import cli
+from distgnn.cli import train
 from distgnn.files import lock, output
 from distgnn.report import logs, page, trace
 from distgnn.store import checkpoint
 from distgnn.store.format import publish
 from distgnn.store.importers import open_source
 from distgnn.store.source import ImportOptions
+from distgnn.train.export import export_weights
 from distgnn.train.log import RunLog
+from distgnn.train.predict import Predictor
+from distgnn.train.run import Run
+from distgnn.train.settings import Settings
 
 from .killed import each_step
 
@@ -43,17 +51,83 @@ def small_files(size: int, here: bool = True) -> Iterator[None]:
 
 
 @pytest.mark.ranks(1, 2, 4)
-def test_a_log_that_the_disk_does_not_take(comm, shared_tmp_path):
-    log = RunLog(dg.Grid(comm, backend="numpy", rows=comm.size), shared_tmp_path / "log")
-    log.write("run", {})
-    with (
-        small_files(100, comm.rank == 0),
-        pytest.raises(dg.UserError, match=r"^log=.*cannot write it \(File too large\)$"),
-    ):
-        log.write("epoch", {"what": "x" * 1000})
-    log.close()
+def test_a_log_that_the_disk_does_not_take(comm, shared_tmp_path, caplog):
+    run_log = RunLog(dg.Grid(comm, backend="numpy", rows=comm.size), shared_tmp_path / "log")
+    run_log.write("run", {})
+    with small_files(100, comm.rank == 0):
+        run_log.write("epoch", {"what": "x" * 1000})
+    run_log.write("epoch", {})  # the disk has room again, and the log no hole
+    run_log.close()
     comm.Barrier()
+    lost = f"{shared_tmp_path / 'log'}: this log is incomplete (File too large)"
+    assert run_log.lost == ("" if comm.rank else lost)
+    warned = [record.getMessage() for record in caplog.records]
+    assert warned == ([] if comm.rank else [f"{lost}; training goes on"])
     assert (shared_tmp_path / "log").read_text() == '{"event": "run"}\n'
+
+
+@pytest.mark.ranks(1, 3)
+def test_training_outlives_its_log(comm, shared_tmp_path, capsys):
+    if comm.rank == 0:
+        arrays = np.array([[0, 1, 2], [1, 2, 0]]), np.eye(3), np.array([0, 1, 0]), np.array([1, 1, 2])
+        dg.prepare(*arrays, out=shared_tmp_path / "g.dg")
+    comm.Barrier()
+    words = f"train {shared_tmp_path}/g.dg --quiet --epochs 5 --log {shared_tmp_path}/log"
+    with small_files(4000, comm.rank == 0):
+        code = train.run(cli.parse(words.split()), comm)
+    said = capsys.readouterr().err.splitlines()
+    ends = [json.loads(line).get("epoch", 0) for line in (shared_tmp_path / "log").read_text().splitlines()]
+    assert code == 0 and ends == [*range(len(ends))] and 1 <= len(ends) <= 5
+    lost = f"distgnn: warning: {shared_tmp_path}/log: this log is incomplete (File too large)"
+    assert said == ([] if comm.rank else [lost])
+
+
+def test_a_log_has_one_writer(tmp_path):
+    grid, path = dg.Grid(MPI.COMM_SELF, backend="numpy", rows=1), tmp_path / "log"
+    first = RunLog(grid, path)
+    first.write("run", {})
+    for how in ({"force": True}, {"after": 0}):
+        with pytest.raises(dg.UserError, match=f"log: process {os.getpid()} on .* writes it now; wait"):
+            RunLog(grid, path, **how)
+    first.write("epoch", {"epoch": 1})
+    first.close()
+    assert len(path.read_text().splitlines()) == 2 and [*tmp_path.iterdir()] == [path]
+    RunLog(grid, path, after=0).close()
+    assert path.read_text() == '{"event": "run"}\n'
+
+
+def test_a_log_of_messages_that_the_disk_does_not_take(tmp_path, capsys):
+    (tmp_path / "e.csv").write_text("0,1\n")
+    words = ["info", str(tmp_path / "e.csv"), "--log-dir"]
+    with small_files(30):
+        assert cli.main([*words, str(tmp_path / "logs")]) == 2
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning.endswith("logs/rank-0000.log: this log is incomplete (File too large)")
+    assert "e.csv" in error and (tmp_path / "logs" / "rank-0000.log").stat().st_size == 30
+    assert cli.main([*words, str(tmp_path / "e.csv" / "logs")]) == 2
+    assert capsys.readouterr().err.endswith("e.csv/logs: cannot write it (Not a directory)\n")
+
+
+@pytest.mark.ranks(1, 3)
+def test_predictions_and_exports_that_the_disk_does_not_take(comm, shared_tmp_path):
+    path = shared_tmp_path
+    if comm.rank == 0:
+        draw = np.random.default_rng(0)
+        arrays = draw.integers(0, 900, (2, 3000)), draw.random((900, 4), np.float32), np.arange(900) % 3
+        dg.prepare(*arrays, "0.6/0.2/0.2", out=path / "g.dg")
+    comm.Barrier()
+    [*Run(path / "g.dg", Settings(epochs=1, checkpoint=str(path / "kept")), comm).train()]
+    before = sorted(path.iterdir())
+    comm.Barrier()
+    predictor, problem = Predictor(path / "g.dg", path / "kept", comm), r"^out=.*write it \(File too large\)$"
+    for name, size in itertools.product(("p.npz", "p.csv"), (200, 9000, 11000)):
+        with small_files(size, comm.rank == 0), pytest.raises(dg.UserError, match=problem):
+            predictor.write(path / name)
+    if comm.rank == 0:
+        with small_files(200), pytest.raises(dg.UserError, match=problem):
+            export_weights(path / "kept", path / "w.npz")
+    comm.Barrier()
+    assert sorted(path.iterdir()) == before
 
 
 @pytest.mark.ranks(1, 2, 4)
