@@ -169,6 +169,18 @@ class Failed(TypedDict, total=False):
     problem: str
 
 
+class Stopped(TypedDict):
+    """The end of a run that was asked to stop.
+
+    Attributes:
+        epoch: the last whole one; updates: made of the next; signal: its number.
+    """
+
+    epoch: int
+    updates: int
+    signal: int
+
+
 class Log(TypedDict):
     """A log that was read: its name, its file and its records; an empty end where the run has not ended."""
 

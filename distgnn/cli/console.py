@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,9 @@ from dataclasses import fields
 import numpy as np
 from mpi4py import MPI
 
+from distgnn import records
 from distgnn.cli.config import flag_text
+from distgnn.cli.stop import CODE
 from distgnn.errors import TrainingError
 from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
@@ -24,15 +27,17 @@ from distgnn.train.left_open import left_open
 from distgnn.train.recipes import DEFAULT
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
+from distgnn.train.stopping import Stop
 
 
 def train(
-    store: str, settings: Settings, comm: MPI.Intracomm | None = None, machine: str | None = None
+    store: str, settings: Settings, comm: MPI.Intracomm | None = None, machine: str | None = None,
+    stop: Stop | None = None,
 ) -> int:  # fmt: skip
     """Train with the progress on rank 0's terminal; plan first where settings leave a choice. Collective.
 
     Returns:
-        The exit code: 1 if the training fails.
+        The exit code: 1 if the training fails, stop.CODE if `stop` ended it; see ``Run.train``.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     command, plan = command_line(store, settings, comm.Get_size(), machine), None
@@ -50,18 +55,22 @@ def train(
         print(*([plan] if plan else []), describe(run), sep="\n", flush=True)
     try:
         with progress(speaks, run.first_epoch, settings.epochs) as show:
-            for record in run.train():
+            for record in run.train(stop):
                 show(record)
     except TrainingError as failure:
         if run.grid.rank == 0:
             prefix = "--check: " if isinstance(failure, CheckFailedError) else ""
             print(f"distgnn: error: {prefix}{failure}", file=sys.stderr, flush=True)
         return 1
-    if speaks:
+    if speaks and run.end:
         print(summary(run), flush=True)
     if run.log_lost:
         print(f"distgnn: warning: {run.log_lost}", file=sys.stderr, flush=True)
-    return 0
+    if run.stopped is None:
+        return 0
+    if run.grid.rank == 0:
+        print(f"distgnn: {stopped(run.stopped, settings.checkpoint)}", file=sys.stderr, flush=True)
+    return CODE
 
 
 def command_line(store: str, settings: Settings, ranks: int, machine: str | None = None) -> str:
@@ -140,6 +149,15 @@ def summary(run: Run) -> str:
     if run.check is not None:
         lines.append(run.check.verdict())
     return "\n".join(lines)
+
+
+def stopped(where: records.Stopped, checkpoint: str | None) -> str:
+    """Describe in one line where a run stopped, and where it goes on."""
+    updates = f" and {where['updates']} updates" if where["updates"] else ""
+    after = f"{signal.Signals(where['signal']).name}: stopped after epoch {where['epoch']}{updates}"
+    if checkpoint is None or (where["epoch"], where["updates"]) == (0, 0):
+        return f"{after}; nothing is saved{'' if checkpoint else ', as there is no --checkpoint'}"
+    return f"{after}; --resume goes on from {checkpoint}"
 
 
 def messages(run: Run) -> str:

@@ -73,17 +73,23 @@ def together(mpi: Communicator) -> Iterator[None]:
         yield
     except Exception as error:
         failure = error
-    first = memoryview(bytearray(8)).cast("q")
-    first[0] = size if failure is None else rank
-    mpi.Allreduce(MPI.IN_PLACE, [first, MPI.INT64_T], MPI.MIN)
-    if first[0] == size:
+    first = reduced(mpi, size if failure is None else rank, MPI.MIN)
+    if first == size:
         return
     raised: Any = failure
     if failure is not None and not isinstance(failure, UserError):
         host = MPI.Get_processor_name()
         raised = RuntimeError(f"rank {rank} on host {host} failed with {type(failure).__name__}: {failure}")
-    raised = mpi.bcast(raised, first[0])
+    raised = mpi.bcast(raised, first)
     raise raised if failure is None else failure
+
+
+def reduced(mpi: Communicator, number: int, operation: MPI.Op) -> int:
+    """Reduce a number of 64 bits of every rank. Collective: one word, not charged to the ledger."""
+    word = memoryview(bytearray(8)).cast("q")
+    word[0] = number
+    mpi.Allreduce(MPI.IN_PLACE, [word, MPI.INT64_T], operation)
+    return word[0]
 
 
 def text(value: Any) -> str:

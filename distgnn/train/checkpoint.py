@@ -22,6 +22,7 @@ from distgnn.store.checkpoint import CheckpointReader, Piece
 from distgnn.store.format import manifest
 from distgnn.store.format.limits import LIMITS
 from distgnn.train.best import Best
+from distgnn.train.stopping import Begun
 
 Array = Any
 BEST = "best."  #: before the names of the best weights in a checkpoint
@@ -30,7 +31,7 @@ BEST = "best."  #: before the names of the best weights in a checkpoint
 def save(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
     epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]] = (), best: Best | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None, begun: Begun | None = None,
 ) -> None:  # fmt: skip
     """Write weights, biases, trained features, and the optimiser's state after `epoch`; and the best weights
     so far, where they are kept. Collective.
@@ -39,6 +40,7 @@ def save(
         run: what must be the same in a run that goes on from here, as JSON.
         rates: what need not be: step sizes and weight decays of the updates so far, as JSON, the latest last.
         class_names: of the classes that are trained on, where they have names.
+        begun: the next epoch, if some of its updates are made.
 
     Raises:
         UserError: `path` cannot be written; the previous checkpoint is intact then (on every rank).
@@ -50,7 +52,8 @@ def save(
             for name, block in [*_blocks(p, optimizer), *_best(p, best)]:
                 rows, cols = p.matrix.row_range, p.matrix.col_range
                 pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
-    checkpoint.save(path, comm, pieces, _meta(optimizer, epoch, run, rates, best, class_names))
+    meta = _meta(optimizer, epoch, run, rates, best, class_names)
+    checkpoint.save(path, comm, pieces, meta if begun is None else meta | {"begun": begun.state()})
 
 
 def collected(
@@ -88,9 +91,9 @@ def _meta(
 def restore(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
     run: Mapping[str, Any], best: Best | None = None, class_names: Sequence[str] | None = None,
-) -> tuple[str, int, list[dict[str, Any]]]:  # fmt: skip
-    """Take all of that from a checkpoint, in place, on any grid; returns its id, `epoch` and `rates`.
-    Collective.
+) -> tuple[str, int, list[dict[str, Any]], Begun | None]:  # fmt: skip
+    """Take all of that from a checkpoint, in place, on any grid; returns its id, `epoch`, `rates` and
+    `begun`. Collective.
 
     Raises:
         UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
@@ -111,7 +114,8 @@ def restore(
             for p in parameters:
                 _fill(best.blocks[p.name], reader, BEST + p.name, p)
     optimizer.steps = int(reader.meta["steps"])
-    return reader.members.id, int(reader.meta["epoch"]), list(reader.meta["rates"])
+    begun = Begun.of(reader.meta)
+    return reader.members.id, int(reader.meta["epoch"]), list(reader.meta["rates"]), begun
 
 
 def take_over(

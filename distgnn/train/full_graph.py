@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 from distgnn import ledger, records
@@ -69,7 +68,9 @@ def train(
         update(optimizer, trained, gradients, dX)
         return {"loss": loss, **records.named(scores), "lr": optimizer.lr}
 
-    evaluate = dict if with_the_step else partial(model.evaluate, X, targets, train_features)
+    def evaluate(_: int) -> dict[str, float]:
+        return {} if with_the_step else model.evaluate(X, targets, train_features)
+
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
 
@@ -94,16 +95,16 @@ def update(
 
 def run_epochs(
     model: GCN, step: Callable[[int, bool, dict[str, float]], Record],
-    evaluate: Callable[[], dict[str, float]], epochs: range, eval_every: int, timing: bool,
+    evaluate: Callable[[int], dict[str, float]], epochs: range, eval_every: int, timing: bool,
 ) -> Iterator[Record]:  # fmt: skip
-    """Yield the record of every epoch: `evaluate()` if due, `step(epoch, due, scores)`, its costs."""
+    """Yield the record of every epoch: `evaluate(epoch)` if due, `step(epoch, due, scores)`, its costs."""
     model.forget()
     for epoch in epochs:
         due = eval_every > 0 and ((epoch - 1) % eval_every == 0 or epoch == epochs[-1])
         record: Record = {"epoch": epoch, "loss": None}
         started = time.perf_counter()
         with _of_epoch(epoch):
-            scores = evaluate() if due else {}
+            scores = evaluate(epoch) if due else {}
         evaluated = time.perf_counter()
         with _of_epoch(epoch), ledger.Ledger(timing) as counted:
             record |= records.named(scores)

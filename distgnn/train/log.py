@@ -11,6 +11,10 @@ In place of the end, where training gave something wrong:
 
     {"event": "failed", "epoch": 3, "problem": "epoch 3, layer 0: the loss is nan, ..."}
 
+Or where it was asked to stop, by the number of a signal, after some updates of the next epoch:
+
+    {"event": "stopped", "epoch": 3, "updates": 0, "signal": 15}
+
 Numbers that are not finite are null, as JSON has none.
 """
 
@@ -205,7 +209,7 @@ def _judged(path: Path, epoch: int) -> Iterator[tuple[bytes, bool]]:
                 event = {}
             event = event if isinstance(event, dict) else {}
             kind = str(event.get("event"))
-            reached = event.get({"epoch": "epoch", "failed": "epoch", "end": "epochs"}.get(kind, ""))
+            reached = event.get("epochs" if kind == "end" else "epoch")
             beyond = isinstance(reached, int) and reached > epoch
             torn = line.startswith(b'{"event"') and not line.endswith(b"\n")
             yield line, not beyond and not torn

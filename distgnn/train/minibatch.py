@@ -7,7 +7,7 @@ Accuracies are those of the whole graph, by the distributed product that the net
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -31,7 +31,8 @@ from distgnn.sampling.fetch import Features
 from distgnn.sampling.sampler import Sampler
 from distgnn.train.full_graph import Before, Record, run_epochs, update
 from distgnn.train.minibatches import Minibatches
-from distgnn.train.turns import Turn, bulks, turns
+from distgnn.train.stopping import Begun, PausedError
+from distgnn.train.turns import Turn, after, bulks, turns
 
 Array = Any
 
@@ -92,26 +93,39 @@ class MinibatchTraining:
 
     def train(
         self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
-        timing: bool = False, before: Before | None = None,
+        timing: bool = False, before: Before | None = None, pause: Callable[[], bool] | None = None,
+        begun: Begun | None = None,
     ) -> Iterator[Record]:  # fmt: skip
         """Train as :func:`distgnn.train.train` does. The loss is the mean over the epoch's minibatches, each
         with the weights that it was trained with; `steps` are this rank's seconds in `STEPS`, with waiting.
+
+        Args:
+            pause: called after every update but the last of an epoch; where it says True, on all ranks alike,
+                PausedError ends the training.
+            begun: the first epoch, if some of its updates were made before.
         """
         settings = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
         self.grid.world.agree(optimizer.facts() | settings)
         check_features(self.X)
-        step = partial(self._epoch, optimizer, before)
-        evaluate = partial(self.model.evaluate, self.X, self.targets, False)
+        step = partial(self._epoch, optimizer, before, pause, begun)
+
+        def evaluate(epoch: int) -> dict[str, float]:
+            if begun is not None and epoch == begun.epoch:
+                return begun.scores
+            return self.model.evaluate(self.X, self.targets, False)
+
         return run_epochs(self.model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
     def _epoch(
-        self, optimizer: Optimizer, before: Before | None, epoch: int, _: bool, scores: dict[str, float]
+        self, optimizer: Optimizer, before: Before | None, pause: Callable[[], bool] | None,
+        begun: Begun | None, epoch: int, _: bool, scores: dict[str, float],
     ) -> Record:  # fmt: skip
         if before is not None:
             before(epoch, scores)
-        totals, sums, batches = [], Sums(self.model), self.minibatches.epoch(epoch)
+        totals = [*begun.totals] if begun is not None and epoch == begun.epoch else []
+        sums, batches = Sums(self.model), self.minibatches.epoch(epoch)
         step = self.clock.step
-        for bulk in bulks(self.turns, self.bulk):
+        for bulk in bulks(after(self.turns, len(totals)), self.bulk):
             with step("sampling"):
                 samples = self._sample(epoch, bulk, batches)
             for turn, sample in zip(bulk, samples, strict=True):
@@ -123,7 +137,9 @@ class MinibatchTraining:
                         self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:
                     with step("update"):
-                        totals.append(self._update(sums, optimizer))
+                        totals.append(self._update(sums, optimizer).tolist())
+                    if pause is not None and turn is not self.turns[-1] and pause():
+                        raise PausedError(Begun(epoch, totals, scores))
         self.losses = [float(loss / max(nodes, 1)) for loss, nodes in totals]
         loss, nodes = np.sum(totals, axis=0)
         loss = float(loss / nodes) if nodes else float("nan")

@@ -36,6 +36,7 @@ from distgnn.store.read.store import Store
 from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
 from distgnn.train.settings import Settings
+from distgnn.train.stopping import Begun
 from distgnn.train.targets import targets_of
 from distgnn.train.ways import parse_grid
 
@@ -240,6 +241,8 @@ def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool
     if which == "best":
         problem = f"{reader.root} has the last one only; the best is kept by keep_best=val of train"
         raise ArgumentError("which", which, problem)
+    if (begun := Begun.of(reader.meta)) is not None:
+        log.warning("%s: was saved after %d updates of epoch %d", reader.root, len(begun.totals), begun.epoch)
     return False, int(reader.meta["epoch"])
 
 

@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from distgnn import local, operators, records
 from distgnn.arrays.csr import CSR
-from distgnn.comm.agree import agree
+from distgnn.comm.agree import agree, reduced
 from distgnn.errors import ArgumentError, UserError, check_type
 from distgnn.files.output import check_output
 from distgnn.ledger import Ledger, holds
@@ -47,6 +47,7 @@ from distgnn.train.resolve import resolved
 from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
 from distgnn.train.settings import BATCH_SIZE, Settings
+from distgnn.train.stopping import Begun, PausedError, Stop
 from distgnn.train.targets import targets_of
 from distgnn.train.ways import parse_grid
 
@@ -81,6 +82,8 @@ class Run:
         best: the epoch whose weights did best in validation, and these weights; see :class:`Best`. They are
             followed where `keep_best`, `patience` or a plateau asks for it.
         record, end: the first and the last line of the log; `end` is empty until the run has ended.
+        finished: why a run that resumes has nothing left to train; empty if it has something.
+        stopped: where a training ended that was asked to stop, else None.
         log_lost: on rank 0, why the log of a run that has ended is incomplete; empty if it is whole.
         trace_cut: whether earlier events did not fit into the trace.
 
@@ -127,18 +130,27 @@ class Run:
         loaded = self.store.path, what, self.grid.nonzeros, where
         log.info("%s: %s; this rank holds %d non-zeros in %s memory", *loaded)
         self.resumed: str | None = None  # the id of the checkpoint
+        self.begun: Begun | None = None
+        self.finished = ""
+        self._stop: Stop | None = None
+        self._signal = 0
         self.first_epoch = 1 + (self._resume() if s.resume else 0)
-        self.check = self._check() if s.check else None
+        self.check = self._check() if s.check and not self.finished else None
         self.record = run_record(self.grid, self._config(str(self.store.path)))
         if s.tune_gemm:
             self.record["gemm"] = self.model.tune()
         self.end: records.End = {}
+        self.stopped: records.Stopped | None = None
         self.log_lost, self.trace_cut = "", False
 
-    def train(self) -> Iterator[records.Epoch]:
+    def train(self, stop: Stop | None = None) -> Iterator[records.Epoch]:
         """Train to the last epoch; yields the record of every epoch when it is logged, compared and saved.
 
         Writes log, trace and checkpoints on the way. Collective: all ranks take all records, once.
+
+        Args:
+            stop: called on every rank after every update, of a run with a `check` after every epoch. When it
+                is not 0 on some rank, all stop there, and save where the settings have a checkpoint.
 
         Raises:
             TrainingError: a loss is not that of the serial reference, or a loss, gradient or update is not
@@ -146,7 +158,10 @@ class Run:
             UserError: checkpoint or trace can't be written, or another run writes to a file (on every rank).
         """
         s, marks, seconds, steps = self.settings, [], list[float](), list[dict[str, float]]()
-        record, end = records.Epoch(), records.End()
+        record, end, self._stop = records.Epoch(), records.End(), stop
+        self.grid.world.agree({"stop": stop is not None})
+        if self.finished:
+            return
         kept = self.first_epoch - 1 if s.resume else None
         alone = checkpoint.writer(s.checkpoint, self.grid.world, self.resumed)
         # Opening it empties or cuts an existing log, so all that can be refused was refused before.
@@ -154,24 +169,31 @@ class Run:
             run_log.write("run", self.record)
             with Ledger(timing=True, trace=bool(s.trace)) as ledger:
                 for record in self._epochs():
-                    stop = time.perf_counter()
-                    marks.append((record["epoch"], stop - record["seconds"], stop))
+                    now = time.perf_counter()
+                    marks.append((record["epoch"], now - record["seconds"], now))
                     log_epoch(record)
                     seconds.append(record["seconds"])
                     steps.append(record.get("steps", {}))
                     run_log.write("epoch", record)
                     end = self._compare_and_save(record)
                     yield record
-                    if self.best.stopped:
+                    if self.best.stopped or self.stopped:
                         break
-            end |= {"epochs": record["epoch"], "loss": record["loss"]}
-            end |= end_record(self.grid, ledger, seconds) | self._best()
-            end |= {"check": self.check.record()} if self.check else {}
-            self.end = end | self._medians(steps)
             words, waited = ledger.words, ledger.exposed
             log.info("trained: %d words received, %.2f s waited for messages on this rank", words, waited)
-            run_log.write("end", self.end)
+            if self.stopped is None:
+                end |= {"epochs": record["epoch"], "loss": record["loss"]}
+                self.end = end | end_record(self.grid, ledger, seconds) | self._best() | self._medians(steps)
+                run_log.write("end", self.end)
+            else:
+                run_log.write("stopped", self.stopped)
         self.log_lost = run_log.lost
+        if self.stopped is None:
+            self._conclude(ledger, marks)
+
+    def _conclude(self, ledger: Ledger, marks: list[tuple[int, float, float]]) -> None:
+        """Give advice, and write the trace. Collective."""
+        s = self.settings
         if (advice := overfitting(s, self.end)) and self.grid.rank == 0:
             log.warning("%s", advice)
         if s.trace:
@@ -274,11 +296,35 @@ class Run:
         return MinibatchTraining(self.model, self.X, self.targets, drawn, size, per_update, bulk, s.seed)
 
     def _epochs(self) -> Iterator[records.Epoch]:
+        """Train the epochs that are left, until the ranks agree to stop."""
+        if self._asked():  # while the run was made
+            self._stop_after(self.first_epoch - 1, self.begun)
+            return
+        try:
+            yield from self._updates()
+        except PausedError as paused:
+            epoch = paused.begun.epoch - 1
+            if self.settings.checkpoint:
+                self._save(epoch, begun=paused.begun)
+            self._stop_after(epoch, paused.begun)
+
+    def _asked(self) -> bool:
+        """Agree on whether some rank is asked to stop, and by which signal. Collective: one word."""
+        if self._stop is not None:
+            self._signal = reduced(self.grid.world.mpi, self._stop(), MPI.MAX)
+        return self._signal != 0
+
+    def _stop_after(self, epoch: int, begun: Begun | None = None) -> None:
+        updates = 0 if begun is None else len(begun.totals)
+        self.stopped = {"epoch": epoch, "updates": updates, "signal": self._signal}
+
+    def _updates(self) -> Iterator[records.Epoch]:
         s, until = self.settings, (self.optimizer, self.settings.epochs)
         options: Any = {"first_epoch": self.first_epoch, "eval_every": s.eval_every, "timing": True}
         options["before"] = self._before_update
         if self.minibatches is not None:
-            return self.minibatches.train(*until, **options)
+            pause = None if self._stop is None or self.check else self._asked
+            return self.minibatches.train(*until, pause=pause, begun=self.begun, **options)
         return train(self.model, self.X, self.targets, *until, train_features=s.train_features, **options)
 
     def _before_update(self, epoch: int, accuracies: dict[str, float]) -> None:
@@ -305,8 +351,14 @@ class Run:
             self.check.compare(epoch, record["lr"], by_update)
         due = s.checkpoint and s.checkpoint_every and epoch % s.checkpoint_every == 0
         last = epoch == s.epochs or self.best.stopped
-        if not due and not last:
-            return {}
+        if not last and self._asked():
+            self._stop_after(epoch)
+        stopped = s.checkpoint and self.stopped
+        return self._save(epoch, last) if due or last or stopped else {}
+
+    def _save(self, epoch: int, last: bool = False, begun: Begun | None = None) -> records.End:
+        """Save where the settings have a checkpoint; return the scores of the weights. Collective."""
+        s = self.settings
         try:  # weights may be finite, and what the network makes of them not: the last checkpoint stays
             measured = self.model.evaluate(self.X, self.targets, s.train_features)
         except NotFiniteError as error:
@@ -316,15 +368,17 @@ class Run:
         if s.checkpoint:
             state = self.grid.world, self.parameters, self.optimizer, epoch, self.identity(), self.rates
             names = self.store.manifest["class_names"]
-            checkpoint.save(s.checkpoint, *state, self.best, names)
+            checkpoint.save(s.checkpoint, *state, self.best, names, begun)
             log.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return records.End(**records.named(measured))
 
     def _best(self) -> records.End:
-        """Return the best epoch for the last line of the log."""
+        """Return the best epoch and the comparison for the last line of the log."""
         record: records.End = {} if self.best.found is None else {"best": self.best.found}
         if self.best.stopped:
             record["stopped"] = f"no better epoch in {self.settings.patience}"
+        if self.check is not None:
+            record["check"] = self.check.record()
         return record
 
     def _medians(self, steps: list[dict[str, float]]) -> records.End:
@@ -340,13 +394,18 @@ class Run:
         s, state = self.settings, (self.parameters, self.optimizer, self.identity())
         names = self.store.manifest["class_names"]
         restored = checkpoint.restore(str(s.checkpoint), self.grid.world, *state, self.best, names)
-        self.resumed, epoch, rates = restored
-        if self.best.stopped:
-            problem = f"{s.checkpoint} stopped after epoch {epoch}, as validation was not better for so long"
-            raise ArgumentError("patience", s.patience, f"{problem}; give a larger number, or leave it out")
-        if epoch >= s.epochs:
-            problem = f"{s.checkpoint} has {epoch} epochs already; ask for more"
+        self.resumed, epoch, rates, self.begun = restored
+        if (reached := epoch + (self.begun is not None)) > s.epochs:
+            problem = f"{s.checkpoint} is of epoch {reached} already; ask for more"
             raise ArgumentError("epochs", s.epochs, problem)
+        if self.begun is not None and s.check:
+            problem = f"{s.checkpoint} is of the middle of an epoch; resume it without the check"
+            raise ArgumentError("check", True, problem)
+        if self.begun is None and (epoch == s.epochs or self.best.stopped):
+            more = "patience" if self.best.stopped else "epochs"
+            self.finished = f"{s.checkpoint} has all {epoch} epochs; for more, resume it with more {more}"
+            if self.grid.rank == 0:
+                log.warning("%s", self.finished)
         if rates and self.grid.rank == 0 and (new := changed(rates[-1], self.rates[-1], epoch)):
             log.warning("%s: goes on with %s", s.checkpoint, new)
         self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]

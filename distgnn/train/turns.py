@@ -28,6 +28,12 @@ def turns(minibatches: int, per_update: int, ranks: int) -> list[Turn]:
     return dealt_out
 
 
+def after(all_turns: list[Turn], updates: int) -> list[Turn]:
+    """Return the turns that follow after so many updates."""
+    ends = [number for number, turn in enumerate(all_turns, 1) if turn.updates]
+    return all_turns[ends[updates - 1] if updates else 0 :]
+
+
 def bulks(all_turns: list[Turn], size: int) -> Iterator[list[Turn]]:
     """Yield the turns in bulks of `size`: a rank samples the minibatches of a bulk together."""
     for first in range(0, len(all_turns), size):

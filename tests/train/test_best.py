@@ -186,8 +186,6 @@ def test_what_cannot_go_on_is_refused(comm, shared_tmp_path) -> None:
     how = WILD | {"checkpoint": saved, "patience": 1, "lr": 1e-9, "keep_best": "val"}
     first = Run(store, Settings(**how), comm)
     assert len(list(first.train())) == 3 and first.end["best"]["epoch"] == 1
-    with pytest.raises(UserError, match="patience=1: .* stopped after epoch 3, as validation was not better"):
-        Run(store, Settings(resume=True, **how), comm)
     with pytest.raises(UserError, match="keep_best=none: .* which would be lost; say keep_best=val"):
         Run(store, Settings(resume=True, **(how | {"keep_best": "none"})), comm)
     more = Run(store, Settings(resume=True, **(how | {"patience": 3})), comm)
