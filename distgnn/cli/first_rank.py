@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from distgnn.comm.launch import launched
+from distgnn.cli.stop import interruptible
+from distgnn.comm.launch import PATIENCE, launched
+
+TAG = 75  # of the message of a rank that got a signal
+EVERY = 0.2  # seconds between looks for it
 
 
 def on_first_rank(work: Callable[[], None]) -> None:
-    """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank."""
+    """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank.
+
+    A signal to any rank interrupts `work`, which tidies up before the job ends.
+    """
     from distgnn.store.write.ranks import of
 
-    team = of(_world())
-    with team.together():
-        if team.rank == 0:
-            _interruptible(work)
+    world = _world()
+    team = of(world)
+    if team.rank == 0:
+        with interruptible(), team.together(), _listening(world):
+            work()
+    else:
+        with interruptible(lambda: _tell(world)), team.together():
+            pass
 
 
 def on_all_ranks(work: Callable[[Any], None]) -> None:
     """Call `work` on every rank with the communicator of all, or with None where there is only one.
 
-    Collective: `work` raises on all ranks what it raises on one.
+    Collective: `work` raises on all ranks what it raises on one. A signal interrupts it.
     """
-    world = _world()
-    _interruptible(lambda: work(world))
+    with interruptible():
+        work(_world())
 
 
 def _world() -> Any:
@@ -37,14 +51,28 @@ def _world() -> Any:
     return MPI.COMM_WORLD
 
 
-def _interruptible(work: Callable[[], None]) -> None:
-    """Let SIGTERM, as from `scancel`, act like Ctrl-C while `work` runs, so that it can tidy up."""
+def _tell(world: Any) -> None:
+    """Tell rank 0 of a signal, and give it time to tidy up and to end the job."""
+    world.isend(None, 0, TAG)
+    time.sleep(PATIENCE)
 
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+@contextmanager
+def _listening(world: Any) -> Iterator[None]:
+    """Take the signal of another rank as one of this rank, which computes inside and does not communicate."""
+    if world is None:
+        yield
+        return
+
+    def look(number: int, frame: Any) -> None:
+        if world.Iprobe(tag=TAG):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    handler = signal.signal(signal.SIGALRM, look)
+    timer = signal.setitimer(signal.ITIMER_REAL, EVERY, EVERY)
     try:
-        work()
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)

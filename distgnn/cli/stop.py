@@ -1,12 +1,12 @@
-"""Signals that ask a training to stop when its next update is made."""
+"""Signals that ask a command to stop: a training when its next update is made, others at once."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from distgnn.comm.launch import is_first
@@ -19,31 +19,43 @@ CODE = 75
 SAME = 1.0
 
 
+@contextmanager
+def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handle these signals inside, but for those that are ignored; put the handlers of before back."""
+    wanted = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def interruptible(first: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Let one of these signals interrupt what is inside, which may then tidy up; call `first` before that."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        for further in SIGNALS:
+            signal.signal(further, signal.SIG_IGN)
+        first()
+        raise KeyboardInterrupt
+
+    with handled(interrupt):
+        yield
+
+
 class Stop:
-    """A signal that this process got, as a function for ``Run.train``: its number, 0 before. A context in
-    which these signals do no more than that; another Ctrl-C interrupts at once.
-    """
+    """A signal that this process got, as a function for ``Run.train``: its number, 0 before."""
 
     def __init__(self) -> None:
         self.number, self._since = 0, 0.0
-        self._before: dict[int, Callable[..., Any] | int | None] = {}
 
     def __call__(self) -> int:
         return self.number
 
-    def __enter__(self) -> Stop:
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._keep)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:  # fmt: skip
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _keep(self, number: int, frame: Any) -> None:
+    def keep(self, number: int, frame: Any) -> None:
+        """Handle a signal. Another Ctrl-C interrupts at once."""
         now = time.monotonic()
         if number == self.number == signal.SIGINT and now - self._since > SAME:
             raise KeyboardInterrupt

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from distgnn.cli.flags import FIELDS, add_setting, in_groups
-from distgnn.cli.stop import Stop
+from distgnn.cli.stop import Stop, handled
 from distgnn.train.settings import FOR_MINIBATCHES, NONE, Settings
 
 HELP = "train a GCN or GraphSAGE on a store"
@@ -25,7 +25,8 @@ def run(args: argparse.Namespace, comm: Any = None) -> int:
     """Train; return the exit code."""
     from distgnn.cli.console import train
 
-    with Stop() as stop:
+    stop = Stop()
+    with handled(stop.keep):
         return train(args.store, settings(args), comm, args.machine, stop)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from distgnn import cli, gallery
 from distgnn.gallery import PlantedPartition, RMat, RoadMap
 from mpi_helpers import clean_environment, mpiexec
+from mpi_helpers.programs import launcher
 
 
 @pytest.mark.parametrize(
@@ -203,28 +206,42 @@ def test_under_mpiexec_one_rank_writes_and_all_fail_together(tmp_path: Path) -> 
     assert "exists; --force replaces it" in second.err
 
 
+TOLD = [(1, [0], signal.SIGTERM), (1, [0], signal.SIGUSR1), (3, [2], signal.SIGTERM)]
+TOLD += [(3, told, signal.SIGINT) for told in ([0], [1], [2, 1, 0])]
+
+
 @pytest.mark.slow
-def test_being_told_to_end_leaves_nothing(tmp_path: Path) -> None:
-    """`scancel` sends SIGTERM in the middle of the work."""
+@pytest.mark.parametrize(("ranks", "told", "number"), TOLD)
+def test_being_told_to_end_leaves_nothing(ranks, told, number, tmp_path: Path) -> None:
+    """A signal in the middle of the work: to all processes of the job, as `scancel` sends it, or to one."""
     program = (
-        "import sys, time\n"
+        "import os, pathlib, sys, time\n"
         "from distgnn import cli\n"
+        "from distgnn.comm import launch\n"
         "from distgnn.gallery import RMat\n"
-        "def wait(*args): print('in the middle', flush=True); time.sleep(60)\n"
+        "def here(name): pathlib.Path(sys.argv[1], name).symlink_to(str(os.getpid()))\n"
+        "def wait(*args): here('middle'); time.sleep(60)\n"
         "RMat.edges = wait\n"
-        "sys.exit(cli.main(['generate', *sys.argv[1:]]))\n"
+        "launch.begin()\n"
+        "here(str(launch.launched()[1]))\n"
+        "sys.exit(cli.main(['generate', *sys.argv[2:]]))\n"
     )
-    words = [sys.executable, "-c", program, "rmat", tmp_path / "out", "--nodes", "50"]
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
-    )
+    begun, out = tmp_path / "begun", tmp_path / "out"
+    begun.mkdir(), out.mkdir()
+    words = [sys.executable, "-c", program, begun, "rmat", out / "g", "--nodes", "50"]
+    if ranks > 1:
+        words = [launcher(), "-n", str(ranks), *words]
+    job = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=clean_environment())
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "in the middle\n"
-        assert list(tmp_path.iterdir())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) != 0
+        end = time.monotonic() + 60
+        while len(os.listdir(begun)) <= ranks and time.monotonic() < end:
+            time.sleep(0.05)
+        assert os.listdir(out)
+        time.sleep(0.5)  # the others wait for rank 0
+        for rank in told:
+            os.kill(int(os.readlink(begun / str(rank))), number)
+        assert job.wait(30) != 0
     finally:
-        process.kill()
-        process.communicate()
-    assert list(tmp_path.iterdir()) == []
+        job.kill()
+        job.wait()
+    assert os.listdir(out) == []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
-from distgnn.cli.stop import CODE, SIGNALS, Stop
+from distgnn.cli.stop import CODE, SIGNALS, Stop, handled
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.store import checkpoint
@@ -114,7 +114,8 @@ def test_a_signal_ends_the_command(comm, shared_tmp_path, capsys, monkeypatch) -
 def test_ctrl_c_once_more_interrupts(monkeypatch, capfd) -> None:
     now = [10.0]
     monkeypatch.setattr("distgnn.cli.stop.time.monotonic", lambda: now[0])
-    with Stop() as stop:
+    stop = Stop()
+    with handled(stop.keep):
         assert stop() == 0
         for seconds in (0.0, 0.5):  # the launcher's, and the terminal's
             now[0] += seconds
@@ -130,7 +131,8 @@ def test_ctrl_c_once_more_interrupts(monkeypatch, capfd) -> None:
 def test_signals_that_are_ignored_stay_so() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Stop() as stop:
+        stop = Stop()
+        with handled(stop.keep):
             os.kill(os.getpid(), signal.SIGINT)
             assert stop() == 0
     finally:
