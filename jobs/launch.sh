@@ -4,6 +4,8 @@
 #   launch RANKS COMMAND...   as MPIEXEC says, else by srun where it speaks to MPI (SRUN_MPI=pmi2|pmix|... forces how), else by mpiexec.
 #                             In a Slurm job with GPUs, the job must have as many tasks as these. Fewer ranks than the job has tasks
 #                             fill one node after the other; PER_NODE=1 puts so many on each
+#   train_job RANKS STORE [flags]   in a Slurm job with a checkpoint (default: train-JOBID.checkpoint), from which a job that is requeued
+#                             goes on; one that was asked to stop (code 75) is put back into the queue, RESTARTS times at most (100)
 #   DRY_RUN=1   print the command instead
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -27,6 +29,16 @@ flags_over() {
     [[ ${given//=/ } == *" ${default%% *} "* ]] || flags+=($default)
   done
   flags+=("$@")
+}
+
+# The value of a flag among these words.
+value_of() {
+  local flag=$1 word before=
+  for word in "${@:2}"; do
+    [[ $before != "$flag" ]] || echo "$word"
+    [[ $word != "$flag="* ]] || echo "${word#*=}"
+    before=$word
+  done
 }
 
 # The mpiexec beside distgnn belongs to the MPI that its mpi4py uses (mpich wheel).
@@ -72,4 +84,23 @@ launch() {
   fi
   program=$(beside || command -v mpiexec || command -v mpirun) || { echo "no mpiexec found: set MPIEXEC" >&2; exit 2; }
   start "$program" -n "$ranks" "$@"
+}
+
+train_job() {
+  local ranks=$1 kept code=0 restarts=${SLURM_RESTART_COUNT:-0}
+  shift
+  [[ -n ${SLURM_JOB_ID:-} ]] || launch "$ranks" "$DISTGNN" train "$@"
+  kept=$(value_of --checkpoint "$@")
+  [[ -n $kept ]] || { kept=train-$SLURM_JOB_ID.checkpoint; set -- "$@" --checkpoint "$kept"; }
+  if ((restarts)); then                     # what is there is this job's own
+    local goes_on=--force
+    [[ ! -e $kept/manifest.json ]] || goes_on=--resume
+    flags_over "$goes_on" -- "$@"
+    set -- "${flags[@]}"
+  fi
+  (launch "$ranks" "$DISTGNN" train "$@") || code=$?
+  if ((code == 75 && restarts < ${RESTARTS:-100})); then
+    scontrol requeue "$SLURM_JOB_ID" || true
+  fi
+  exit "$code"
 }

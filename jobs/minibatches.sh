@@ -9,6 +9,10 @@
 #   sbatch -n 8 jobs/minibatches.sh STORE [flags]
 #
 #SBATCH --ntasks=4
+# Two minutes before its time is over, a training saves, and its job goes back into the queue; see docs/cluster.md.
+#SBATCH --signal=USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
 set -euo pipefail
 (($# >= 1)) || { echo "usage: jobs/minibatches.sh STORE [flags of distgnn train]" >&2; exit 2; }
 # Slurm runs a copy of this script: launch.sh is beside the original, or in jobs/ where the job was submitted.
@@ -18,4 +22,4 @@ source "$jobs/launch.sh"
 
 flags_over "--recipe plain" "--sampler sage" "--fanout 15,10,5" "--layers 3" "--hidden 256" "--batch-size 1024" "--epochs 10" "--eval-every 0" \
     -- "${@:2}"
-launch "${RANKS:-${SLURM_NTASKS:-4}}" "$DISTGNN" train "$1" "${flags[@]}"
+train_job "${RANKS:-${SLURM_NTASKS:-4}}" "$1" "${flags[@]}"

@@ -9,6 +9,10 @@
 #   sbatch jobs/plexus.sh SOURCE STORE [flags]       -n 64 for more ranks
 #
 #SBATCH --ntasks=8
+# Two minutes before its time is over, a training saves, and its job goes back into the queue; see docs/cluster.md.
+#SBATCH --signal=USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
 set -euo pipefail
 (($# >= 2)) || { echo "usage: jobs/plexus.sh SOURCE STORE [flags of distgnn train]" >&2; exit 2; }
 source=$1 store=$2
@@ -20,4 +24,4 @@ source "$jobs/launch.sh"
 
 [[ -e $store ]] || (launch "${RANKS:-${SLURM_NTASKS:-8}}" "$DISTGNN" prepare "$source" "$store" --order double)
 flags_over "--recipe plain" "--algorithm 3d" "--order double" "--layers 3" "--hidden 128" "--optimizer adamw" --train-features "--epochs 10" -- "$@"
-launch "${RANKS:-${SLURM_NTASKS:-8}}" "$DISTGNN" train "$store" "${flags[@]}"
+train_job "${RANKS:-${SLURM_NTASKS:-8}}" "$store" "${flags[@]}"

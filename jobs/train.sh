@@ -7,6 +7,10 @@
 #   sbatch -n 8 jobs/train.sh STORE [flags]
 #
 #SBATCH --ntasks=4
+# Two minutes before its time is over, a training saves, and its job goes back into the queue; see docs/cluster.md.
+#SBATCH --signal=USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
 set -euo pipefail
 (($#)) || { echo "usage: jobs/train.sh STORE [flags of distgnn train]" >&2; exit 2; }
 # Slurm runs a copy of this script: launch.sh is beside the original, or in jobs/ where the job was submitted.
@@ -14,4 +18,4 @@ original() { scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's|^ *Co
 for jobs in "$(dirname "$0")" "$(original)" "${SLURM_SUBMIT_DIR:-.}/jobs"; do [[ -f $jobs/launch.sh ]] && break; done
 source "$jobs/launch.sh"
 
-launch "${RANKS:-${SLURM_NTASKS:-4}}" "$DISTGNN" train "$@"
+train_job "${RANKS:-${SLURM_NTASKS:-4}}" "$@"

@@ -98,7 +98,55 @@ def test_slurm(machine: dict[str, str]) -> None:
     )
     trained = run("train.sbatch", "graph.dg", "--epochs", "3", env=environ)
     started = "srun --mpi=pmi2 --kill-on-bad-exit=1 --ntasks=4"
-    assert trained == f"{started} DISTGNN train graph.dg --log train-7.jsonl --epochs 3"
+    kept = "--checkpoint train-7.checkpoint"
+    assert trained == f"{started} DISTGNN train graph.dg --log train-7.jsonl --epochs 3 {kept}"
+
+
+TRAINS = "train.sbatch", "train.sh", "generic.sbatch", "minibatches.sh", "plexus.sh"
+
+
+@pytest.mark.parametrize("script", TRAINS)
+def test_a_training_that_is_preempted_is_requeued_and_resumed(
+    machine: dict[str, str], tmp_path: Path, script: str
+) -> None:
+    folder, kept, store = tmp_path / "bin", tmp_path / "my kept", tmp_path / "g.dg"
+    folder.mkdir(), store.mkdir()
+    for name, does in (("srun", 'echo "$*" >&2; exit ${CODE:-75}'), ("scontrol", 'echo "scontrol $*" >&2')):
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(0o755)
+    environ = machine | SLURM | {"PATH": f"{folder}:{machine['PATH']}", "SRUN_MPI": "pmi2"}
+    words = [*["train"] * (script == "generic.sbatch"), *["source"] * (script == "plexus.sh"), str(store)]
+    words += ["--checkpoint", str(kept), "--log=log"]
+
+    def launched(**more: str) -> tuple[int, str, list[str]]:
+        done = subprocess.run(
+            ["bash", f"jobs/{script}", *words], cwd=ROOT, env=environ | more, text=True, timeout=60,
+            capture_output=True, check=False,
+        )  # fmt: skip
+        said = [line for line in done.stderr.splitlines() if "Command" not in line]
+        return done.returncode, said[0], said[1:]
+
+    code, command, then = launched()
+    assert (code, then) == (75, ["scontrol requeue 7"]) and f"--checkpoint {kept}" in command
+    assert "--resume" not in command and "--force" not in command
+    code, command, _ = launched(SLURM_RESTART_COUNT="1")  # stopped before its first update
+    assert code == 75 and command.count("--force") == 1 and "--resume" not in command
+    kept.mkdir()
+    (kept / "manifest.json").touch()
+    for given in ([], ["--resume"]):
+        words += given
+        code, command, then = launched(SLURM_RESTART_COUNT="2")
+        assert (code, then) == (75, ["scontrol requeue 7"])
+        assert command.count("--resume") == 1 and "--force" not in command
+    assert launched(SLURM_RESTART_COUNT="3", RESTARTS="3")[::2] == (75, [])
+    assert launched(SLURM_RESTART_COUNT="2", CODE="0")[::2] == (0, [])
+    assert launched(CODE="2")[::2] == (2, [])
+
+
+def test_scripts_that_train_ask_for_a_signal() -> None:
+    asked = "#SBATCH --signal=USR1@120\n#SBATCH --requeue\n#SBATCH --open-mode=append\n"
+    asking = {path.name for path in (ROOT / "jobs").glob("*.s*") if asked in path.read_text()}
+    assert asking == {*TRAINS, "perlmutter.sbatch", "frontier.sbatch"}
 
 
 def test_as_many_ranks_as_gpus(machine: dict[str, str]) -> None:
@@ -168,6 +216,7 @@ def test_a_site_starts_any_job(machine: dict[str, str], site: str) -> None:
     environ = machine | SLURM
     kind = "pmi2" if site == "generic" else "cray_shasta"
     started = f"srun --mpi={kind} --kill-on-bad-exit=1 --ntasks=4 DISTGNN train graph.dg --epochs 3"
+    started += " --checkpoint train-7.checkpoint"
     assert run(f"{site}.sbatch", "train", "graph.dg", "--epochs", "3", env=environ) == started
     for words in ((), ("launch",), ("run",)):
         usage = f"usage: sbatch jobs/{site}.sbatch demo|train|plexus|minibatches|study [arguments]"
@@ -181,7 +230,9 @@ def test_a_site_asks_for_one_rank_per_gpu(machine: dict[str, str], site: str) ->
     )
     text = (ROOT / "jobs" / f"{site}.sbatch").read_text()
     asked = dict(
-        line[len("#SBATCH --") :].split("=") for line in text.splitlines() if line.startswith("#SBATCH")
+        line[len("#SBATCH --") :].partition("=")[::2]
+        for line in text.splitlines()
+        if line.startswith("#SBATCH")
     )
     assert asked["ntasks-per-node"] == asked["gpus-per-node"]
     environ = machine | SLURM | {"SLURM_CPUS_PER_TASK": asked["cpus-per-task"]}

@@ -210,6 +210,7 @@ def test_demo(slurm: Slurm, program: str, tmp_path: Path) -> None:
 def test_train(slurm: Slurm, program: str, store: Path, tmp_path: Path, script: str) -> None:
     """Slurm runs a copy of a script; a .sh finds what belongs to it from anywhere, a .sbatch from the top."""
     words: list[str | Path] = [store, "--epochs", "2", "--algorithm", "2d", "--log", tmp_path / "run.jsonl"]
+    words += ["--checkpoint", tmp_path / "kept"]
     words = ["train", *words] if script == "generic.sbatch" else words
     where = ROOT if script.endswith("sbatch") else tmp_path
     job = slurm.sbatch("--nodes=1", ROOT / "jobs" / script, *words, cwd=where, DISTGNN=program)
