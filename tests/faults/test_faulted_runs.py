@@ -38,7 +38,11 @@ def test_what_is_wrong_is_seen() -> None:
         return list(faulted_runs.ending(job, fault))
 
     assert wrong("SIGKILL") == []
-    assert wrong("SIGKILL", code=0) == ["code 0"]
+    assert wrong("SIGKILL", code=0) == ["code 0"] == wrong("SIGTERM", code=0)
+    assert [*faulted_runs.ending(faulted_runs.Job(0, "", 1.0), "SIGTERM", trains=True)] == []
+    log = faulted_runs.Job(0, "distgnn: warning: log: this log is incomplete (No space left)", 1.0)
+    assert [*faulted_runs.ending(log, "ENOSPC", trains=True)] == []
+    assert "code 0" in [*faulted_runs.ending(log, "ENOSPC")]
     assert wrong("SIGKILL", hangs=True) == ["hangs: not over after 30 s"]
     assert wrong("exit 3", processes=["1"]) == ["1 processes left"]
     assert wrong("SIGTERM", said="\0") == ["says what does not print"]
