@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command on every rank of the job, once all ranks agree on what that is.
 
     Returns:
-        0 done, 1 failed, 2 bad usage or input, of which rank 0 printed one line. Any other exception is a
-        bug; the abort hook then ends all ranks with exit code 1.
+        0 done, 1 failed, 2 bad usage or input, of which rank 0 printed one line, 75 for a training that was
+        asked to stop. Any other exception is a bug; the abort hook then ends all ranks with exit code 1.
 
     Raises:
         SystemExit(0): after ``--help`` and ``--version``.
@@ -135,7 +135,7 @@ def overview() -> Parser:
     """Make the parser that knows all commands by name, for ``distgnn --help``."""
     about = "Train graph neural networks over MPI with interchangeable distributed sparse products."
     order = "Flags win over environment variables (DISTGNN_WEIGHT_DECAY for --weight-decay), those over the "
-    codes = "--config file. Exit codes: 0 done, 2 bad usage or input, 1 failed."
+    codes = "--config file. Exit codes: 0 done, 2 bad usage or input, 1 failed, 75 training asked to stop."
     parser = Parser(prog="distgnn", description=about, epilog=order + codes)
     parser.add_argument("--version", action="version", version=f"distgnn {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -157,7 +157,7 @@ def test_the_library_leaves_signals_to_its_caller() -> None:
 
 @pytest.mark.ranks(1, 2)
 def test_a_finished_run_has_nothing_left(comm, shared_tmp_path, caplog) -> None:
-    """As when it was killed after its last save: the log has no end then."""
+    """Killed after its last save, it has a log without an end."""
     store, saved, log = small_store(shared_tmp_path, comm), shared_tmp_path / "w", shared_tmp_path / "log"
     words = [store, "--checkpoint", saved, "--log", log, "--patience", 1, "--lr", 1e-9]
     for epochs, reached, more in ((2, 2, "epochs"), (20, 3, "patience")):
