@@ -78,6 +78,7 @@ faults: $(VENV)/installed-test
 	DISTGNN_FAULTS=all $(PYTEST) tests/faults/test_killed_while_publishing.py
 	$(BIN)/python tests/faults/fuzz_importers.py $(RANDOM_FAULTS)
 	$(BIN)/python tests/faults/faulted_runs.py $(RANDOM_FAULTS)
+	$(BIN)/python benchmarks/faults/preemption.py --preemptions 100000 --seconds $(SECONDS) --first $(FIRST)
 	$(call rendezvous,6) $(BIN)/python tests/faults/sequences.py --seconds $(SECONDS) --first $(FIRST)
 
 # Which statements for a GPU the tests run on the stand-in for CuPy; see benchmarks/results/device-coverage.md.

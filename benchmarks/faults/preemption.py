@@ -71,7 +71,9 @@ class Trial:
             files.append("--resume")
         else:  # stopped before its first update
             (self.folder / f"{name}.log").unlink(missing_ok=True)
-        command = ["mpiexec", "-n", str(self.ranks), sys.executable, "-m", "distgnn", *self.words, *files]
+        beside = Path(sys.executable).with_name("mpiexec")  # of the MPI of this Python
+        mpiexec = os.environ.get("MPIEXEC") or str(beside if beside.exists() else "mpiexec")
+        command = [mpiexec, "-n", str(self.ranks), sys.executable, "-m", "distgnn", *self.words, *files]
         variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
         variables |= {"PYTHONPATH": str(ROOT)}
         return subprocess.Popen(

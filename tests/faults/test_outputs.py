@@ -117,6 +117,7 @@ def test_predictions_and_exports_that_the_disk_does_not_take(comm, shared_tmp_pa
         dg.prepare(*arrays, "0.6/0.2/0.2", out=path / "g.dg")
     comm.Barrier()
     [*Run(path / "g.dg", Settings(epochs=1, checkpoint=str(path / "kept")), comm).train()]
+    comm.Barrier()
     before = sorted(path.iterdir())
     comm.Barrier()
     predictor, problem = Predictor(path / "g.dg", path / "kept", comm), r"^out=.*write it \(File too large\)$"
