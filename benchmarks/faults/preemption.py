@@ -54,6 +54,7 @@ class Row:
     reached: list[str] = field(default_factory=list)
     within: int = 0  # an epoch
     longest: float = 0.0
+    killed: int = 0  # after the last save, before the end
     wrong: list[str] = field(default_factory=list)
 
 
@@ -167,7 +168,7 @@ def send(process: int, number: int) -> None:
         pass  # it came to its end
 
 
-def kill_after_the_last_save(trial: Trial) -> Iterator[str]:
+def kill_after_the_last_save(trial: Trial, row: Row) -> Iterator[str]:
     """Kill every rank when the last epoch is saved, before the log has its end; yield what is wrong."""
     for path in trial.folder.glob("late*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -181,7 +182,7 @@ def kill_after_the_last_save(trial: Trial) -> Iterator[str]:
         time.sleep(0.0005)
     for process in ranks_of(launch):
         send(process, signal.SIGKILL)
-    ended(launch)
+    row.killed += ended(launch)[0] != 0
     for _ in range(2):
         code, said, _ = ended(trial.start("late"))
         if code:
@@ -208,7 +209,7 @@ def run(folder: Path, store: Path, seed: int, most: int, kills: int) -> Row:
     stray = {path.name for path in folder.iterdir()} - {"whole", "whole.log", "kept", "kept.log"}
     row.wrong += [f"stray files: {', '.join(sorted(stray))}"] if stray else []
     for _ in range(kills):
-        row.wrong += kill_after_the_last_save(trial)
+        row.wrong += kill_after_the_last_save(trial, row)
     return row
 
 
@@ -227,7 +228,9 @@ def table(rows: list[Row]) -> str:
     reached = Counter(way for row in rows for way in row.reached)
     ways = ", ".join(f"{way} {count}" for way, count in sorted(reached.items()))
     total, wrong = sum(reached.values()), sum(bool(row.wrong) for row in rows)
-    return "\n".join([*lines, "", f"{total} preemptions of {len(rows)} trainings, {wrong} wrong: {ways}."])
+    killed = f"{sum(row.killed for row in rows)} launches were killed between their last save and their end."
+    counts = f"{total} preemptions of {len(rows)} trainings, {wrong} wrong: {ways}."
+    return "\n".join([*lines, "", f"{counts} {killed}"])
 
 
 def main() -> int:
