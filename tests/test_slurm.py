@@ -6,6 +6,7 @@ Needs Debian's slurm-wlm and munge, and to be root, as slurmd does.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -48,6 +49,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
+FirstJobId={first}
 KillWait=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=65536 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
@@ -84,7 +86,9 @@ class Slurm:
     def start(self) -> None:
         for name in ("state", "spool"):
             (self.folder / name).mkdir()
-        self.conf.write_text(CONF.format(host=HOST, folder=self.folder, ports=free_ports(2)))
+        self.conf.write_text(
+            CONF.format(host=HOST, folder=self.folder, ports=free_ports(2), first=os.getpid())
+        )
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
@@ -113,14 +117,23 @@ class Slurm:
 
     def sbatch(self, *words: str | Path, cwd: Path, **env: str) -> Job:
         """Run a job and wait for its end."""
+        name, output = self.submit(*words, cwd=cwd, **env)
+        return self.end(name, output)
+
+    def submit(self, *words: str | Path, cwd: Path, **env: str) -> tuple[str, Path]:
+        """Queue a job; return its number and its output."""
         output = self.folder / f"job-{time.monotonic_ns()}"
         command = ["sbatch", "--parsable", f"--output={output}", *map(str, words)]
         done = subprocess.run(
             command, cwd=cwd, env=self.env | env, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
-        told = ["scontrol", "--oneliner", "show", "job", done.stdout.strip()]
-        wait(lambda: self.state(told) in ENDED, "end of the job", 300)
+        return done.stdout.strip(), output
+
+    def end(self, name: str, output: Path) -> Job:
+        """Wait for the end of a job."""
+        told = ["scontrol", "--oneliner", "show", "job", name]
+        wait(lambda: self.state(told) in ENDED, "end of the job", 300, output.read_text)
         code = int(self.ask(*told).split(" ExitCode=")[1].split(":")[0])
         return Job(code, output.read_text(errors="replace"))
 
@@ -217,6 +230,43 @@ def test_train(slurm: Slurm, program: str, store: Path, tmp_path: Path, script: 
     assert job.code == 0, job.output
     text = (tmp_path / "run.jsonl").read_text()
     assert text.count('"event": "epoch"') == 2 and text.count('"device"') == 4
+
+
+@pytest.mark.parametrize("asks", ["scancel --signal=USR1", "scontrol requeue"])
+def test_a_preempted_training_is_requeued_and_resumed(
+    slurm: Slurm, program: str, store: Path, tmp_path: Path, asks: str
+) -> None:
+    """The losses of a job that was stopped and those of one that was not are equal to the bit."""
+    words = [
+        store,
+        "--epochs",
+        "400",
+        "--checkpoint-every",
+        "20",
+        "--eval-every",
+        "0",
+        "--algorithm",
+        "2d",
+        "--no-tune-gemm",
+    ]
+    logs = tmp_path / "whole.jsonl", tmp_path / "stopped.jsonl"
+    kept = [["--log", log, "--checkpoint", log.with_suffix(".kept")] for log in logs]
+    train = ["--nodes=1", ROOT / "jobs" / "train.sbatch", *words]
+    assert slurm.sbatch(*train, *kept[0], cwd=ROOT, DISTGNN=program).code == 0
+    name, output = slurm.submit(*train, *kept[1], cwd=ROOT, DISTGNN=program)
+    wait(lambda: logs[1].exists() and logs[1].read_text().count('"event": "epoch"') > 30, "epochs")
+    slurm.ask(*asks.split(), name)
+    wait(lambda: "Restarts=1" in slurm.ask("scontrol", "show", "job", name), "requeue", 60, output.read_text)
+    time.sleep(5)  # the first start's daemon of the step goes, and its socket of the same name
+    slurm.ask("scontrol", "update", f"JobId={name}", "StartTime=now")  # else after two minutes
+    job = slurm.end(name, output)
+    assert job.code == 0, job.output
+    assert logs[1].read_text().count('"event": "run"') == 2
+    whole, stopped = (
+        [(event["epoch"], event["loss"]) for event in map(json.loads, log.read_text().splitlines())
+         if event["event"] == "epoch"] for log in logs
+    )  # fmt: skip
+    assert whole == stopped
 
 
 STUDIES = {
