@@ -23,8 +23,8 @@ from distgnn.comm.sums import Sums
 @contextmanager
 def broadcast(
     grid: Grid, comm: Comm, matrix: str, roots: Sequence[int], own: Callable[[int], Any],
-    shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None, cut: int = 1,
-    room: str = "panel",
+    shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None,
+    buffers: int | None = None, room: str = "panel",
 ) -> Iterator[Iterator[Any]]:  # fmt: skip
     """Give ``own(stage)`` of each stage's root to all ranks of ``comm``, by stage; see :meth:`Comm.relay`.
 
@@ -33,7 +33,7 @@ def broadcast(
         roots: the rank that has each stage's panel; shapes: of the panels; both the same on all ranks.
         own: the panel of a stage of which this rank is the root, C-contiguous.
         turns: the stages in the order in which this rank takes them (see ``relay.py``).
-        cut: into so many panels blocks are cut; as many times the usual number are under way.
+        buffers: how many panels are under way at most; default: ``TUNING.relay_buffers``.
         room: what the rooms of the workspace are called; two broadcasts at a time need two names.
     """
     sizes = [math.prod(shape) for shape in shapes]
@@ -51,7 +51,7 @@ def broadcast(
         return rooms[buffer, shape]
 
     turns = range(len(roots)) if turns is None else turns
-    how: dict[str, Any] = {"overlap": grid.overlap, "buffers": TUNING.relay_buffers * cut}
+    how: dict[str, Any] = {"overlap": grid.overlap, "buffers": buffers}
     with grid.workspace.rooms() as take, comm.relay(roots, turns, panel, matrix, **how) as panels:
         yield panels
 

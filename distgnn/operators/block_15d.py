@@ -18,6 +18,9 @@ class Block15D(BlockRows):
     columns take what remains, perhaps nothing), and an all-reduce over the process row completes the sum.
     Rank (i, j) holds only the column blocks of its own stages.
 
+    The sum travels while the last panel of ``H`` is multiplied, the blocks of ``H`` during the products
+    before. That panel is so large that both have time in proportion to their words.
+
     Cost per product and rank, in words received: its stages' blocks of ``H``, n f c/P each, but for one it
     owns. Sparsity-aware: exactly Σ_{q≠i} NnzCols(i, q) f over its stages q, point to point within the process
     column. Then an all-reduce of n f c/P over c ranks.
@@ -34,6 +37,12 @@ class Block15D(BlockRows):
         s = -(-parts // grid.shape["reps"])  # CAGNET, line 3; sparsity-aware, line 2
         first = min(grid.coords["reps"] * s, parts)
         return range(first, min(first + s, parts))  # lines 4-5; lines 3-4
+
+    @staticmethod
+    def last_panel(grid: Axes) -> float:
+        c, stages = grid.shape["reps"], -(-grid.shape["rows"] // grid.shape["reps"])
+        summed = 2 * (c - 1) / c  # words of the sum, in those of a block
+        return min(stages * summed / (stages + summed), 1.0)
 
     def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array) -> None:
         row, last = self.grid.along("reps"), len(A_i) - 1

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -99,6 +99,11 @@ class BlockRows(DistSparse):
     def share(grid: Axes, parts: int) -> range:
         """Return the column blocks this rank multiplies; the same for all ranks of a process column."""
 
+    @staticmethod
+    def last_panel(grid: Axes) -> float:
+        """Return the part of its block that the last panel has at least, 0 for as much as the others."""
+        return 0.0
+
     @abstractmethod
     def _block_row(self, A_i: Any, H: Array, Z: Array) -> None:
         """Compute ``Z_i = Σ_j A_ij H_j``."""
@@ -128,10 +133,32 @@ class BlockRows(DistSparse):
         held, holders = load(self.grid, self.source, self._windows()), Holders(self.grid, self._windows())
         own = sum(A_ij.nnz for A_ij in held), sum(A_ij.shape[0] for A_ij in held)
         nonzeros, rows = np.sum(self.grid.world.gather_objects(own), axis=0)
-        per_row = nonzeros / max(rows, 1)
-        panels = max(min(int(per_row / TUNING.panel_nonzeros), TUNING.most_panels), 1)
-        panels = 1 if self.column.size == 1 else panels
-        return WholeBlocks(holders, self.column, self.stages, self.col_parts, panels, held, "H")
+        last = self.last_panel(self.grid)
+        even = int((1 - last) * nonzeros / max(rows, 1) / TUNING.panel_nonzeros)
+        panels = 1 if self.column.size == 1 else max(min(even + (last > 0), TUNING.most_panels), 1)
+        cut = Panels(panels, last)
+        return WholeBlocks(holders, self.column, self.stages, self.col_parts, cut, held, "H")
+
+
+class Panels(NamedTuple):
+    """Cut of the blocks of H into panels, of which the last one has the part ``last`` or its even share."""
+
+    number: int
+    last: float
+
+    def bounds(self, height: int) -> list[int]:
+        """Return the bounds of the panels in a block of so many rows."""
+        even = partition(height, self.number).tolist()
+        first = min(even[-2], round((1 - self.last) * height))
+        return [*partition(first, self.number - 1).tolist(), height] if first < even[-2] else even
+
+    def buffers(self, height: int) -> int:
+        """Return how many panels are under way: as many as have the rows of ``TUNING.relay_buffers`` blocks.
+
+        At least one more than a rank has, as they are taken upstream.
+        """
+        largest = int(max(np.diff(self.bounds(height))))
+        return max(TUNING.relay_buffers * height // max(largest, 1), self.number + 1)
 
 
 class WholeBlocks:
@@ -139,22 +166,23 @@ class WholeBlocks:
 
     Args:
         comm: the ranks that share H; stages: the blocks j; parts: partition vector of H's rows.
-        holders: the ranks that hold the same blocks; panels: how many a block of H is cut into.
+        holders: the ranks that hold the same blocks; panels: how a block of H is cut.
         blocks: A_ij by stage; the list is emptied.
         matrix: what the ledger calls H.
     """
 
     def __init__(
-        self, holders: Holders, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: int,
+        self, holders: Holders, comm: Comm, stages: Sequence[int], parts: np.ndarray, panels: Panels,
         blocks: list[CSR], matrix: str,
     ) -> None:  # fmt: skip
         self.grid, self.comm, self.panels, self.matrix = holders.grid, comm, panels, matrix
-        cuts = [partition(int(parts[j + 1] - parts[j]), panels).tolist() for j in stages]
+        heights = np.diff(parts).tolist()
+        cuts, self.buffers = [panels.bounds(heights[j]) for j in stages], panels.buffers(max(heights))
         self.rows = [slice(*cut) for bounds in cuts for cut in pairwise(bounds)]
-        self.roots = [j for j in stages for _ in range(panels)]
+        self.roots = [j for j in stages for _ in range(panels.number)]
         self.turns = upstream(comm, self.roots)
         cut = lambda on: [A_jk for bounds in cuts for A_jk in cut_columns(blocks.pop(0), bounds, on)]  # noqa: E731
-        made = holders.make("columns", cut) if panels > 1 else [*blocks]
+        made = holders.make("columns", cut) if panels.number > 1 else [*blocks]
         blocks.clear()
         self.blocks = [made[turn] for turn in self.turns]
 
@@ -171,6 +199,6 @@ class WholeBlocks:
         """Give pairs of which the products add up to the block row's; own panels come first. Collective."""
         shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
         own = lambda stage: H[self.rows[stage]]  # noqa: E731
-        how = own, shapes, H.dtype, self.turns, self.panels
+        how = own, shapes, H.dtype, self.turns, self.buffers
         with broadcast(self.grid, self.comm, self.matrix, self.roots, *how) as panels:
             yield zip(self.blocks, panels, strict=True)

@@ -8,6 +8,7 @@ from itertools import count
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import local, progress
@@ -48,13 +49,35 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
             found.append(([backend.to_host(block).copy() for block in blocks], ledger.words, ledger.messages))
         assert found[0][1:] == found[1][1:]
         if name == "1d" and comm.Get_size() in (2, 3):
-            assert (operator.A.panels > 1) == (panel_nonzeros < 16)
+            assert (operator.A.panels.number > 1) == (panel_nonzeros < 16)
         Y = dg.gather(operator @ H)
         if grid.rank == 0:
             np.testing.assert_allclose(Y, A @ X, rtol=1e-4, atol=1e-4)
         for with_overlap, without in zip(found[0][0], found[1][0], strict=True):
             np.testing.assert_array_equal(with_overlap, without)
         grid.free()
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.parametrize("reps", [2, 4])
+def test_the_last_product_of_15d_is_as_long_as_its_sum_needs(comm, reps):
+    """Panels and the sum have products beside them in proportion to their words, either way."""
+    rows = comm.Get_size() // reps
+    grid, stages, summed = make_grid(comm, "1.5d", {"reps": reps}), -(-rows // reps), 2 * (reps - 1) / reps
+    A = dg.distribute(np.random.default_rng(0).standard_normal((800, 800)), grid, "1.5d")
+    X = np.random.default_rng(1).standard_normal((800, 8))
+    Y = [dg.gather(Z) for Z in (A @ dg.scatter(X, A.input_layout), A.T @ dg.scatter(X, A.output_layout))]
+    for operand in (A.A, A.At):
+        if A.stages and rows > 1:
+            nonzeros = [block.nnz for block in operand.blocks]
+            assert len(nonzeros) == 4 * stages
+            assert abs(nonzeros[-1] / sum(nonzeros) - summed / (stages + summed)) < 0.01
+            assert max(nonzeros[-4:-1]) < nonzeros[-1] / 1.9
+    one_rank = dg.distribute(np.random.default_rng(0).standard_normal((800, 800)), dg.Grid(MPI.COMM_SELF), "1d")
+    if grid.rank == 0:
+        for Z, same in zip(Y, (one_rank @ X, one_rank.T @ X), strict=True):
+            np.testing.assert_allclose(Z, same, rtol=1e-12, atol=1e-12)
+    grid.free()
 
 
 @pytest.mark.ranks(3, 6)
