@@ -17,7 +17,8 @@ kept exact and rounded only when totals are read, so totals agree with the formu
 
 Every word charged has a peer: of a broadcast the root that owns the panel, whoever handed it on; of an
 all-gather, all-to-all(v) or receive the rank whose words they are; of a reduce the root that they go to; of
-an all-reduce and a reduce-scatter all others of the group in equal shares. :meth:`Ledger.traffic` has them by
+an all-reduce and a reduce-scatter all others of the group in equal shares, or by tiers the ranks that really
+send (see ``comm/tiers.py``). :meth:`Ledger.traffic` has them by
 sender and receiver.
 
 Totals are kept by phase, operation, group and *matrix*: "A" (its panels), "H" and, in an adjoint, "G" (panels
@@ -58,6 +59,7 @@ class Entry:
     messages: int = 0
     words: Fraction | int = 0
     bytes: Fraction | int = 0
+    far: Fraction | int = 0
     flops: int = 0
     touched: int = 0
     seconds: float = 0.0
@@ -123,7 +125,8 @@ class Ledger:
     A subclass may extend :meth:`charged`, :meth:`sent` and :meth:`waited`, which are called as things happen.
 
     Attributes, all of this rank:
-        words, bytes, messages, calls: of communication; flops: of computation.
+        words, bytes, messages, calls: of communication; far: words of it that came over the network, from
+            another node; flops: of computation.
         peak: bytes by purpose at the moment when :func:`held` had counted most.
         loaded: bytes read from the files of stores, by the name of the dataset.
     """
@@ -153,6 +156,11 @@ class Ledger:
     def words(self) -> int:
         """Payload elements charged, indices and values alike."""
         return round(self._total("words"))
+
+    @property
+    def far(self) -> int:
+        """Words charged that crossed the network: the rank that sent them stands on another node."""
+        return round(self._total("far"))
 
     @property
     def bytes(self) -> int:
@@ -206,7 +214,8 @@ class Ledger:
 
     def charged(
         self, key: Key, words: Fraction | int, nbytes: Fraction | int, messages: int, flops: int,
-        touched: int, peers: Peers | Mapping[int, int], shape: tuple[int, ...],
+        touched: int, peers: Peers | Mapping[int, Fraction | int], shape: tuple[int, ...],
+        far: Fraction | int = 0,
     ) -> None:  # fmt: skip
         """Add a call to the totals of its key; see :func:`charge`."""
         entry = self._entries[key]
@@ -215,6 +224,7 @@ class Ledger:
         if words:  # sums of fractions are slow
             entry.words += words
             entry.bytes += nbytes
+            entry.far += far
             if isinstance(peers, tuple):  # as nearly always
                 entry.peers[peers] += words
             else:
@@ -245,7 +255,7 @@ class Ledger:
         """Add what another ledger was charged, so many times over."""
         for key, e in other._entries.items():
             entry = self._entries[key]
-            for name in ("calls", "messages", "words", "bytes", "flops", "touched"):
+            for name in ("calls", "messages", "words", "bytes", "far", "flops", "touched"):
                 setattr(entry, name, getattr(entry, name) + times * getattr(e, name))
             for peers, words in e.peers.items():
                 entry.peers[peers] += times * words
@@ -270,8 +280,8 @@ class Ledger:
         return [
             {
                 "phase": phase, "operation": operation, "group": group, "matrix": matrix, "calls": e.calls,
-                "messages": e.messages, "words": round(e.words), "bytes": round(e.bytes), "flops": e.flops,
-                "seconds": e.seconds, "flight": e.flight,
+                "messages": e.messages, "words": round(e.words), "far": round(e.far),
+                "bytes": round(e.bytes), "flops": e.flops, "seconds": e.seconds, "flight": e.flight,
             }
             for (phase, operation, group, matrix), e in sorted(self._entries.items())
         ]  # fmt: skip
@@ -314,7 +324,7 @@ def apart() -> Iterator[Books]:
 def charge(
     phase: str, operation: str, group: str = "", matrix: str = "", *, words: Fraction | int = 0,
     itemsize: Fraction | int = 0, messages: int = 0, flops: int = 0, touched: int = 0,
-    shape: tuple[int, ...] = (), peers: Peers | Mapping[int, int] = (),
+    shape: tuple[int, ...] = (), peers: Peers | Mapping[int, Fraction | int] = (), far: Fraction | int = 0,
 ) -> None:  # fmt: skip
     """Charge a call to every open ledger.
 
@@ -322,12 +332,13 @@ def charge(
 
     Args:
         peers: ranks of the grid that share the words equally, or the words of each.
+        far: those of the words that came from another node.
         shape: of a sparse product rows, columns, non-zeros and width; of a dense one rows, inner, columns; of
             a sum whether its messages go straight from rank to rank (see ``comm/sums.py``). Not counted.
     """
     key, nbytes = (phase, operation, group, matrix), words * itemsize
     for ledger in _books.get().open:
-        ledger.charged(key, words, nbytes, messages, flops, touched, peers, shape)
+        ledger.charged(key, words, nbytes, messages, flops, touched, peers, shape, far)
 
 
 def sent(operation: str, group: str, matrix: str, nbytes: int) -> None:

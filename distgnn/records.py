@@ -112,6 +112,7 @@ class Charge(TypedDict, total=False):
     calls: int
     messages: int
     words: int
+    far: int
     bytes: int
     flops: int
     seconds: float

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import ledger
+from distgnn.comm.tiers import tiers
 
 
 class Charges:
@@ -21,31 +22,45 @@ class Charges:
     Args:
         group: the group's name in the ledger.
         rank: this rank in the group; ranks: the group's ranks in the grid, by which the ledger knows peers.
+        nodes: the node of each rank of the group.
     """
 
-    def __init__(self, group: str, rank: int, ranks: Sequence[int]) -> None:
+    def __init__(self, group: str, rank: int, ranks: Sequence[int], nodes: Sequence[int]) -> None:
         self.group, self.rank, self.ranks, self.size = group, rank, ranks, len(ranks)
         self._peers = tuple(ranks[other] for other in others(rank, self.size))
+        self._away = {ranks[other] for other, node in enumerate(nodes) if node != nodes[rank]}
+        self.tiers = tiers(nodes, rank)
 
     def whole(
         self, operation: str, matrix: str, array: Any, root: int, words: int | None = None,
-        shape: tuple[int, ...] = (),
+        shape: tuple[int, ...] = (), by: int | None = None,
     ) -> None:  # fmt: skip
         """Charge a bcast or reduce of ``array`` on all ranks but the ``root``.
 
         Args:
             words: payload elements of a packed buffer of bytes; default: the array's.
             shape: see :func:`ledger.charge`.
+            by: the rank of the group that hands it on; default: the root.
         """
         words, away = array.size if words is None else words, self.rank != root
         size, peers = _ratio(array.nbytes, words), (self.ranks[root],)
-        self._charge(operation, matrix, away * words, size, int(away), peers, shape)
+        far = away * words * (self.ranks[root if by is None else by] in self._away)
+        self._charge(operation, matrix, away * words, size, int(away), peers, shape, far)
 
-    def share(self, operation: str, matrix: str, array: Any, shape: tuple[int, ...] = ()) -> None:
-        """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather."""
+    def share(
+        self, operation: str, matrix: str, array: Any, shape: tuple[int, ...] = (), by_tiers: bool = False
+    ) -> None:  # fmt: skip
+        """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather.
+
+        ``by_tiers``: as ``tiers.py`` has it. Else all other ranks have equal shares.
+        """
         messages = (2 if operation == "allreduce" else 1) * (self.size - 1)
         words = _ratio(messages * array.size, self.size)
-        self._charge(operation, matrix, words, array.itemsize, messages, self._peers, shape)
+        peers: Any = self._peers
+        if by_tiers and self.tiers and words:
+            part, shares = Fraction(words, self.size - 1), self.tiers.shares(self.rank)
+            peers = {self.ranks[r]: share * part for r, share in shares.items()}
+        self._charge(operation, matrix, words, array.itemsize, messages, peers, shape)
 
     def allgather(self, matrix: str, block: Any, parts: np.ndarray) -> None:
         """Charge an all-gather of row blocks, cut by the partition vector ``parts``.
@@ -73,10 +88,20 @@ class Charges:
 
     def _charge(
         self, operation: str, matrix: str, words: Fraction | int, itemsize: Fraction | int, messages: int,
-        peers: ledger.Peers | Mapping[int, int] = (), shape: tuple[int, ...] = (),
+        peers: ledger.Peers | Mapping[int, Fraction | int] = (), shape: tuple[int, ...] = (),
+        far: Fraction | int | None = None,
     ) -> None:  # fmt: skip
+        if far is None:
+            far = self._from_away(words, peers) if self._away and words else 0
         charged: Any = {"words": words, "itemsize": itemsize, "messages": messages, "shape": shape}
-        ledger.charge("comm", operation, self.group, matrix, peers=peers, **charged)
+        ledger.charge("comm", operation, self.group, matrix, peers=peers, far=far, **charged)
+
+    def _from_away(
+        self, words: Fraction | int, peers: ledger.Peers | Mapping[int, Fraction | int]
+    ) -> Fraction | int:
+        if isinstance(peers, tuple):
+            return Fraction(words * sum(peer in self._away for peer in peers), len(peers))
+        return sum(some for peer, some in peers.items() if peer in self._away)
 
 
 def others(rank: int, size: int) -> list[int]:

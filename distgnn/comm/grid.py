@@ -48,7 +48,8 @@ class Grid(Axes):
         shares_memory: ranks of a node hold equal blocks of A once, see :meth:`memory`. False on GPUs, where
             no node has several ranks, and where one of them cannot map the memory of another.
         transport: how arrays move between ranks (see ``wires.py``).
-        node: the lowest rank on this rank's node; ranks with equal ``node`` read files together (see
+        nodes: by rank, the lowest rank on its node: what groups go by, see ``tiers.py``.
+        node: this rank's of them; ranks with equal ``node`` read files together (see
             :meth:`on_node`). A test may set it, to have several nodes on one machine.
         overlap: panels and sums of row blocks travel while others are multiplied; results do not change.
         block_rows: rows of the blocks in which products are summed over ranks (see ``operators/summed.py``);
@@ -85,7 +86,9 @@ class Grid(Axes):
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.device = bind(self.backend, node)
-        self.node: int = node.bcast(self.rank)
+        self.groups: type[Comm] = getattr(comm, "groups", Comm)
+        self.nodes = self.groups.nodes(comm, node)
+        self.node = self.nodes[self.rank]
         self.overlap = True
         self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
@@ -95,7 +98,6 @@ class Grid(Axes):
         node.Free()
         self.links = Links(comm)
         self.checks = checks(self.links)
-        self.groups: type[Comm] = getattr(comm, "groups", Comm)
         self.world = self._group("world", lambda world: world, range(size))
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
         self._along: dict[tuple[str, ...], Comm] = {(): alone}
@@ -116,7 +118,8 @@ class Grid(Axes):
 
     def _group(self, name: str, derive: Derive, ranks: Sequence[int]) -> Comm:
         connect = self.transport == NCCL
-        return self.groups(None, self.backend, name, connect, ranks, self.links, derive)
+        nodes = [self.nodes[rank] for rank in ranks]
+        return self.groups(None, self.backend, name, connect, ranks, self.links, derive, nodes)
 
     def _split(self, axes: tuple[str, ...], world: Any) -> Any:
         color = self.index(*(axis for axis in self.shape if axis not in axes))

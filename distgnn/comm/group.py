@@ -2,8 +2,9 @@
 
 Device arrays never enter a reduction of MPI, which would stage them through pageable host memory. Large ones
 travel from rank to rank and are added up in the order of the ranks, on the device or as host copies: both
-ways give the same bits. Of the others, MPI sums host copies. With ``DISTGNN_NCCL=1``, NCCL sums and gathers
-what would need host copies (see ``nccl.py``). The ledger charges the same in all cases.
+ways give the same bits. Large arrays on hosts do so, too, where the group has two tiers (see ``tiers.py``).
+Of the others, MPI sums host copies. With ``DISTGNN_NCCL=1``, NCCL sums and gathers what would need host
+copies (see ``nccl.py``). The ledger charges the same in all cases.
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ class Comm(Wires):
         """
         return mpi.Split(color, rank)
 
+    @staticmethod
+    def nodes(mpi: Communicator, node: Communicator) -> list[int]:
+        """List the lowest rank on the node of each rank of ``mpi``. Collective over ``mpi``.
+
+        ``node``: the ranks of it that share a node with this one.
+        """
+        return mpi.allgather(node.bcast(mpi.Get_rank()))
+
     # -- messages that travel while the caller computes ------------------------------------------------------
 
     def relay(self, *args: Any, **options: Any) -> Relay:
@@ -87,10 +96,11 @@ class Comm(Wires):
         ``driving``, the same on all ranks: other messages may be under way and are driven meanwhile; a rank
         that waits here would else keep from others what they need to get here.
         """
-        self.charge.share("allreduce", matrix, array)
+        straight = op == "sum" and self._sums_straight(array)
+        self.charge.share("allreduce", matrix, array, by_tiers=straight)
         if self.by_nccl(array):
             self._queued("allreduce", matrix, lambda nccl: nccl.allreduce(flattened(array), op))
-        elif self.size > 1 and op == "sum" and self._sums_straight(array):
+        elif self.size > 1 and straight:
             bounds = partition(array.size, self.size)
             self._sum("allreduce", matrix, [(array, True, True)], bounds, add_and_share)
         elif self.size > 1:
@@ -145,7 +155,8 @@ class Comm(Wires):
         """
         if array.shape[0] != parts[-1]:
             raise ValueError(f"reduce_scatter: {array.shape[0]} rows given, the partition covers {parts[-1]}")
-        self.charge.share("reduce_scatter", matrix, array)
+        straight = self._sums_straight(array)
+        self.charge.share("reduce_scatter", matrix, array, by_tiers=straight)
         if self.size == 1 and out is None:
             return array
         rows = array[parts[self.rank] : parts[self.rank + 1]]
@@ -157,7 +168,7 @@ class Comm(Wires):
             return mine
         if self.size == 1:
             mine[...] = rows
-        elif self._sums_straight(array):
+        elif straight:
             arrays = [(array, True, False), (mine, False, True)]
             self._sum("reduce_scatter", matrix, arrays, bounds, add)
         else:
@@ -246,7 +257,7 @@ class Comm(Wires):
             target[...] = source[bounds[self.rank] : bounds[self.rank + 1]]
 
     def _sums_straight(self, array: Any) -> bool:
-        return self.backend.on_device and array.nbytes > TUNING.small_sum
+        return bool(self.backend.on_device or self.tiers) and array.nbytes > TUNING.small_sum
 
     def _sum(
         self, operation: str, matrix: str, arrays: Sequence[tuple[Any, bool, bool]], bounds: np.ndarray,
@@ -258,17 +269,17 @@ class Comm(Wires):
         """
         (array, *_), tag, sizes = arrays[0], self.reserve_tags(1), np.diff(bounds)
         step = min(max(TUNING.sum_chunk // array.itemsize, 1), self.count_limit)  # of a part at a time
-        shape, memory = (self.size - 1, min(step, int(sizes[self.rank]))), staging(self.backend)
+        own = list(self.tiers.across if self.tiers else [self.rank])
+        shape, memory = (self.size - 1, min(step, int(sizes[own].max()))), staging(self.backend)
         room = (self.backend.empty if self.direct else memory.borrow)(shape, array.dtype)
         flight = self.flight(operation, matrix)
-        with self.wires(operation, matrix, *arrays) as (flat, *own), flight:
+        with self.wires(operation, matrix, *arrays) as (flat, *mine), flight:
             for start in range(0, int(sizes.max()), step):
                 firsts, lasts = (bounds[:-1] + np.minimum(end, sizes) for end in (start, start + step))
                 parts = {rank: flat[firsts[rank] : lasts[rank]] for rank in range(self.size)}
-                received = dict(zip(self.others(), room[:, : parts[self.rank].size], strict=True))
-                steps = add(self, flight, parts, received, tag)
+                steps = add(self, flight, parts, room, tag)
                 flight.until(lambda steps=steps: next(steps, True))  # type: ignore[misc]
-            for part in own:
+            for part in mine:
                 part[...] = flat[bounds[self.rank] : bounds[self.rank + 1]]
         if not self.direct:
             memory.give_back(room)

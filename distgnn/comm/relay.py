@@ -3,10 +3,11 @@
 Something else is computed while panels travel.
 
 Every rank hands a panel on to its successor until the root would be next: rank 1's panel in a group of four
-goes 1 → 2 → 3 → 0. Panels travel in segments, so that handing on begins before a panel has arrived. Every
-link carries a panel once, which is the bandwidth-optimal form that the ledger charges; the trees by which MPI
-libraries broadcast send it log p times through the root's link. Several panels are under way together, so
-that in the steady state all links are busy, as in a ring all-gather.
+goes 1 → 2 → 3 → 0. The ring takes the ranks of a node one after another, whatever their numbers, so that a
+panel comes to each node once. Panels travel in segments, so that handing on begins before a panel has
+arrived. Every link carries a panel once, which is the bandwidth-optimal form that the ledger charges; the
+trees by which MPI libraries broadcast send it log p times through the root's link. Several panels are under
+way together, so that in the steady state all links are busy, as in a ring all-gather.
 
 A rank takes the panels in an order of its own, its *turns*, into b buffers, two as a rule. There are two
 orders: one for all ranks; and *upstream*, the rank's own panels first, then those of its predecessor, of the
@@ -62,7 +63,9 @@ CLOSED, OPEN, ASKED, HERE, SENT, OVER = range(6)  # the states of a segment
 
 def upstream(comm: Wires, roots: Sequence[int]) -> list[int]:
     """List the stages, by each one's root, in the turns of a rank that begins at home and goes upstream."""
-    return sorted(range(len(roots)), key=lambda stage: ((comm.rank - roots[stage]) % comm.size, stage))
+    place = {rank: place for place, rank in enumerate(comm.ring)}
+    own = place[comm.rank]
+    return sorted(range(len(roots)), key=lambda stage: ((own - place[roots[stage]]) % comm.size, stage))
 
 
 class Relay(AbstractContextManager[Generator[Array]]):
@@ -91,7 +94,8 @@ class Relay(AbstractContextManager[Generator[Array]]):
         matrix: str, words: Sequence[int] | None = None, overlap: bool = True, buffers: int | None = None,
     ) -> None:  # fmt: skip
         self.comm, self.overlap, self.matrix = comm, overlap, matrix
-        self.successor, self.predecessor = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        place = comm.ring.index(comm.rank)
+        self.successor, self.predecessor = comm.ring[(place + 1) % comm.size], comm.ring[place - 1]
         self.panel, self.words = panel, words
         self.first_tag = comm.reserve_tags(len(roots))
         self.turns = [(stage, roots[stage]) for stage in turns]
@@ -167,7 +171,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
         buffer = -1 if root == self.comm.rank else self.free.pop(0)
         array = self.panel(stage, buffer)
         words = None if self.words is None else self.words[stage]
-        self.comm.charge.whole("bcast", self.matrix, array, root, words)
+        self.comm.charge.whole("bcast", self.matrix, array, root, words, by=self.predecessor)
         self.next += 1
         return array, buffer
 

@@ -74,7 +74,7 @@ class Sums(AbstractContextManager["Sums"]):
         Cost: an all-reduce's words, or with ``root`` as many as the array has, sent by every other rank.
         """
         if root is None:
-            self.group.charge.share("allreduce", "sums", array, STRAIGHT)
+            self.group.charge.share("allreduce", "sums", array, STRAIGHT, by_tiers=True)
         else:
             self.group.charge.whole("reduce", "sums", array, root, shape=STRAIGHT)
         if self.group.size == 1 or not array.size:
@@ -198,12 +198,10 @@ class Series:
             parts = {rank: wire[bounds[rank] : bounds[rank + 1]] for rank in range(group.size)}
             sum_up, nbytes = add_and_share, 2 * (flat.nbytes - parts[group.rank].nbytes)
         else:
-            parts, sum_up = {self.root: wire}, add
+            parts, sum_up = {self.root: wire}, add_together
             nbytes = flat.nbytes if self.root != group.rank else 0
-        own = parts[group.rank].size if len(room) else 0
-        received = dict(zip(group.others(), room[:, :own], strict=True)) if len(room) else {}
-        yield from sum_up(group, flight, parts, received, tag)
-        if received:
+        yield from sum_up(group, flight, parts, room, tag)
+        if len(room):
             self.copied = group.unwire(wire, flat, DONE)
             group.release(room)
         group.release(wire, self.copied)
@@ -219,21 +217,39 @@ class Series:
 
 
 def add(
-    group: Wires, flight: Flight, parts: Mapping[int, Array], received: Mapping[int, Array], tag: int
-) -> Iterator[None]:
-    """Send the part of every other rank in ``parts`` to it, and add up what all ranks have of the own part.
+    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int
+) -> Iterator[None]:  # fmt: skip
+    """Call :func:`add_together` for the parts of all ranks: a reduce-scatter, by tiers where there are."""
+    tiers = group.tiers
+    if tiers is None:
+        yield from add_together(group, flight, parts, room, tag)
+        return
+    for node in tiers.nodes:  # whose parts are summed inside this one, each where its place is
+        due = {mate: parts[rank] for mate, rank in zip(tiers.inside, node, strict=True)}
+        yield from add_together(group, flight, due, room, tag)
+    yield from add_together(group, flight, {rank: parts[rank] for rank in tiers.across}, room, tag)
 
-    The sum is made in place and in the order of the ranks. ``received``: rooms for what the others send, left
-    as scratch. Yields while something must be waited for.
+
+def add_together(
+    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int
+) -> Iterator[None]:  # fmt: skip
+    """Send the part of every other rank in ``parts`` to it; add up what these ranks have of the own part.
+
+    The sum is made in place and in the order of the ranks. ``room``: (ranks, numbers) for what others send,
+    left as scratch. With a part of one rank only, all ranks have one of it. Yields while something must be
+    waited for.
     """
+    others = [r for r in group.others() if len(parts) == 1 or r in parts]
+    own = parts.get(group.rank)
+    received = {} if own is None else {r: room[i, : own.size] for i, r in enumerate(others)}
     yield from flight.swap(received, {r: part for r, part in parts.items() if r != group.rank}, tag)
     if received:
-        own = parts[group.rank]
         numbers = {**received, group.rank: own}
-        total, on = numbers[0], backends.of(own)
+        (first, *ranks), on = sorted(numbers), backends.of(own)
+        total = numbers[first]
         with on.beside("sums"):
-            for rank in range(1, group.size):
-                into = own if rank == group.size - 1 or group.rank == 0 else total
+            for rank in ranks:
+                into = own if rank == ranks[-1] or group.rank == first else total
                 total = np.add(total, numbers[rank], out=into)
             added = on.mark()
         while not added():
@@ -241,8 +257,8 @@ def add(
 
 
 def add_and_share(
-    group: Wires, flight: Flight, parts: Mapping[int, Array], received: Mapping[int, Array], tag: int
-) -> Iterator[None]:
+    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int
+) -> Iterator[None]:  # fmt: skip
     """Call :func:`add` for the parts of all ranks, then give all sums to all ranks: an all-reduce.
 
     Two ranks with two numbers each:
@@ -251,6 +267,17 @@ def add_and_share(
         rank 1     b0 b1        b0    a1+b1        a0+b0 a1+b1
                  reduce-scatter          all-gather
     """
-    yield from add(group, flight, parts, received, tag)
-    own = parts[group.rank]
-    yield from flight.swap({rank: parts[rank] for rank in received}, dict.fromkeys(received, own), tag)
+    yield from add(group, flight, parts, room, tag)
+    tiers = group.tiers
+    yield from _share(group, flight, {r: parts[r] for r in tiers.across} if tiers else parts, tag)
+    if tiers is None:
+        return
+    for node in tiers.nodes:
+        held = {mate: parts[rank] for mate, rank in zip(tiers.inside, node, strict=True)}
+        yield from _share(group, flight, held, tag)
+
+
+def _share(group: Wires, flight: Flight, parts: Mapping[int, Array], tag: int) -> Iterator[None]:
+    """Send the own part to the others in ``parts``, and receive theirs."""
+    away = {rank: parts[rank] for rank in group.others() if rank in parts}
+    yield from flight.swap(away, dict.fromkeys(away, parts[group.rank]), tag)

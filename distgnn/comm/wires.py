@@ -24,6 +24,7 @@ from distgnn.comm.flight import Flight
 from distgnn.comm.links import Derive, Links
 from distgnn.comm.nccl import Nccl
 from distgnn.comm.staging import staging
+from distgnn.comm.tiers import around
 from distgnn.comm.transport import direct
 from distgnn.comm.waiting import Wait
 from distgnn.comm.watched import Watched, watched
@@ -40,6 +41,7 @@ class Wires:
         name: the group's name in the ledger (grid axes, as a rule).
         connect: have NCCL connect the ranks; collective, with no messages under way.
         ranks: who they are in the grid, for the ledger; default: all of it.
+        nodes: the node of each; default: one for all.
         links: the communicators of the grid that the group belongs to, which are replaced after an error;
             derive: makes the group's of the grid's, and stands for ``mpi``.
 
@@ -47,6 +49,8 @@ class Wires:
         direct: MPI is given the arrays themselves, not host copies.
         nccl: NCCL's communicator, where it sums and gathers.
         charge: the group's entries in the ledger.
+        ring: the ranks in an order in which panels go around, those of a node one after another.
+        tiers: the two tiers of the group, or None (see ``tiers.py``).
     """
 
     #: The largest count handed to MPI in one call; longer arrays travel in several, so any MPI will do.
@@ -55,6 +59,7 @@ class Wires:
     def __init__(
         self, mpi: Communicator | None, backend: Backend, name: str = "world", connect: bool = False,
         ranks: Sequence[int] | None = None, links: Links | None = None, derive: Derive | None = None,
+        nodes: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self.backend, self.name, self.links = backend, name, links
         self.nccl: Nccl | None = None
@@ -65,7 +70,9 @@ class Wires:
             links.join(name, ranks, derive, self._connect)
         self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.ranks = range(self.size) if ranks is None else ranks
-        self.charge = Charges(name, self.rank, self.ranks)
+        nodes = [0] * self.size if nodes is None else nodes
+        self.ring, self.charge = around(nodes), Charges(name, self.rank, self.ranks, nodes)
+        self.tiers = self.charge.tiers
         self.direct = direct(backend)
 
     def _connect(self, mpi: Any) -> None:

@@ -124,14 +124,18 @@ class Network:
         """Return the route of direct messages. Each rank hears of every other.
 
         Of those in its node over the node's links, and so on. All ranks of a node send through its injection
-        at once, and a rank hears of as many others as it has links.
+        at once, and a rank hears of as many others as it has links. Sums have two tiers (see
+        ``comm/tiers.py``): numbers cross the network once per node.
         """
         together = self.together(group)
-        size = max(together[-1] - 1, 1)
+        size, by_tiers = max(together[-1] - 1, 1), kind == SUMS and len(together) > 1
+        mates, top = together[-2] if by_tiers else 1, len(together) - 1
         alpha = byte = call = 0.0
         slowest = 0
         for level, (inside, count) in enumerate(zip([1, *together], together, strict=False)):
             link, share = self._link(level, kind), (count - inside) / size
+            if by_tiers:
+                share *= 1 / mates if level == top else together[-1] / mates
             if count > inside:
                 here = self.machine.levels[level]
                 links = min(here.links, count - inside)

@@ -233,9 +233,11 @@ def test_a_flight_that_ends_with_messages_under_way_raises(comm):
 
 def test_upstream_begins_at_home_and_goes_against_the_direction_of_travel():
     class Group:
-        rank, size = 1, 4
+        rank, size, ring = 1, 4, (0, 1, 2, 3)
 
     assert upstream(Group, [0, 1, 1, 2, 3]) == [1, 2, 0, 4, 3]
+    Group.ring = 0, 2, 1, 3  # of two nodes to which ranks are dealt in turns
+    assert upstream(Group, [0, 1, 1, 2, 3]) == [1, 2, 3, 0, 4]
 
 
 def test_time_inside_a_timed_region_is_taken_off_it():

@@ -5,7 +5,7 @@ The fixtures ``comm``, ``backend`` and ``shared_tmp_path``, the collective asser
 in ``plugin.py``, which ``tests/conftest.py`` loads.
 """
 
-from mpi_helpers.communicators import SIZES, subcomm
+from mpi_helpers.communicators import SIZES, on_nodes, subcomm
 from mpi_helpers.programs import Finished, clean_environment, mpiexec
 
-__all__ = ["SIZES", "Finished", "clean_environment", "mpiexec", "subcomm"]
+__all__ = ["SIZES", "Finished", "clean_environment", "mpiexec", "on_nodes", "subcomm"]

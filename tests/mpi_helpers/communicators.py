@@ -10,9 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
 from mpi4py import MPI
+
+T = TypeVar("T")
 
 #: The numbers of ranks that tests of distributed code run on.
 SIZES = (1, 2, 3, 4, 6, 8, 9, 12)
@@ -61,6 +64,18 @@ class TrackedComm(MPI.Intracomm):
             room = bytearray(status.Get_count(MPI.BYTE))
             MPI.Intracomm.Recv(self, room, status.Get_source(), status.Get_tag())
         super().Free()
+
+
+def on_nodes(make: Callable[[], T], ranks: int, dealt: str = "in a row") -> T:
+    """Make a grid, or what has one, as if nodes had so many ranks, consecutive ones or dealt "in turns"."""
+
+    def split(self: TrackedComm, *args: Any) -> MPI.Comm:
+        size, rank = self.Get_size(), self.Get_rank()
+        return self.Split(rank // ranks if dealt == "in a row" else rank % -(-size // ranks), rank)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TrackedComm, "Split_type", split)
+        return make()
 
 
 #: Calls with buffers: which arguments MPI reads and which it writes.

@@ -23,7 +23,7 @@ from distgnn.plan.dry.shapes import ShapeMatrix
 from distgnn.store import Store, prepare
 from distgnn.train import Run
 from distgnn.train.settings import Settings
-from mpi_helpers.communicators import await_all
+from mpi_helpers.communicators import await_all, on_nodes
 
 from ..nn.problem import Problem, some_grids, wide
 from ..train.stores import Communities
@@ -52,7 +52,7 @@ def graph(symmetric=False, dtype=np.float32):
 
 def entries(book):
     """Return the counts by key, without those of a rank alone, where nothing travels."""
-    counted = "phase operation group matrix calls messages words bytes flops".split()
+    counted = "phase operation group matrix calls messages words far bytes flops".split()
     return [tuple(entry[name] for name in counted) for entry in book.entries() if entry["group"] != "self"]
 
 
@@ -82,18 +82,18 @@ def run(comm, *what):
         return count(comm, "numpy", *what)
 
 
-def compare(comm, settings, graph):
+def compare(comm, settings, graph, node=None):
     """Compare costs of this real rank and of the virtual one of its number: equal, memory within 5 %."""
     planned = None
     with Comm(comm, SHAPES).together():
         try:
             if comm.Get_rank() == 0:
-                ranks = dry_run(settings, graph, comm.Get_size()).ranks
+                ranks = dry_run(settings, graph, comm.Get_size(), node=node).ranks
                 planned = [(summary(costs, rank), costs.peak) for rank, costs in enumerate(ranks)]
         finally:
             await_all(comm)
     expected, peak = comm.bcast(planned)[comm.Get_rank()]
-    real = run(comm, settings, graph)
+    real = on_nodes(lambda: run(comm, settings, graph), node or comm.Get_size())
     assert summary(real, comm.Get_rank()) == expected
     total = sum(real.peak.values())
     assert abs(sum(peak.values()) - total) <= 0.05 * total
@@ -106,6 +106,16 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
     for grid in some_grids(algorithm, comm.Get_size())[: 2 if comm.Get_size() == 4 else 1]:
         network = ALL | HIDDEN
         compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network), graph())
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.parametrize("node", [2, 3])
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_what_crosses_the_network_was_planned(comm, algorithm, aware, node, monkeypatch):
+    monkeypatch.setattr(TUNING, "small_sum", 64)
+    for grid in some_grids(algorithm, comm.Get_size())[:2]:
+        settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **HIDDEN)
+        compare(comm, settings, graph(), node)
 
 
 @pytest.mark.parametrize("name", SPARSITY_AWARE)

@@ -64,6 +64,15 @@ def test_sums_have_a_link_of_their_own():
     assert bandwidth(network, "x", "allreduce", "sums") == pytest.approx(4e9)
 
 
+@pytest.mark.parametrize(("node", "each"), [(1, 1.0), (2, 3 / 7), (4, 1 / 7), (8, 0.0)])
+def test_sums_cross_the_network_once_per_node(node, each):
+    """A rank of 8 sends (8/node - 1)/7 of what it sends over the network, the rest over links that cost none."""
+    levels = Level("node", node, 0.0, 1e30), Level("network", None, 0.0, 1e9, injection=1e30)
+    network = Network(machine(*levels), {"x": 8})
+    step = Step("comm", "allreduce", "x", "sums", nbytes=7e9, messages=14, shape=STRAIGHT)
+    assert network.seconds(step)[1] == pytest.approx(7 * each, abs=1e-9)
+
+
 #: What Plexus's authors fitted (hpcgroup/plexus), GiB/s by (product of the axes nearer in a node, ranks).
 PERLMUTTER = {(1, 2): 76, (1, 8): 66.6, (1, 64): 66.6, (2, 2): 76, (2, 4): 33.3, (2, 64): 33.3,
               (4, 2): 16.6, (4, 64): 16.6, (8, 2): 16.6, (16, 64): 16.6}  # fmt: skip

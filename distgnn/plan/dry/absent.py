@@ -36,6 +36,11 @@ class AbsentGroup(Comm):
         """Make the communicator of a group; the others need not say where they stand."""
         return OneOfMany(size, rank)
 
+    @staticmethod
+    def nodes(mpi: Communicator, node: Communicator) -> list[int]:
+        """List the first rank on the node of each rank."""
+        return [rank // mpi.node * mpi.node for rank in range(mpi.Get_size())]  # type: ignore[attr-defined]
+
     def relay(self, *args: Any, **options: Any) -> Relay:
         """Make a relay whose panels arrive at once."""
         return _Relay(self, *args, **options)

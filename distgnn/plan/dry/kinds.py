@@ -27,6 +27,8 @@ def kinds(model: GCN, grid: Grid) -> list[Hashable]:
     roles = map(_roles, _operators(model))
     others = [[role(place) for place in map(sizes.place, range(grid.size))] for role in roles]
     others += [[_carried(model, index, sizes.place(r)) for r in range(grid.size)] for index in model.residual]
+    if len(set(grid.nodes)) > 1:
+        others.append([rank - node for rank, node in enumerate(grid.nodes)])  # the place on its node
     return list(zip(*columns, *others, strict=True))
 
 

@@ -73,10 +73,13 @@ class VirtualComm:
     """The methods of ``MPI.Intracomm`` in use, for arrays without numbers and small Python objects.
 
     ``_meet`` gives everybody's object, by rank; all else is made of it.
+
+    Args:
+        node: ranks of a node, which are consecutive; default: all.
     """
 
-    def __init__(self, size: int, rank: int) -> None:
-        self._size, self._rank = size, rank
+    def __init__(self, size: int, rank: int, node: int | None = None) -> None:
+        self._size, self._rank, self.node = size, rank, node or size
 
     def Get_size(self) -> int:
         return self._size
@@ -91,11 +94,13 @@ class VirtualComm:
         raise NotImplementedError
 
     def Dup(self) -> Any:
-        return self.Split(0, self._rank)
+        copy = self.Split(0, self._rank)
+        copy.node = self.node
+        return copy
 
     def Split_type(self, kind: int) -> Any:
-        """Split by node: all ranks stand on one node."""
-        return self.Dup()
+        """Split by node."""
+        return self.Split(self._rank // self.node, self._rank)
 
     def Free(self) -> None:
         pass
@@ -163,21 +168,23 @@ class Stuck(RuntimeError):
     """Ranks wait for others that will never come."""
 
 
-def run_all(size: int, program: Callable[[Any], T]) -> list[T]:
+def run_all(size: int, program: Callable[[Any], T], node: int | None = None) -> list[T]:
     """Run ``program(communicator)`` on all ranks of a grid of this size; return the results, by rank.
+
+    ``node``: ranks of a node, which are consecutive; default: all.
 
     Raises:
         what the lowest failing rank raises; :class:`Stuck` where ranks wait for each other, or where one
         sends what nobody receives.
     """
-    return _Stage(size, program).run()
+    return _Stage(size, program, node).run()
 
 
 class _Stage(Generic[T]):
     """The ranks' threads, of which one is on at a time; the next is the one that could go on the longest."""
 
-    def __init__(self, size: int, program: Callable[[Any], T]) -> None:
-        self.size, self.program = size, program
+    def __init__(self, size: int, program: Callable[[Any], T], node: int | None) -> None:
+        self.size, self.program, self.node = size, program, node
         self.turns = [threading.Semaphore(0) for _ in range(size)]
         self.ready = deque(range(size))
         self.left = size  # ranks that have not ended
@@ -242,7 +249,7 @@ class _Stage(Generic[T]):
             if self.stuck:
                 raise Stuck(self.stuck)
             with ledger.apart(), progress.apart():
-                self.results[rank] = self.program(_OneOfAll(self, self.size, rank, rank, ()))
+                self.results[rank] = self.program(_OneOfAll(self, self.size, rank, rank, (), self.node))
         except BaseException as error:
             self.errors[rank] = error
         self.left, self.idle = self.left - 1, 0
@@ -274,8 +281,11 @@ class _OneOfAll(VirtualComm):
         world: this rank's number in the grid; name: of the group, the same on all of its ranks.
     """
 
-    def __init__(self, stage: _Stage[Any], size: int, rank: int, world: int, name: tuple[Any, ...]) -> None:
-        super().__init__(size, rank)
+    def __init__(
+        self, stage: _Stage[Any], size: int, rank: int, world: int, name: tuple[Any, ...],
+        node: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(size, rank, node)
         self.stage, self.world, self.name, self.meetings = stage, world, name, 0
 
     def _meet(self, thing: Any) -> list[Any]:

@@ -40,10 +40,11 @@ class Recorder(Ledger):
 
     def charged(
         self, key: Key, words: Fraction | int, nbytes: Fraction | int, messages: int, flops: int,
-        touched: int, peers: Peers | Mapping[int, int], shape: tuple[int, ...],
+        touched: int, peers: Peers | Mapping[int, Fraction | int], shape: tuple[int, ...],
+        far: Fraction | int = 0,
     ) -> None:  # fmt: skip
         """Count a charge and keep it as a step."""
-        super().charged(key, words, nbytes, messages, flops, touched, peers, shape)
+        super().charged(key, words, nbytes, messages, flops, touched, peers, shape, far)
         self.steps.append(Step(*key, float(nbytes), messages, flops, touched, shape))
 
     def sent(self, key: Key, nbytes: int) -> None:

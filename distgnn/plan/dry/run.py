@@ -76,7 +76,7 @@ class DryRun:
 
 def dry_run(
     settings: Settings, graph: Graph, ranks: int, one_of_each: bool | None = None, *, busiest: bool = False,
-    evaluation: bool = True,
+    evaluation: bool = True, node: int | None = None,
 ) -> DryRun:  # fmt: skip
     """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
@@ -85,6 +85,7 @@ def dry_run(
             like it, instead of all ranks; default: for more than 64.
         busiest: run only a rank that has the most to do, and take all others to be like it.
         evaluation: also count an evaluation of the whole graph.
+        node: ranks of a node, which are consecutive; default: all.
 
     Raises:
         ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
@@ -95,10 +96,10 @@ def dry_run(
     one_of_each = ranks > 64 if one_of_each is None else one_of_each
     _check(s, graph, one_of_each or busiest)
     if busiest:
-        return _busiest(s, graph, ranks, evaluation)
+        return _busiest(s, graph, ranks, evaluation, node)
     if one_of_each:
-        return _one_of_each(s, graph, ranks, evaluation)
-    results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation))
+        return _one_of_each(s, graph, ranks, evaluation, node)
+    results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation), node)
     return DryRun(results[0][1], [costs for costs, _ in results])
 
 
@@ -142,13 +143,13 @@ class _Prepared(NamedTuple):
     setup: Ledger
 
 
-def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
+def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int | None) -> DryRun:
     """Run the busiest rank. Even cuts give the last rank the largest blocks, so that it is asked first.
 
     If non-zeros are not spread evenly, the one of a sample of ranks that holds the most.
     """
     with ledger.apart():
-        ready = _prepared(OneOfMany(ranks, ranks - 1), SHAPES, s, graph)
+        ready = _prepared(OneOfMany(ranks, ranks - 1, node), SHAPES, s, graph)
         rank, most = busiest_of(ready.model, ready.model.grid), _held(ready)
         if rank == ranks - 1 and graph.even:
             costs, grid = _counted(ready, evaluation)
@@ -156,10 +157,10 @@ def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
     sample = [] if graph.even else np.linspace(0, ranks - 1, SAMPLE + 1, dtype=int)[:-1].tolist()
     for other in sample:
         with ledger.apart():
-            held = _held(_prepared(OneOfMany(ranks, other), SHAPES, s, graph))
+            held = _held(_prepared(OneOfMany(ranks, other, node), SHAPES, s, graph))
             rank, most = (other, held) if held > most else (rank, most)
     with ledger.apart():
-        costs, grid = _counted(_prepared(OneOfMany(ranks, rank), SHAPES, s, graph), evaluation)
+        costs, grid = _counted(_prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph), evaluation)
         return DryRun(grid, [costs] * ranks)
 
 
@@ -168,13 +169,13 @@ def _held(ready: _Prepared) -> int:
     return sum(ready.setup.peak.values())
 
 
-def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool) -> DryRun:
+def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int | None) -> DryRun:
     of: list[Any] = []
     costs_by_kind: dict[Any, Costs] = {}
     for rank in range(ranks):
         if not of or of[rank] not in costs_by_kind:
             with ledger.apart():
-                ready = _prepared(OneOfMany(ranks, rank), SHAPES, s, graph)
+                ready = _prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph)
                 of = of or kinds(ready.model, ready.model.grid)
                 costs_by_kind[of[rank]], grid = _counted(ready, evaluation)
     return DryRun(grid, [costs_by_kind[kind] for kind in of])
