@@ -87,7 +87,7 @@ class Grid(Axes):
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.device = bind(self.backend, node)
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
-        self.nodes = self.groups.nodes(comm, node)
+        self.nodes = self.groups.nodes_of(comm, node)
         self.node = self.nodes[self.rank]
         self.overlap = True
         self.block_rows: int | None = None

@@ -54,7 +54,7 @@ class Comm(Wires):
         return mpi.Split(color, rank)
 
     @staticmethod
-    def nodes(mpi: Communicator, node: Communicator) -> list[int]:
+    def nodes_of(mpi: Communicator, node: Communicator) -> list[int]:
         """List the lowest rank on the node of each rank of ``mpi``. Collective over ``mpi``.
 
         ``node``: the ranks of it that share a node with this one.

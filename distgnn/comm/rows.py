@@ -35,6 +35,7 @@ class Rows:
         grid: its workspace holds what is packed; ``overlap``: rows travel while the caller computes.
         comm: the ranks that share the matrices; rank r holds block r.
         needed: by rank, distinct rising rows of its block. The rank itself may be among them.
+        room: the name of the memory that is lent for what is packed.
 
     Attributes:
         needed: without the ranks of which no row is needed.
@@ -48,8 +49,11 @@ class Rows:
     Cost: one all-to-allv of as many row numbers as rows are needed of other ranks.
     """
 
-    def __init__(self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray]) -> None:
+    def __init__(
+        self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray], room: str = "rows"
+    ) -> None:  # fmt: skip
         self.grid, self.comm, self.me, on = grid, comm, comm.rank, comm.backend
+        self.room = room
         self.needed = {q: rows for q, rows in needed.items() if rows.size}
         self.places = consecutive({q: rows.size for q, rows in self.needed.items()})
         self.received = sum(rows.size for rows in self.needed.values())
@@ -75,7 +79,7 @@ class Rows:
         gathered = [r for r in self.asked if not isinstance(self.asked[r], slice)]
         receives = self._others(self.places, into)
         with (
-            self._room("rows packed", gathered, X) as packed,
+            self._room(f"{self.room} packed", gathered, X) as packed,
             self.comm.exchange(receives, matrix, self.grid.overlap) as arriving,
         ):
             for r, rows in self.asked.items():
@@ -106,7 +110,7 @@ class Rows:
             RuntimeError: the context is left before all items were asked for.
         """
         with (
-            self._room("rows added", self.asked, Y) as came,
+            self._room(f"{self.room} added", self.asked, Y) as came,
             self.comm.exchange(list(came.items()), "sums", self.grid.overlap) as exchange,
         ):
             items = self._sent(exchange, Y, work)

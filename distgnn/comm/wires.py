@@ -50,6 +50,7 @@ class Wires:
         nccl: NCCL's communicator, where it sums and gathers.
         charge: the group's entries in the ledger.
         ring: the ranks in an order in which panels go around, those of a node one after another.
+        nodes: as given.
         tiers: the two tiers of the group, or None (see ``tiers.py``).
     """
 
@@ -70,8 +71,8 @@ class Wires:
             links.join(name, ranks, derive, self._connect)
         self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.ranks = range(self.size) if ranks is None else ranks
-        nodes = [0] * self.size if nodes is None else nodes
-        self.ring, self.charge = around(nodes), Charges(name, self.rank, self.ranks, nodes)
+        self.nodes = [0] * self.size if nodes is None else nodes
+        self.ring, self.charge = around(self.nodes), Charges(name, self.rank, self.ranks, self.nodes)
         self.tiers = self.charge.tiers
         self.direct = direct(backend)
 

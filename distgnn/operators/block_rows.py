@@ -117,10 +117,15 @@ class BlockRows(DistSparse):
         rows = block(self.row_parts, self.column.rank)
         return [(rows, block(self.col_parts, j)) for j in self.stages]
 
+    def holders(self) -> Holders:
+        """Return the ranks that hold the same blocks, to which rows of other ranks come in the same order."""
+        alike = [self.column.nodes.index(node) for node in self.column.nodes]
+        return Holders(self.grid, (self._windows(), self.column.rank, alike))
+
     def _needed_rows(self) -> NeededRows | CoveredRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
         given = blocks(self.source, self._windows())
-        holders = Holders(self.grid, (self._windows(), self.column.rank))
+        holders = self.holders()
         with self.grid.world.together():
             held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, given, strict=True)}
         self.grid.nonzeros += sum(A_ij.nnz for A_ij in held.values())

@@ -18,7 +18,6 @@ from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges import DistEdges, permuted
 from distgnn.operators.kept import cached_property
-from distgnn.operators.loading import Holders
 from distgnn.operators.relayout import relayout
 
 Array = Any
@@ -101,7 +100,7 @@ class BlockRowEdges(EdgePattern):
     @cached_property
     def transposed(self) -> list[CSR]:
         """The blocks, transposed where they are, once per node. Collective."""
-        return Holders(self.grid, (self.A._windows(), self.A.column.rank)).transposed(self.blocks)
+        return self.A.holders().transposed(self.blocks)
 
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
         U, V = recut(U, self.inner[1]), recut(V, self.inner[0])

@@ -13,10 +13,9 @@ import scipy.sparse as sp
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.exchange import Exchange
 from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.group import Comm
-from distgnn.comm.rows import Rows
+from distgnn.comm.node_rows import by_nearness, rows
 from distgnn.local.csr_rows import columns_read, keep_columns, side_by_side
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders
@@ -48,10 +47,10 @@ class NeededRows:
         self.grid, self.holders, self.matrix = holders.grid, holders, matrix
         with self.grid.world.together():
             own = blocks.pop(comm.rank, None)
-            peers = [j for j in comm.others() if j in blocks and blocks[j].nnz]
+            peers = [j for j in by_nearness(comm) if j in blocks and blocks[j].nnz]
             columns = {j: columns_read(blocks[j]) for j in peers}  # NnzCols(i, j)
             needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
-        self.rows, places = Rows(self.grid, comm, needed), []
+        self.rows, places = rows(self.grid, comm, needed), []
         per_row = sum(blocks[j].nnz / blocks[j].shape[0] for j in peers)
         groups = in_groups({j: columns[j].size for j in peers}, per_row)
         for ranks in groups:
@@ -83,7 +82,7 @@ class NeededRows:
         with self._room(H) as received, self.rows.fetch(H, received, self.matrix) as arriving:
             yield self._pairs(H, received, arriving)
 
-    def _pairs(self, H: Array, received: Array, arriving: Exchange) -> Iterator[tuple[CSR, Array]]:
+    def _pairs(self, H: Array, received: Array, arriving: Any) -> Iterator[tuple[CSR, Array]]:
         if self.diagonal is not None:
             with arriving.driven():
                 yield self.diagonal, H

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
@@ -138,6 +139,87 @@ def test_products_send_over_the_network_what_is_counted(comm, k, dealt, monkeypa
                 np.testing.assert_allclose(F, A.T @ X, rtol=1e-10, atol=1e-10)
             grid.free()
         assert totals[0] == totals[1]
+
+
+@pytest.mark.ranks(4, 8, 12)
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize(("name", "sizes"), [("1d", {}), ("1.5d", {"reps": 2}), ("rdm", {"cols": 2})])
+@pytest.mark.parametrize("dealt", ["in a row", "in turns"])
+def test_needed_rows_come_to_a_node_once(comm, name, sizes, k, dealt):
+    """A node gets each row of another node that its ranks read, and sends one sum for it in the adjoint."""
+    n, width = 2400, 64
+    A = sp.random_array((n, n), density=0.002, format="csr", rng=np.random.default_rng(0))
+    X = np.random.default_rng(1).standard_normal((n, width))
+    grid = on_nodes(partial(make_grid, comm, name, sizes), k, dealt)
+    operator = dg.distribute(A, grid, name, True)
+    H, G = dg.scatter(X, operator.input_layout), dg.scatter(X, operator.output_layout)
+    for matrix, product in (("H", lambda: operator @ H), ("sums", lambda: operator.T @ G)):
+        results = []
+        for grid.overlap in (True, False):
+            with pytest.MonkeyPatch.context() as patched, dg.Ledger() as ledger:
+                sent = crossing(patched)
+                Y = product()
+            entries = [e for e in ledger.entries() if (e["operation"], e["matrix"]) == ("alltoallv", matrix)]
+            far = comm.allreduce(sum(e["far"] for e in entries))
+            assert comm.allreduce(sum(e["words"] for e in entries)) == needed(operator, A, H, False)
+            assert far == comm.allreduce(sent["alltoallv"]) == needed(operator, A, H, True)
+            results.append(Y.block.copy())
+        np.testing.assert_array_equal(*results)
+        whole, expected = dg.gather(Y), (A if matrix == "H" else A.T) @ X
+        if grid.rank == 0:
+            np.testing.assert_allclose(whole, expected, rtol=1e-11, atol=1e-11)
+    grid.free()
+
+
+def needed(operator, A, H, once_per_node):
+    """Count the words of the rows that ranks, or nodes of other nodes, read in all.
+
+    Of each node and each rank of a process column elsewhere: the rows that any rank of the node reads.
+    """
+    grid, parts = operator.grid, operator.col_parts
+    column = operator.column
+    width = H.block.shape[1] if grid.shape.get("cols", 1) == 1 else operator_width(grid, H.shape[1])
+    rows = {}
+    for i in range(column.size):
+        for j in operator.stages:
+            read = np.unique(A[parts[i] : parts[i + 1], parts[j] : parts[j + 1]].indices)
+            away = column.nodes[i] != column.nodes[j]
+            if i != j and (away or not once_per_node):
+                to = column.nodes[i] if once_per_node else i
+                rows.setdefault((to, j), set()).update(read.tolist())
+    own = sum(len(read) for (_, j), read in rows.items()) * width
+    return grid.world.mpi.allreduce(own if column.rank == 0 else 0)
+
+
+def operator_width(grid, width):
+    """Return the columns that a rank multiplies in rdm."""
+    cuts = partition(width, grid.shape["cols"])
+    return int(cuts[grid.coords["cols"] + 1] - cuts[grid.coords["cols"]])
+
+
+@pytest.mark.ranks(4, 8)
+@pytest.mark.parametrize("algorithm", ["1d", "1.5d"])
+def test_covers_cross_the_network_once_per_node(comm, algorithm):
+    n = 1200
+    A = dg.gallery.rmat(n, degree=12, directed=True, features=0, classes=0).A.astype(np.float64)
+    X = np.random.default_rng(1).standard_normal((n, 16))
+    far = {}
+    for k in (1, 2):
+        grid = on_nodes(partial(make_grid, comm, algorithm), k)
+        operator = dg.distribute(A, grid, algorithm, "cover")
+        H, G = dg.scatter(X, operator.input_layout), dg.scatter(X, operator.output_layout)
+        with pytest.MonkeyPatch.context() as patched, dg.Ledger() as ledger:
+            sent = crossing(patched)
+            Y, F = operator @ H, operator.T @ G
+        exchanged = [e["far"] for e in ledger.entries() if e["operation"] == "alltoallv"]
+        far[k] = comm.allreduce(sum(exchanged))
+        assert far[k] == comm.allreduce(sent["alltoallv"])
+        Y, F = dg.gather(Y), dg.gather(F)
+        if grid.rank == 0:
+            np.testing.assert_allclose(Y, A @ X, rtol=1e-11, atol=1e-11)
+            np.testing.assert_allclose(F, A.T @ X, rtol=1e-11, atol=1e-11)
+        grid.free()
+    assert far[2] < 0.95 * far[1] or algorithm == "1.5d"
 
 
 @pytest.mark.ranks(8)

@@ -37,7 +37,7 @@ class AbsentGroup(Comm):
         return OneOfMany(size, rank)
 
     @staticmethod
-    def nodes(mpi: Communicator, node: Communicator) -> list[int]:
+    def nodes_of(mpi: Communicator, node: Communicator) -> list[int]:
         """List the first rank on the node of each rank."""
         return [rank // mpi.node * mpi.node for rank in range(mpi.Get_size())]  # type: ignore[attr-defined]
 

@@ -94,7 +94,7 @@ def dry_run(
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
     one_of_each = ranks > 64 if one_of_each is None else one_of_each
-    _check(s, graph, one_of_each or busiest)
+    _check(s, graph, one_of_each or busiest, node)
     if busiest:
         return _busiest(s, graph, ranks, evaluation, node)
     if one_of_each:
@@ -119,12 +119,15 @@ def multiplied(settings: Settings, graph: Graph) -> Graph:
     return graph.neighbours if NETWORKS[str(settings.model)].neighbours else graph
 
 
-def _check(s: Settings, graph: Graph, one_of_each: bool) -> None:
+def _check(s: Settings, graph: Graph, one_of_each: bool, node: int | None) -> None:
     if s.sparsity_aware == "auto":
         raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
     if s.sparsity_aware == "cover" and one_of_each and not isinstance(graph.source, Histogram):
         problem = "covers of the graph itself are counted on all ranks, not on one of each kind"
         raise ArgumentError("sparsity_aware", "cover", problem)
+    if node and s.sparsity_aware and (one_of_each or isinstance(graph.source, Histogram)):
+        problem = "rows that come to a node once are counted on all ranks, and of the graph itself"
+        raise ArgumentError("sparsity_aware", s.sparsity_aware, problem)
     if graph.source.dtype != np.dtype(s.dtype):
         raise ArgumentError("dtype", s.dtype, f"the graph is planned with values of {graph.source.dtype}")
     if s.samples and (one_of_each or isinstance(graph.source, Histogram)):
