@@ -55,8 +55,8 @@ class NodeRows:
             its node carry, by their places there.
         order: where the rows of other nodes lie among those carried and those of mates; back: the reverse.
 
-    Cost: of rows and of row numbers as many words as of :class:`Rows`, and each row of another node comes to
-    the node once.
+    Cost: as many words as of :class:`Rows`, of which each row of another node crosses the network once. A
+    fetch brings each rank as many, too; of a sum those that carry rows receive what others send elsewhere.
     """
 
     def __init__(self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray]) -> None:
