@@ -1,8 +1,11 @@
 """Computation on one rank: sparse and dense products of its own blocks, by the kernels for its device."""
 
 from distgnn.local.gemm import gemm
+from distgnn.local.narrow import narrow, narrow_rows, widen
 from distgnn.local.rows import gather_rows, scatter_add
 from distgnn.local.spgemm import spgemm, spgemm_row_blocks
 from distgnn.local.spmm import spmm
 
-__all__ = ["gather_rows", "gemm", "scatter_add", "spgemm", "spgemm_row_blocks", "spmm"]
+__all__ = [
+    "gather_rows", "gemm", "narrow", "narrow_rows", "scatter_add", "spgemm", "spgemm_row_blocks", "spmm", "widen",
+]  # fmt: skip

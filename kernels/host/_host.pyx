@@ -57,6 +57,21 @@ cdef extern from "elementwise.h" nogil:
     )
 
 
+cdef extern from "narrow.h" nogil:
+    struct narrow_arguments "narrow":
+        int64_t count, width, ldx
+        address x, rows, y
+
+    struct widen_arguments "widen":
+        int64_t count
+        address x, y
+        bint accumulate
+
+    struct narrow_set:
+        void (*narrow)(const narrow_arguments *) noexcept nogil
+        void (*widen)(const widen_arguments *) noexcept nogil
+
+
 cdef extern from "spmm.h" nogil:
     struct spmm:
         int64_t rows, nonzeros, width, ldb, ldc, ahead
@@ -67,6 +82,7 @@ cdef extern from "spmm.h" nogil:
     struct spmm_set:
         const char *name
         const elementwise_set *passes
+        const narrow_set *narrowing
 
     const spmm_set *const *spmm_sets()
     void spmm_run(const spmm_set *set, const spmm *s)
@@ -437,6 +453,45 @@ def edge_dots(indptr, indices, u, v, bounds, out, *, int isa=0):
     cdef const elementwise_set *passes = passes_over(U, isa)
     with nogil:
         passes.edge_dots(&d)
+
+
+cdef const narrow_set *to_16_bits(str kind, int isa) except NULL:
+    if kind not in ("bfloat16", "float16"):
+        raise ValueError(f"kind: need bfloat16 or float16, got {kind}")
+    return &spmm_sets()[check_isa(isa)].narrowing[kind == "float16"]
+
+
+def narrow(x, rows, out, str kind, *, int isa=0):
+    """`out[i] = x[rows[i]]`, or `x[i]` where `rows` is None, as the bits of bfloat16 or float16 numbers.
+
+    x float32 (m, f), rows int64 (k), out uint16 (k, f) without gaps. Raises ValueError for a row not in x.
+    """
+    cdef Array X = Array("x", x, "float32", 2), Y = Array("out", out, "uint16", 2, True)
+    cdef Array R = None if rows is None else Array("rows", rows, "int64", 1)
+    cdef narrow_arguments n
+    n.count, n.width, n.ldx = X.extent(0) if R is None else R.extent(0), X.extent(1), X.lead()
+    Y.must_have(n.count, n.width)
+    Y.must_be_whole()
+    if R is not None:
+        check_rows(R, X.extent(0))
+    Y.must_be_apart(X)
+    n.x, n.rows, n.y = pointer(X), pointer(R), pointer(Y)
+    cdef const narrow_set *passes = to_16_bits(kind, isa)
+    with nogil:
+        passes.narrow(&n)
+
+
+def widen(x, out, str kind, *, bint accumulate=False, int isa=0):
+    """`out = x`, or `out += x` with `accumulate`: x uint16 (n), bits of `kind`; out float32 (n)."""
+    cdef Array X = Array("x", x, "uint16", 1), Y = Array("out", out, "float32", 1, True)
+    cdef widen_arguments w
+    w.count, w.accumulate = X.extent(0), accumulate
+    Y.must_have(w.count)
+    Y.must_be_apart(X)
+    w.x, w.y = pointer(X), pointer(Y)
+    cdef const narrow_set *passes = to_16_bits(kind, isa)
+    with nogil:
+        passes.widen(&w)
 
 
 def volume_refine(

@@ -4,6 +4,7 @@
  *   MOST_VECTORS, FULL_VECTORS(X)  accumulators to keep in registers, and X(1) X(2) ... up to that */
 
 #include "elementwise.h"
+#include "narrow.h"
 #include "spmm.h"
 
 #include <math.h>
@@ -66,6 +67,8 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #include "elementwise_number.h"
 #include "spmm_lanes.h"
 
+#include "narrow_passes.h"
+
 #define PASSES(number)                                                                                      \
     {dropout_##number,       adam_##number,                 pack_positive_##number, keep_positive_##number,  \
      cross_entropy_##number, binary_cross_entropy_##number, scatter_add_##number,        \
@@ -81,4 +84,4 @@ static spmm_rows *find(int wide, int wide_indices, int blind, int64_t width)
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 const struct spmm_set CONCAT(spmm_, ISA) = {
-    TEXT(ISA), FLOAT_LANES * sizeof(float), MOST_VECTORS, find, passes};
+    TEXT(ISA), FLOAT_LANES * sizeof(float), MOST_VECTORS, find, passes, narrowing};

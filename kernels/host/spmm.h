@@ -32,6 +32,7 @@ struct spmm_set {
     int most_vectors; /* of accumulators that stay in registers: the widest panel */
     spmm_rows *(*find)(int wide, int wide_indices, int blind, int64_t width); /* blind: `ahead` is 0 */
     const struct elementwise_set *passes; /* over float, over double */
+    const struct narrow_set *narrowing;   /* to bfloat16, to float16 */
 };
 
 extern const struct spmm_set spmm_avx512, spmm_avx2, spmm_generic;

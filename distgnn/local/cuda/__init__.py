@@ -23,12 +23,13 @@ from distgnn.local.cuda.extract import (
     row_lengths,
     spgemm,
 )
+from distgnn.local.cuda.narrow import narrow, narrow_rows, widen
 from distgnn.local.cuda.rows import gather_rows, scatter_add
 from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sample_weighted
 
 __all__ = [
     "Numbering", "Product", "Variant", "adam", "binary_cross_entropy", "candidates", "compact",
     "draw_weighted", "dropout", "entries_of", "find_columns", "gather_rows", "inclusion", "keep_entries",
-    "keep_positive", "row_keys", "row_lengths", "sample_ones", "sample_weighted", "scatter_add",
-    "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse",
+    "keep_positive", "narrow", "narrow_rows", "row_keys", "row_lengths", "sample_ones", "sample_weighted",
+    "scatter_add", "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "widen",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from distgnn.local.csr_rows import KERNELS as MATRICES
 from distgnn.local.edges import KERNELS as EDGES
 from distgnn.local.elementwise import KERNELS as PASSES
 from distgnn.local.gemm import KERNELS as DENSE_PRODUCTS
+from distgnn.local.narrow import KERNELS as ROUNDING
 from distgnn.local.rows import KERNELS as ROWS
 from distgnn.local.spmm import KERNELS as SPARSE_PRODUCTS
 from distgnn.operators.covers import KERNELS as EXCHANGES
@@ -157,6 +158,7 @@ EDGES.register("shapes", {
     "transposition": lambda A: ShapeArray((A.nnz,), np.int64),
 })  # fmt: skip
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
+ROUNDING.register("shapes", {"narrow": _written(1), "narrow_rows": _written(2), "widen": _written(1)})
 PASSES.register("shapes", {
     "relu": _written(0), "positive_bits": _positive_bits, "keep_positive": _written(0), "dropout": _dropout,
     "cross_entropy": _loss, "binary_cross_entropy": _loss, "squared_error": _loss,

@@ -1,0 +1,92 @@
+"""Float32 numbers rounded to the 16 bits in which they travel between ranks, and back.
+
+Both types round to nearest, ties to even; infinities and NaN stay what they are. float16 is infinite from
+65520 on, and has steps of 2^-24 below 2^-14. bfloat16 has the range of float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgnn import ledger
+from distgnn.arrays import backend
+from distgnn.arrays.kernels import Functions, Kernels, Table
+from distgnn.local import cuda, host
+
+Array = Any
+
+#: The types of 16 bits, by name. Arrays of either hold their bits, in uint16, as MPI and NumPy lack bfloat16.
+KINDS = ("bfloat16", "float16")
+BITS = np.dtype(np.uint16)
+
+
+def narrow(X: Array, out: Array, kind: str) -> Array:
+    """Compute ``out = X``, rounded, and return ``out``.
+
+    X float32, C-contiguous; out uint16 of the same shape, on the same device.
+    """
+    KERNELS.kernel("narrow", X)(X, out, kind)
+    return out
+
+
+def narrow_rows(X: Array, rows: Array, out: Array, kind: str) -> Array:
+    """Compute ``out[i] = X[rows[i]]``, rounded, as :func:`gather_rows` does without rounding."""
+    ledger.charge("spmm", "gather rows", touched=rows.nbytes + 3 * out.nbytes)
+    with ledger.timed("spmm", "gather rows", synchronize=backend.of(X).synchronize):
+        KERNELS.kernel("narrow_rows", X)(X, rows, out, kind)
+    return out
+
+
+def widen(X: Array, out: Array, kind: str, accumulate: bool = False) -> Array:
+    """Compute ``out = X``, or ``out += X`` with ``accumulate``, and return ``out``: :func:`narrow` reversed."""
+    KERNELS.kernel("widen", X)(X, out, kind, accumulate)
+    return out
+
+
+def _narrow_compiled(X: Array, out: Array, kind: str) -> None:
+    host.built().narrow(X.reshape(1, -1), None, out.reshape(1, -1), kind, isa=host.isa())
+
+
+def _narrow_rows_compiled(X: Array, rows: Array, out: Array, kind: str) -> None:
+    host.built().narrow(X, rows, out, kind, isa=host.isa())
+
+
+def _widen_compiled(X: Array, out: Array, kind: str, accumulate: bool) -> None:
+    flat = X.reshape(-1), out.reshape(-1)
+    host.built().widen(*flat, kind, accumulate=accumulate, isa=host.isa())
+
+
+def _narrow_numpy(X: Array, out: Array, kind: str) -> None:
+    if kind == "float16":
+        with np.errstate(over="ignore"):
+            out.view(np.float16)[...] = X
+        return
+    bits = X.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    out[...] = np.where(np.isnan(X), bits | np.uint32(0x400000), rounded) >> np.uint32(16)
+
+
+def _narrow_rows_numpy(X: Array, rows: Array, out: Array, kind: str) -> None:
+    _narrow_numpy(X[rows], out, kind)
+
+
+def _widen_numpy(X: Array, out: Array, kind: str, accumulate: bool) -> None:
+    if kind == "float16":
+        wide = X.view(np.float16).astype(np.float32)
+    else:
+        wide = (X.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    out[...] = out + wide if accumulate else wide
+
+
+_COMPILED: Functions = {
+    "narrow": _narrow_compiled, "narrow_rows": _narrow_rows_compiled, "widen": _widen_compiled,
+}  # fmt: skip
+_NUMPY: Functions = {"narrow": _narrow_numpy, "narrow_rows": _narrow_rows_numpy, "widen": _widen_numpy}
+_CUDA: Functions = {"narrow": cuda.narrow, "narrow_rows": cuda.narrow_rows, "widen": cuda.widen}
+
+KERNELS = Table(
+    numpy=[Kernels(_COMPILED, usable=host.usable), Kernels(_NUMPY)],
+    cupy=[Kernels(_CUDA)],
+)
