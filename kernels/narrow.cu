@@ -52,5 +52,7 @@ template <class Kind>
 __global__ void __launch_bounds__(THREADS)
     widen(int64 size, const unsigned short* __restrict__ from, int accumulate, float* __restrict__ to) {
   const int64 i = flat_index();
-  if (i < size) to[i] = Kind::widen(from[i]) + (accumulate ? to[i] : 0.0f);
+  if (i >= size) return;
+  const float x = Kind::widen(from[i]);
+  to[i] = accumulate ? to[i] + x : x;
 }

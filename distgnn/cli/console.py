@@ -102,7 +102,8 @@ def describe(run: Run) -> str:
         drawn = f"{s.sampler} {','.join(map(str, s.fanout))}"
         where = "partitioned" if s.partition_graph else "on every rank"
         trained = f"; {s.model} on minibatches of {sizes} by {drawn}, graph {where}"
-    return f"{s.algorithm}{aware} on {ranks}, {arranged}, order {run.order.name}: {graph}{trained}"
+    wire = f", {s.wire} messages" if s.wire else ""
+    return f"{s.algorithm}{aware} on {ranks}, {arranged}{wire}, order {run.order.name}: {graph}{trained}"
 
 
 @contextmanager

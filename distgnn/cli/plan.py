@@ -30,8 +30,8 @@ SHARED = {
     "model": "sage: GraphSAGE with means (default: gcn)",
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
-    "overlap product_order keep_aggregate block_rows dtype recipe layers hidden bias residual layer_norm "
-    "dropout train_features optimizer clip eval_every loss metric".split(),
+    "overlap wire product_order keep_aggregate block_rows dtype recipe layers hidden bias residual "
+    "layer_norm dropout train_features optimizer clip eval_every loss metric".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner

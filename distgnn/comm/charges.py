@@ -33,7 +33,7 @@ class Charges:
 
     def whole(
         self, operation: str, matrix: str, array: Any, root: int, words: int | None = None,
-        shape: tuple[int, ...] = (), by: int | None = None,
+        shape: tuple[int, ...] = (), by: int | None = None, nbytes: int | None = None,
     ) -> None:  # fmt: skip
         """Charge a bcast or reduce of ``array`` on all ranks but the ``root``.
 
@@ -41,18 +41,22 @@ class Charges:
             words: payload elements of a packed buffer of bytes; default: the array's.
             shape: see :func:`ledger.charge`.
             by: the rank of the group that hands it on; default: the root.
+            nbytes: of the array on its way; default: where it is.
         """
         words, away = array.size if words is None else words, self.rank != root
-        size, peers = _ratio(array.nbytes, words), (self.ranks[root],)
+        size, peers = _ratio(array.nbytes if nbytes is None else nbytes, words), (self.ranks[root],)
         far = away * words * (self.ranks[root if by is None else by] in self._away)
         self._charge(operation, matrix, away * words, size, int(away), peers, shape, far)
 
     def share(
-        self, operation: str, matrix: str, array: Any, shape: tuple[int, ...] = (), by_tiers: bool = False
+        self, operation: str, matrix: str, array: Any, shape: tuple[int, ...] = (), by_tiers: bool = False,
+        itemsize: int = 0,
     ) -> None:  # fmt: skip
         """Charge a reduce_scatter of ``array``, or an allreduce, which is that and an all-gather.
 
-        ``by_tiers``: as ``tiers.py`` has it. Else all other ranks have equal shares.
+        Args:
+            by_tiers: as ``tiers.py`` has it. Else all other ranks have equal shares.
+            itemsize: bytes of a number on its way; default: where it is.
         """
         messages = (2 if operation == "allreduce" else 1) * (self.size - 1)
         words = _ratio(messages * array.size, self.size)
@@ -60,23 +64,30 @@ class Charges:
         if by_tiers and self.tiers and words:
             part, shares = Fraction(words, self.size - 1), self.tiers.shares(self.rank)
             peers = {self.ranks[r]: share * part for r, share in shares.items()}
-        self._charge(operation, matrix, words, array.itemsize, messages, peers, shape)
+        self._charge(operation, matrix, words, itemsize or array.itemsize, messages, peers, shape)
 
-    def allgather(self, matrix: str, block: Any, parts: np.ndarray) -> None:
+    def allgather(self, matrix: str, block: Any, parts: np.ndarray, itemsize: int = 0) -> None:
         """Charge an all-gather of row blocks, cut by the partition vector ``parts``.
 
-        This rank's is ``block``.
+        This rank's is ``block``; ``itemsize``: as of :meth:`share`.
         """
         row, sizes = math.prod(block.shape[1:]), np.diff(parts).tolist()
         peers = {self.ranks[other]: sizes[other] * row for other in others(self.rank, self.size)}
         words = (int(parts[-1]) - sizes[self.rank]) * row
-        self._charge("allgather", matrix, words, block.itemsize, self.size - 1, peers)
+        self._charge("allgather", matrix, words, itemsize or block.itemsize, self.size - 1, peers)
 
-    def exchange(self, operation: str, matrix: str, receives: Sequence[tuple[int, Any]]) -> None:
-        """Charge an all-to-all(v) in which this rank receives these arrays, each from the rank before it."""
+    def exchange(self, operation: str, matrix: str, receives: Sequence[tuple[int, Any]], nbytes: int) -> None:
+        """Charge an all-to-all(v) in which this rank receives these arrays, each from the rank before it.
+
+        ``nbytes``: of all of them on their way.
+        """
         peers = {self.ranks[source]: array.size for source, array in receives}
-        words, nbytes = sum(peers.values()), sum(array.nbytes for _, array in receives)
+        words = sum(peers.values())
         self._charge(operation, matrix, words, _ratio(nbytes, words), len(receives), peers)
+
+    def converted(self, numbers: int) -> None:
+        """Charge passes over so many numbers between float32 and 16 bits."""
+        ledger.charge("spmm", "16 bits", touched=6 * numbers)
 
     def send(self, matrix: str) -> None:
         """Charge a call to send, whose words the receiver is charged."""

@@ -30,21 +30,28 @@ class Exchange(AbstractContextManager["Exchange"]):
         matrix: whose numbers they are, for the ledger.
         overlap: go on while whoever uses a part computes. Otherwise all is there before a part is used.
         operation: the name for the ledger, "alltoall" where all ranks send each other as much.
+        narrow: these are features or gradients of nodes, which may travel in 16 bits. What is sent may be
+            rounded already.
+        charged: the caller has charged what is received.
     """
 
     def __init__(
         self, comm: Wires, receives: Sequence[tuple[int, Array]], matrix: str, overlap: bool = True,
-        operation: str = "alltoallv",
+        operation: str = "alltoallv", narrow: bool = False, charged: bool = False,
     ) -> None:  # fmt: skip
-        self.comm, self.overlap = comm, overlap
+        self.comm, self.overlap, self.narrow = comm, overlap, narrow
         self.tag = comm.reserve_tags(1)
         self.flight = comm.flight(operation, matrix, self._send_next)
         self.queue: deque[tuple[Array, int]] = deque()  # what is still to be sent, and to whom
         self.sending = 0
         receives = [(source, array) for source, array in receives if array.size]
-        comm.charge.exchange(operation, matrix, receives)
+        if not charged:
+            nbytes = sum(comm.wire_bytes(array, narrow) for _, array in receives)
+            comm.charge.exchange(operation, matrix, receives, nbytes)
+        if some := sum(array.size for _, array in receives if comm.narrows(array, narrow)):
+            comm.charge.converted(some)
         self.read = comm.backend.mark()  # kernels may still read what is received into
-        self.deliveries = {source: _Delivery(array, comm) for source, array in receives}
+        self.deliveries = {source: _Delivery(array, comm, narrow) for source, array in receives}
         # What is sent, and its wire. The memory of a temporary would be lent again while it is copied.
         self.sent: list[tuple[Array, Array]] = []
         if receives:
@@ -55,8 +62,7 @@ class Exchange(AbstractContextManager["Exchange"]):
         try:
             if kind is None:
                 self.finish()
-                if not self.comm.direct:
-                    self._release()
+                self._release()
                 failed = False
         finally:
             self.flight.close(failed)
@@ -64,12 +70,18 @@ class Exchange(AbstractContextManager["Exchange"]):
     def send(self, array: Array, destination: int) -> None:
         """Send a contiguous array, which must stay as it is until the exchange is over."""
         if array.size:
-            self.flight.sent(array.nbytes)
-            wire = self.comm.wire(array)
+            self._tell(array)
+            wire = self.comm.wire(array, self.narrow)
             filled = self.comm.fill(wire, array.reshape(-1), self.comm.backend.mark())
             self.sent.append((array, wire))
             self.flight.after(filled, partial(self._enqueue, wire, destination))
             self.flight.drive()
+
+    def _tell(self, array: Array) -> None:
+        """Tell the ledger of what is sent."""
+        self.flight.sent(self.comm.wire_bytes(array, self.narrow))
+        if self.comm.narrows(array, self.narrow):
+            self.comm.charge.converted(array.size)
 
     def wait(self, sources: Iterable[int]) -> None:
         """Wait until what these ranks send is there, where products read it."""
@@ -104,17 +116,19 @@ class Exchange(AbstractContextManager["Exchange"]):
         self.queue.extend((message, destination) for message in self.comm.countable(wire))
 
     def _release(self) -> None:
-        """Release the host copies, those included that nobody waited for."""
+        """Release the copies, those included that nobody waited for."""
         for delivery in self.deliveries.values():
             self.comm.backend.follow(delivery.copied)
-            self.comm.release(delivery.wire, delivery.copied)
-        for _, wire in self.sent:
-            self.comm.release(wire)
+            if self.comm.apart(delivery.wire, delivery.array):
+                self.comm.release(delivery.wire, delivery.copied)
+        for array, wire in self.sent:
+            if self.comm.apart(wire, array):
+                self.comm.release(wire)
 
     def _received(self, delivery: _Delivery) -> None:
         delivery.missing -= 1
         if not delivery.missing:
-            if not self.comm.direct:
+            if self.comm.apart(delivery.wire, delivery.array):
                 delivery.copied = self.comm.unwire(delivery.wire, delivery.array.reshape(-1), self.read)
             self.flight.landed(delivery.posted, delivery.wire.nbytes)
 
@@ -137,7 +151,7 @@ class _Delivery:
         copied: the mark of the copy from ``wire`` to ``array``.
     """
 
-    def __init__(self, array: Array, comm: Wires) -> None:
-        self.array, self.wire, self.copied = array, comm.wire(array), DONE
+    def __init__(self, array: Array, comm: Wires, narrow: bool) -> None:
+        self.array, self.wire, self.copied = array, comm.wire(array, narrow), DONE
         self.missing = -(-array.size // comm.count_limit)
         self.posted = time.perf_counter()

@@ -21,6 +21,7 @@ from distgnn.comm.devices import bind
 from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
 from distgnn.comm.links import Derive, Links
+from distgnn.comm.narrow import Narrow
 from distgnn.comm.shared import NodeMemory, available
 from distgnn.comm.transport import NCCL, transport
 from distgnn.comm.watched import watched
@@ -42,6 +43,8 @@ class Grid(Axes):
     Args:
         comm: an mpi4py communicator; every rank of it takes part in the grid (collective).
         backend: an array backend or its name; default: a GPU where there is one.
+        wire: "bfloat16" or "float16": features and gradients of nodes travel between ranks in 16 bits, where
+            they are float32 (see ``narrow.py``). Default: as they are, so that results are exact.
         axes: the size of each axis, by name; their product must be ``comm.size``.
 
     Attributes:
@@ -59,13 +62,14 @@ class Grid(Axes):
         workspace: the buffers that products and networks on this grid use again.
 
     Raises:
-        UserError: the sizes do not multiply to the number of ranks, or ranks differ in them, in how they move
-            arrays, or in their code or environment (see ``facts.py``). On every rank.
+        UserError: the sizes do not multiply to the number of ranks; no such ``wire``; or ranks differ in
+            them, in how they move arrays, or in their code or environment (see ``facts.py``). On every rank.
     """
 
     def __init__(
-        self, comm: Communicator | None = None, *, backend: Backend | str | None = None, **axes: int
-    ) -> None:
+        self, comm: Communicator | None = None, *, backend: Backend | str | None = None,
+        wire: str | None = None, **axes: int,
+    ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
         check_type("comm", comm, Communicator, "an mpi4py communicator; sizes go by name: rows=4")
         comm = watched(comm)
@@ -74,7 +78,7 @@ class Grid(Axes):
         for name, count in axes.items():
             check_type(name, count, Integral, "a whole number of ranks along this axis")
         if size > 1:
-            agree(comm, process() | {"grid": axes})
+            agree(comm, process() | {"grid": axes, "wire": wire})
         if math.prod(axes.values()) != size or min(axes.values()) < 1:
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"
@@ -83,13 +87,14 @@ class Grid(Axes):
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
             self.transport = transport(self.backend)
+            self.narrow = None if wire is None else Narrow(wire, self.backend)
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.device = bind(self.backend, node)
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
         self.nodes = self.groups.nodes_of(comm, node)
         self.node = self.nodes[self.rank]
-        self.overlap = True
+        self.overlap, self.wire = True, wire
         self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
         self.nonzeros = 0
@@ -119,7 +124,7 @@ class Grid(Axes):
     def _group(self, name: str, derive: Derive, ranks: Sequence[int]) -> Comm:
         connect = self.transport == NCCL
         nodes = [self.nodes[rank] for rank in ranks]
-        return self.groups(None, self.backend, name, connect, ranks, self.links, derive, nodes)
+        return self.groups(None, self.backend, name, connect, ranks, self.links, derive, nodes, self.narrow)
 
     def _split(self, axes: tuple[str, ...], world: Any) -> Any:
         color = self.index(*(axis for axis in self.shape if axis not in axes))

@@ -5,6 +5,9 @@ travel from rank to rank and are added up in the order of the ranks, on the devi
 ways give the same bits. Large arrays on hosts do so, too, where the group has two tiers (see ``tiers.py``).
 Of the others, MPI sums host copies. With ``DISTGNN_NCCL=1``, NCCL sums and gathers what would need host
 copies (see ``nccl.py``). The ledger charges the same in all cases.
+
+Features and gradients of nodes may travel in 16 bits (see ``narrow.py``): they go straight from rank to rank,
+and are added up in float32.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
-from distgnn import ledger
+from distgnn import ledger, local
 from distgnn.arrays.backend import Mark
 from distgnn.arrays.csr import Header, Shape
 from distgnn.arrays.tuning import TUNING
@@ -31,6 +35,7 @@ from distgnn.comm.staging import staging
 from distgnn.comm.sums import Sums, add, add_and_share
 from distgnn.comm.wires import Wires, flattened
 from distgnn.layout import partition
+from distgnn.local.narrow import BITS
 
 T = TypeVar("T")
 
@@ -67,9 +72,9 @@ class Comm(Wires):
         """Make a broadcast of many panels: a :class:`Relay` of this group. Collective."""
         return Relay(self, *args, **options)
 
-    def exchange(self, receives: Sequence[tuple[int, Any]], matrix: str, overlap: bool = True) -> Exchange:
+    def exchange(self, *args: Any, **options: Any) -> Exchange:
         """Make an all-to-allv: an :class:`Exchange` of this group. Collective."""
-        return Exchange(self, receives, matrix, overlap)
+        return Exchange(self, *args, **options)
 
     def sums(self, workspace: Workspace, overlap: bool = True) -> Sums:
         """Make a series of sums: :class:`Sums` of this group. Collective."""
@@ -77,11 +82,16 @@ class Comm(Wires):
 
     # -- collectives on arrays -------------------------------------------------------------------------------
 
-    def bcast(self, array: Any, root: int, words: int | None = None, matrix: str = "") -> Any:
+    def bcast(
+        self, array: Any, root: int, words: int | None = None, matrix: str = "", narrow: bool = False
+    ) -> Any:
         """Broadcast ``array`` of rank ``root`` in place, and return it. All pass the same shape and dtype.
 
-        ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes.
+        ``words`` is the number of payload elements where ``array`` is a packed buffer of bytes. With
+        ``narrow``, it may travel in 16 bits, and is then rounded on the root, too.
         """
+        if self.narrows(array, narrow):
+            return self._bcast_narrow(array, root, matrix)
         away = self.rank != root
         self.charge.whole("bcast", matrix, array, root, words)
         if self.by_nccl(array):
@@ -116,21 +126,26 @@ class Comm(Wires):
             self.call("allreduce", matrix, (array, True, True), call, reduction=True)
         return array
 
-    def allgather_rows(self, block: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
+    def allgather_rows(
+        self, block: Any, parts: np.ndarray, out: Any = None, matrix: str = "", narrow: bool = False
+    ) -> Any:
         """Gather row blocks on every rank: rank ``i`` gives rows ``parts[i]:parts[i+1]``.
 
         Every rank gets all ``parts[-1]`` rows, in ``out`` where that is given and there is more than one
-        rank.
+        rank. ``narrow``: they may travel in 16 bits; a rank's own rows are not rounded.
         """
         row = math.prod(block.shape[1:])
         expected = int(parts[self.rank + 1] - parts[self.rank])
         if block.shape[0] != expected:
             raise ValueError(f"allgather: {block.shape[0]} rows given where the partition says {expected}")
-        self.charge.allgather(matrix, block, parts)
+        self.charge.allgather(matrix, block, parts, self.wire_type(block, narrow).itemsize)
         if self.size == 1:
             return block
         whole = self.backend.empty((int(parts[-1]), *block.shape[1:]), block.dtype) if out is None else out
         bounds = parts * row
+        if self.narrows(block, narrow):
+            self._allgather_narrow(flattened(block), flattened(whole), bounds, matrix)
+            return whole
         if self.by_nccl(whole):
             source, target = flattened(block), flattened(whole)
             self._queued("allgather", matrix, lambda nccl: nccl.allgather(source, target, bounds))
@@ -148,20 +163,27 @@ class Comm(Wires):
                     self.mpi.Bcast(part, rank)
         return whole
 
-    def reduce_scatter_rows(self, array: Any, parts: np.ndarray, out: Any = None, matrix: str = "") -> Any:
+    def reduce_scatter_rows(
+        self, array: Any, parts: np.ndarray, out: Any = None, matrix: str = "", narrow: bool = False
+    ) -> Any:
         """Sum over the group; rank ``i`` keeps rows ``parts[i]:parts[i+1]``, in ``out`` where that is given.
 
-        ``array`` is left as scratch.
+        ``array`` is left as scratch. ``narrow``: what other ranks add may travel in 16 bits.
         """
         if array.shape[0] != parts[-1]:
             raise ValueError(f"reduce_scatter: {array.shape[0]} rows given, the partition covers {parts[-1]}")
-        straight = self._sums_straight(array)
-        self.charge.share("reduce_scatter", matrix, array, by_tiers=straight)
+        narrow = self.narrows(array, narrow)
+        straight = self._sums_straight(array) and not narrow
+        size = self.wire_type(array, narrow).itemsize
+        self.charge.share("reduce_scatter", matrix, array, by_tiers=straight, itemsize=size)
         if self.size == 1 and out is None:
             return array
         rows = array[parts[self.rank] : parts[self.rank + 1]]
         mine = self.backend.empty(rows.shape, array.dtype) if out is None else out
         bounds = parts * math.prod(array.shape[1:])
+        if narrow:
+            self._reduce_scatter_narrow(flattened(array), flattened(mine), bounds, matrix)
+            return mine
         if self.by_nccl(array):
             flat, part = flattened(array), flattened(mine)
             self._queued("reduce_scatter", matrix, lambda nccl: nccl.reduce_scatter(flat, part, bounds))
@@ -235,6 +257,45 @@ class Comm(Wires):
         agree(self.mpi, facts)
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _bcast_narrow(self, array: Any, root: int, matrix: str) -> Any:
+        """Broadcast in 16 bits, around the ring."""
+        assert self.narrow is not None
+        if self.rank == root:
+            self.narrow.round(flattened(array))
+        with self.relay([root], [0], lambda stage, buffer: array, matrix, narrow=True):
+            pass  # the end of the context takes the panel
+        return array
+
+    def _allgather_narrow(self, block: Any, whole: Any, bounds: np.ndarray, matrix: str) -> None:
+        """Send this rank's block to all others, in 16 bits. Arrays have one dimension."""
+        assert self.narrow is not None
+        others, bits = self.others(), self.narrow.rounded(block)
+        receives = [(rank, whole[bounds[rank] : bounds[rank + 1]]) for rank in others]
+        how: dict[str, Any] = {"operation": "allgather", "narrow": True, "charged": True}
+        with Exchange(self, receives, matrix, **how) as exchange:
+            for rank in reversed(others):
+                exchange.send(bits, rank)
+            whole[bounds[self.rank] : bounds[self.rank + 1]] = block
+            exchange.wait(others)
+        self.narrow.give_back(bits)
+
+    def _reduce_scatter_narrow(self, array: Any, mine: Any, bounds: np.ndarray, matrix: str) -> None:
+        """Send each other rank its part in 16 bits; add what comes to the own part, by rank."""
+        assert self.narrow is not None
+        others, parts = self.others(), [array[first:last] for first, last in pairwise(bounds)]
+        came = self.narrow.memory.borrow((len(others), mine.size), BITS)
+        receives = list(zip(others, came, strict=True))
+        how: dict[str, Any] = {"operation": "reduce_scatter", "narrow": True, "charged": True}
+        with Exchange(self, receives, matrix, **how) as exchange:
+            for rank in reversed(others):
+                exchange.send(parts[rank], rank)
+            mine[...] = parts[self.rank]
+            exchange.wait(others)
+        for _, numbers in sorted(receives, key=lambda pair: pair[0]):
+            local.widen(numbers, mine, self.narrow.kind, accumulate=True)
+        self.charge.converted(came.size)
+        self.narrow.give_back(came)
 
     def _queued(self, operation: str, matrix: str, queue: Callable[[Nccl], Mark]) -> None:
         """Queue a collective of NCCL, for which the device waits and the host does not."""

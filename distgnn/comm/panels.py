@@ -28,6 +28,8 @@ def broadcast(
 ) -> Iterator[Iterator[Any]]:  # fmt: skip
     """Give ``own(stage)`` of each stage's root to all ranks of ``comm``, by stage; see :meth:`Comm.relay`.
 
+    Panels of features and gradients travel in 16 bits where the grid says so; own ones are not rounded.
+
     Args:
         matrix: whose panels, for the ledger.
         roots: the rank that has each stage's panel; shapes: of the panels; both the same on all ranks.
@@ -51,7 +53,7 @@ def broadcast(
         return rooms[buffer, shape]
 
     turns = range(len(roots)) if turns is None else turns
-    how: dict[str, Any] = {"overlap": grid.overlap, "buffers": buffers}
+    how: dict[str, Any] = {"overlap": grid.overlap, "buffers": buffers, "narrow": True}
     with grid.workspace.rooms() as take, comm.relay(roots, turns, panel, matrix, **how) as panels:
         yield panels
 

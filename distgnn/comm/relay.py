@@ -84,6 +84,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
             it is given out.
         buffers: how many there are, at least 2; by default ``TUNING.relay_buffers``.
         matrix: whose panels they are, for the ledger.
+        narrow: they hold features or gradients of nodes, which may travel in 16 bits.
 
     Raises:
         ValueError: too few buffers for an order that is not one for all ranks.
@@ -92,8 +93,9 @@ class Relay(AbstractContextManager[Generator[Array]]):
     def __init__(
         self, comm: Wires, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
         matrix: str, words: Sequence[int] | None = None, overlap: bool = True, buffers: int | None = None,
+        narrow: bool = False,
     ) -> None:  # fmt: skip
-        self.comm, self.overlap, self.matrix = comm, overlap, matrix
+        self.comm, self.overlap, self.matrix, self.narrow = comm, overlap, matrix, narrow
         place = comm.ring.index(comm.rank)
         self.successor, self.predecessor = comm.ring[(place + 1) % comm.size], comm.ring[place - 1]
         self.panel, self.words = panel, words
@@ -135,7 +137,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
             panel = self.panels[turn]
             self._move(panel)
             flight.until(panel.ready if self.overlap else panel.settled)
-            flight.waited(0 if panel.own else panel.array.nbytes)
+            flight.waited(0 if panel.own else panel.wire.nbytes)
             on.follow(panel.copied)
             with flight.driven(self.overlap):
                 yield panel.array
@@ -171,7 +173,10 @@ class Relay(AbstractContextManager[Generator[Array]]):
         buffer = -1 if root == self.comm.rank else self.free.pop(0)
         array = self.panel(stage, buffer)
         words = None if self.words is None else self.words[stage]
-        self.comm.charge.whole("bcast", self.matrix, array, root, words, by=self.predecessor)
+        nbytes = self.comm.wire_bytes(array, self.narrow)
+        self.comm.charge.whole("bcast", self.matrix, array, root, words, by=self.predecessor, nbytes=nbytes)
+        if self.comm.narrows(array, self.narrow):
+            self.comm.charge.converted(array.size)
         self.next += 1
         return array, buffer
 
@@ -185,7 +190,8 @@ class Relay(AbstractContextManager[Generator[Array]]):
         while 0 <= self.current and self.next < len(self.turns) and not self._blocked():
             turn, (stage, root) = self.next, self.turns[self.next]
             array, buffer = self._begin()
-            panel = _Panel(self.comm.wire(array), array, turn, self.first_tag + stage, buffer)
+            wire = self.comm.wire(array, self.narrow)
+            panel = _Panel(wire, array, turn, self.first_tag + stage, buffer)
             panel.last_stop = self.successor == root
             panel.marks = self._marks(panel)
             self.panels[turn] = panel
@@ -197,8 +203,9 @@ class Relay(AbstractContextManager[Generator[Array]]):
         Own segments: when they are computed, and copied where they must be. Others: when what they are
         received into has been read, unless that is a copy.
         """
-        if self.comm.direct or not panel.own:
-            return deque([(self.computed if self.comm.direct else DONE, panel.count)])
+        apart = self.comm.apart(panel.wire, panel.array)
+        if not (apart and panel.own):
+            return deque([(DONE if apart else self.computed, panel.count)])
         numbers = range(panel.count)
         return deque((self.comm.fill(*panel.segment(n), self.computed), n + 1) for n in numbers)
 
@@ -231,7 +238,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
             panel.pass_to(SENT, segment)
 
     def _received(self, panel: _Panel, segment: int) -> None:
-        if not self.comm.direct:
+        if self.comm.apart(panel.wire, panel.array):
             panel.copied = self.comm.unwire(*panel.segment(segment), self.computed)
         panel.pass_to(HERE, segment)
         if panel.ready():
@@ -260,8 +267,8 @@ class _Panel:
         self.own, self.last_stop, self.taken, self.copied = buffer < 0, False, False, DONE
         self.posted_at = time.perf_counter()
         self.marks: deque[tuple[Mark, int]] = deque()
-        size = min(max(array.nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
-        self.step = max(size // array.itemsize, 1)
+        size = min(max(wire.nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
+        self.step = max(size // wire.itemsize, 1)
         self.count = max(-(-wire.size // self.step), 1)
         self.states = [CLOSED] * self.count
         self.number = [self.count, 0, 0, 0, 0, 0]

@@ -22,6 +22,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.local import csr_rows
 from distgnn.local.csr_rows import Packed
+from distgnn.local.narrow import BITS
 
 Array = Any
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Rows:
         self.asked = {r: rows if r == self.me else requests[r][1] or rows for r, rows in asked.items()}
 
     @contextmanager
-    def fetch(self, X: Array, into: Array, matrix: str) -> Iterator[Exchange]:
+    def fetch(self, X: Array, into: Array, matrix: str, narrow: bool = False) -> Iterator[Exchange]:
         """Fetch the needed rows of all ranks' ``X``. Collective; complete when the context is left.
 
         Args:
@@ -73,21 +74,29 @@ class Rows:
             into: (received, f). When the context's ``wait(ranks)`` has returned, ``into[places[q]]`` are the
                 rows of these ranks q. What is computed meanwhile stands within its ``driven()``.
             matrix: what the ledger calls ``X``.
+            narrow: they are features or gradients of a sparse product, which may travel in 16 bits. Rows of
+                this rank are not rounded.
 
         Cost: f words per row of other ranks, in one all-to-allv.
         """
         gathered = [r for r in self.asked if not isinstance(self.asked[r], slice)]
         receives = self._others(self.places, into)
         with (
-            self._room(f"{self.room} packed", gathered, X) as packed,
-            self.comm.exchange(receives, matrix, self.grid.overlap) as arriving,
+            self._room(f"{self.room} packed", gathered, X, self.comm.wire_type(X, narrow)) as packed,
+            self.comm.exchange(receives, matrix, self.grid.overlap, narrow=narrow) as arriving,
         ):
             for r, rows in self.asked.items():
                 if r == self.me:
                     local.gather_rows(X, rows, into[self.places[r]])
                 else:
-                    arriving.send(local.gather_rows(X, rows, packed[r]) if r in packed else X[rows], r)
+                    arriving.send(self._packed(X, rows, packed[r]) if r in packed else X[rows], r)
             yield arriving
+
+    def _packed(self, X: Array, rows: Array, out: Array) -> Array:
+        """Gather rows of X in ``out``, rounded where that has 16 bits."""
+        if self.comm.narrow is not None and out.dtype == BITS:
+            return local.narrow_rows(X, rows, out, self.comm.narrow.kind)
+        return local.gather_rows(X, rows, out)
 
     @contextmanager
     def add_back(
@@ -110,8 +119,8 @@ class Rows:
             RuntimeError: the context is left before all items were asked for.
         """
         with (
-            self._room(f"{self.room} added", self.asked, Y) as came,
-            self.comm.exchange(list(came.items()), "sums", self.grid.overlap) as exchange,
+            self._room(f"{self.room} added", self.asked, Y, Y.dtype) as came,
+            self.comm.exchange(list(came.items()), "sums", self.grid.overlap, narrow=True) as exchange,
         ):
             items = self._sent(exchange, Y, work)
             yield items
@@ -166,11 +175,13 @@ class Rows:
         return [(q, whole[place]) for q, place in places.items() if q != self.me]
 
     @contextmanager
-    def _room(self, name: str, ranks: Iterable[int], like: Array) -> Iterator[dict[int, Array]]:
+    def _room(
+        self, name: str, ranks: Iterable[int], like: Array, dtype: np.dtype
+    ) -> Iterator[dict[int, Array]]:
         """Lend memory for the rows that each of these ranks needs, but for this one."""
         sizes = {r: self.sizes[r] for r in ranks if r != self.me}
         with self.grid.workspace.rooms() as take:
-            whole = take(name, (sum(sizes.values()), *like.shape[1:]), like.dtype)
+            whole = take(name, (sum(sizes.values()), *like.shape[1:]), dtype)
             yield dict(self._others(consecutive(sizes), whole))
 
 

@@ -1,4 +1,7 @@
-"""Pinned host memory in which arrays of a device stand while an MPI that is not CUDA-aware moves them."""
+"""Memory in which copies of arrays stand while MPI moves them.
+
+An MPI that is not CUDA-aware is given arrays of a device in pinned host memory.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ class Staging:
     To pin memory takes longer than to copy into it.
     """
 
-    def __init__(self, device: Backend) -> None:
-        self.memory = Workspace(_Pinned(device), "pinned copies")
-        self.late: list[tuple[np.ndarray, Mark]] = []  # given back, but not read yet
+    def __init__(self, memory: Workspace) -> None:
+        self.memory = memory
+        self.late: list[tuple[Any, Mark]] = []  # given back, but not read yet
 
-    def borrow(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Borrow a host array of any content, until it is given back."""
+    def borrow(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Borrow an array of any content, until it is given back."""
         late, self.late = self.late, []
         for array, read in late:
             self.give_back(array, read)
         return self.memory.borrow(shape, dtype)
 
-    def give_back(self, array: np.ndarray, read: Mark = DONE) -> None:
+    def give_back(self, array: Any, read: Mark = DONE) -> None:
         """Take an array back; ``read``: the mark of the last copy from it."""
         if read():
             self.memory.give_back(array)
@@ -51,5 +54,5 @@ class _Pinned(Backend):
 
 @functools.cache
 def staging(device: Backend) -> Staging:
-    """Return the staging memory of this process for a device."""
-    return Staging(device)
+    """Return the pinned memory of this process for a device."""
+    return Staging(Workspace(_Pinned(device), "pinned copies"))

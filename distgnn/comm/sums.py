@@ -4,6 +4,9 @@ A sum is a reduce-scatter and an all-gather by messages straight from rank to ra
 other rank to the root. A number is added up in the order of the ranks wherever it stands, so that results
 depend neither on the blocks nor on the MPI, and are bitwise equal on all ranks. On a GPU, sums run beside the
 products queued before and after.
+
+Where products travel in 16 bits, each rank's numbers are rounded, added up in float32, and an all-reduce
+rounds the sums, all of them on all ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import ledger, progress
+from distgnn import ledger, local, progress
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.arrays.tuning import TUNING
@@ -73,11 +76,16 @@ class Sums(AbstractContextManager["Sums"]):
 
         Cost: an all-reduce's words, or with ``root`` as many as the array has, sent by every other rank.
         """
+        group = self.group
         if root is None:
-            self.group.charge.share("allreduce", "sums", array, STRAIGHT, by_tiers=True)
+            size = group.wire_type(array).itemsize
+            group.charge.share("allreduce", "sums", array, STRAIGHT, by_tiers=True, itemsize=size)
         else:
-            self.group.charge.whole("reduce", "sums", array, root, shape=STRAIGHT)
-        if self.group.size == 1 or not array.size:
+            nbytes = group.wire_bytes(array)
+            group.charge.whole("reduce", "sums", array, root, shape=STRAIGHT, nbytes=nbytes)
+        if group.narrows(array):
+            group.charge.converted(2 * array.size)
+        if group.size == 1 or not array.size:
             return
         if root not in self.series:
             self.series[root] = self._series(array, root)
@@ -94,7 +102,7 @@ class Sums(AbstractContextManager["Sums"]):
 
     def _series(self, array: Array, root: int | None) -> Series | _Queue:
         """Make the sums with this root."""
-        if self.group.by_nccl(array):
+        if self.group.by_nccl(array) and not self.group.narrows(array):
             return _Queue(self.group, root, self.overlap)
         return Series(self.group, root, self.overlap, self._take)
 
@@ -147,7 +155,7 @@ class Series:
         if self.root is not None:  # so that what the root receives fits the rooms of an all-reduce
             step = -(-step // self.group.size)
         for room in range(TUNING.sums_under_way if self.group.direct else 0):
-            self._room(min(step, flat.size), flat.dtype, room)  # free now: nothing queued later may use it
+            self._room(min(step, flat.size), flat, room)  # free now: nothing queued later may use it
         self._begin(flat, step)
 
     def _begin(self, flat: Array, step: int) -> None:
@@ -173,7 +181,7 @@ class Series:
         while self.waiting and self.free and self.waiting[0][2]():
             flat, tag, _ = self.waiting.popleft()
             room = self.free.pop(0)
-            steps = self._sum(flat, self._room(flat.size, flat.dtype, room), tag)
+            steps = self._sum(flat, self._room(flat.size, flat, room), tag)
             if self._under_way(room, steps):
                 self.active.append((room, steps))
 
@@ -189,75 +197,108 @@ class Series:
 
     def _sum(self, flat: Array, room: Array, tag: int) -> Iterator[None]:
         group, flight, begun = self.group, self.flight, time.perf_counter()
-        wire = group.wire(flat)
+        wire = group.wire(flat, narrow=True)
         filled = group.fill(wire, flat, DONE)
         while not filled():
             yield
         if self.root is None:
-            bounds = partition(flat.size, group.size)
+            bounds = partition(flat.size, group.size).tolist()
             parts = {rank: wire[bounds[rank] : bounds[rank + 1]] for rank in range(group.size)}
-            sum_up, nbytes = add_and_share, 2 * (flat.nbytes - parts[group.rank].nbytes)
+            sum_up, nbytes = add_and_share, 2 * (wire.nbytes - parts[group.rank].nbytes)
         else:
             parts, sum_up = {self.root: wire}, add_together
-            nbytes = flat.nbytes if self.root != group.rank else 0
-        yield from sum_up(group, flight, parts, room, tag)
+            nbytes = wire.nbytes if self.root != group.rank else 0
+        total = self._total(flat, room.shape[1]) if len(room) and wire.dtype != flat.dtype else None
+        yield from sum_up(group, flight, parts, room, tag, total)
         if len(room):
-            self.copied = group.unwire(wire, flat, DONE)
-            group.release(room)
+            self._end(flat, wire, total)
+            if not group.direct:
+                staging(group.backend).give_back(room)
         group.release(wire, self.copied)
         flight.landed(begun, nbytes)
 
-    def _room(self, size: int, dtype: Any, room: int) -> Array:
+    def _total(self, flat: Array, width: int) -> Array:
+        """Return memory for sums of numbers that come in 16 bits: the array's own, where MPI has that."""
+        if self.group.direct:
+            return flat[:width]
+        return staging(self.group.backend).borrow((width,), flat.dtype)
+
+    def _end(self, flat: Array, wire: Array, total: Array | None) -> None:
+        """Bring the sum to where it belongs: of a root as it is, of others as it travelled."""
+        group = self.group
+        if total is None or self.root is None:
+            self.copied = group.unwire(wire, flat, DONE)
+        elif not group.direct:
+            self.copied = group.backend.carry(total, flat, DONE)
+        if total is not None and not group.direct:
+            staging(group.backend).give_back(total, self.copied)
+
+    def _room(self, size: int, like: Array, room: int) -> Array:
         """Lend memory for what the others have of this rank's part of a chunk; sums are made there."""
         name, width = ("sum", -(-size // self.group.size)) if self.root is None else ("sum at root", size)
         shape = (self.group.size - 1 if self.root in (None, self.group.rank) else 0, width)
         if self.group.direct:
-            return self.take(f"{name} {room}", shape, dtype)
-        return staging(self.group.backend).borrow(shape, dtype)
+            return self.take(f"{name} {room}", shape, self.group.wire_type(like))
+        return staging(self.group.backend).borrow(shape, self.group.wire_type(like))
 
 
 def add(
-    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int
+    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int,
+    total: Array | None = None,
 ) -> Iterator[None]:  # fmt: skip
     """Call :func:`add_together` for the parts of all ranks: a reduce-scatter, by tiers where there are."""
     tiers = group.tiers
     if tiers is None:
-        yield from add_together(group, flight, parts, room, tag)
+        yield from add_together(group, flight, parts, room, tag, total)
         return
     for node in tiers.nodes:  # whose parts are summed inside this one, each where its place is
         due = {mate: parts[rank] for mate, rank in zip(tiers.inside, node, strict=True)}
-        yield from add_together(group, flight, due, room, tag)
-    yield from add_together(group, flight, {rank: parts[rank] for rank in tiers.across}, room, tag)
+        yield from add_together(group, flight, due, room, tag, total)
+    yield from add_together(group, flight, {rank: parts[rank] for rank in tiers.across}, room, tag, total)
 
 
 def add_together(
-    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int
+    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int,
+    total: Array | None = None,
 ) -> Iterator[None]:  # fmt: skip
     """Send the part of every other rank in ``parts`` to it; add up what these ranks have of the own part.
 
-    The sum is made in place and in the order of the ranks. ``room``: (ranks, numbers) for what others send,
-    left as scratch. With a part of one rank only, all ranks have one of it. Yields while something must be
-    waited for.
+    The sum is made in place and in the order of the ranks. With a part of one rank only, all ranks have one
+    of it. Yields while something must be waited for.
+
+    Args:
+        room: (ranks, numbers) for what others send, left as scratch.
+        total: float32 memory for the sum of numbers of 16 bits; the part then gets it rounded.
     """
     others = [r for r in group.others() if len(parts) == 1 or r in parts]
     own = parts.get(group.rank)
     received = {} if own is None else {r: room[i, : own.size] for i, r in enumerate(others)}
     yield from flight.swap(received, {r: part for r, part in parts.items() if r != group.rank}, tag)
     if received:
-        numbers = {**received, group.rank: own}
-        (first, *ranks), on = sorted(numbers), backends.of(own)
-        total = numbers[first]
+        by_rank, on = {**received, group.rank: own}, backends.of(own)
+        numbers = [by_rank[rank] for rank in sorted(by_rank)]
         with on.beside("sums"):
-            for rank in ranks:
-                into = own if rank == ranks[-1] or group.rank == first else total
-                total = np.add(total, numbers[rank], out=into)
+            if total is not None and group.narrow is not None:
+                group.narrow.add_up(numbers, total[: own.size])
+                local.narrow(total[: own.size], own, group.narrow.kind)
+            else:
+                _add_up(numbers, own)
             added = on.mark()
         while not added():
             yield
 
 
+def _add_up(numbers: Sequence[Array], own: Array) -> None:
+    """Compute in ``own``, one of the arrays, their sum in their order. The others are left as scratch."""
+    total = numbers[0]
+    for number in numbers[1:]:
+        into = own if number is numbers[-1] or numbers[0] is own else total
+        total = np.add(total, number, out=into)
+
+
 def add_and_share(
-    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int
+    group: Wires, flight: Flight, parts: Mapping[int, Array], room: Array, tag: int,
+    total: Array | None = None,
 ) -> Iterator[None]:  # fmt: skip
     """Call :func:`add` for the parts of all ranks, then give all sums to all ranks: an all-reduce.
 
@@ -267,7 +308,7 @@ def add_and_share(
         rank 1     b0 b1        b0    a1+b1        a0+b0 a1+b1
                  reduce-scatter          all-gather
     """
-    yield from add(group, flight, parts, room, tag)
+    yield from add(group, flight, parts, room, tag, total)
     tiers = group.tiers
     yield from _share(group, flight, {r: parts[r] for r in tiers.across} if tiers else parts, tag)
     if tiers is None:

@@ -22,12 +22,14 @@ from distgnn.comm.charges import Charges, others
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.flight import Flight
 from distgnn.comm.links import Derive, Links
+from distgnn.comm.narrow import Narrow
 from distgnn.comm.nccl import Nccl
 from distgnn.comm.staging import staging
 from distgnn.comm.tiers import around
 from distgnn.comm.transport import direct
 from distgnn.comm.waiting import Wait
 from distgnn.comm.watched import Watched, watched
+from distgnn.local.narrow import BITS
 
 Array = Any
 
@@ -44,6 +46,7 @@ class Wires:
         nodes: the node of each; default: one for all.
         links: the communicators of the grid that the group belongs to, which are replaced after an error;
             derive: makes the group's of the grid's, and stands for ``mpi``.
+        narrow: the 16 bits in which features and gradients travel, or None for all of theirs.
 
     Attributes:
         direct: MPI is given the arrays themselves, not host copies.
@@ -60,9 +63,9 @@ class Wires:
     def __init__(
         self, mpi: Communicator | None, backend: Backend, name: str = "world", connect: bool = False,
         ranks: Sequence[int] | None = None, links: Links | None = None, derive: Derive | None = None,
-        nodes: Sequence[int] | None = None,
+        nodes: Sequence[int] | None = None, narrow: Narrow | None = None,
     ) -> None:  # fmt: skip
-        self.backend, self.name, self.links = backend, name, links
+        self.backend, self.name, self.links, self.narrow = backend, name, links, narrow
         self.nccl: Nccl | None = None
         self._by_nccl = connect
         if links is None or derive is None or ranks is None:
@@ -127,16 +130,39 @@ class Wires:
         check = mpi.begin(flight=True) if isinstance(mpi, Watched) else None
         return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, check or (lambda: None))
 
-    def wire(self, array: Array) -> Array:
-        """Return what MPI is given for ``array``: its numbers in one dimension, or pinned host memory."""
-        flat = flattened(array)
-        return flat if self.direct else staging(self.backend).borrow(flat.shape, flat.dtype)
+    def narrows(self, array: Array, narrow: bool = True) -> bool:
+        """Tell whether an array travels in 16 bits; ``narrow``: it holds features or gradients of nodes."""
+        return narrow and self.size > 1 and self.narrow is not None and self.narrow.takes(array)
+
+    def wire_type(self, array: Array, narrow: bool = True) -> np.dtype:
+        """Return the type of the numbers on their way."""
+        return BITS if self.narrows(array, narrow) else array.dtype
+
+    def wire_bytes(self, array: Array, narrow: bool = True) -> int:
+        """Return the bytes of an array on its way."""
+        return int(array.size * self.wire_type(array, narrow).itemsize)
+
+    def wire(self, array: Array, narrow: bool = False) -> Array:
+        """Return what MPI is given for ``array``: its numbers in one dimension, or memory for a copy.
+
+        A copy is pinned host memory, or holds the numbers in 16 bits, or both.
+        """
+        flat, dtype = flattened(array), self.wire_type(array, narrow)
+        if not self.direct:
+            return staging(self.backend).borrow(flat.shape, dtype)
+        return self.narrow.memory.borrow(flat.shape, dtype) if self.narrow and dtype != flat.dtype else flat
+
+    def apart(self, wire: Array, array: Array) -> bool:
+        """Tell whether a wire is memory beside the array's."""
+        return not self.direct or wire.dtype != array.dtype
 
     def fill(self, wire: Array, array: Array, computed: Mark) -> Mark:
         """Fill the wire with what is in ``array``, of one dimension, or the same part of both.
 
         Returns the mark from which on MPI may read the wire.
         """
+        if self.narrow and wire.dtype != array.dtype:
+            return self.narrow.fill(wire, array, computed)
         return computed if self.direct else self.backend.carry(array, wire, computed)
 
     def unwire(self, wire: Array, array: Array, read: Mark) -> Mark:
@@ -144,12 +170,16 @@ class Wires:
 
         Returns the mark that those must follow who use it.
         """
+        if self.narrow and wire.dtype != array.dtype:
+            return self.narrow.unwire(wire, array, read)
         return DONE if self.direct else self.backend.carry(wire, array, read)
 
     def release(self, wire: Array, copied: Mark = DONE) -> None:
         """Take a wire back from MPI and, at a mark, from who copies it."""
         if not self.direct:
             staging(self.backend).give_back(wire, copied)
+        elif self.narrow and wire.dtype == BITS:
+            self.narrow.memory.give_back(wire, copied)
 
     def countable(self, wire: Array) -> Iterator[Array]:
         """Give ``wire`` in parts that MPI can count; one, possibly empty, as a rule."""

@@ -7,5 +7,6 @@ from distgnn.local.spgemm import spgemm, spgemm_row_blocks
 from distgnn.local.spmm import spmm
 
 __all__ = [
-    "gather_rows", "gemm", "narrow", "narrow_rows", "scatter_add", "spgemm", "spgemm_row_blocks", "spmm", "widen",
+    "gather_rows", "gemm", "narrow", "narrow_rows", "scatter_add", "spgemm", "spgemm_row_blocks", "spmm",
+    "widen",
 ]  # fmt: skip

@@ -40,7 +40,7 @@ def narrow_rows(X: Array, rows: Array, out: Array, kind: str) -> Array:
 
 
 def widen(X: Array, out: Array, kind: str, accumulate: bool = False) -> Array:
-    """Compute ``out = X``, or ``out += X`` with ``accumulate``, and return ``out``: :func:`narrow` reversed."""
+    """Compute ``out = X``, or ``out += X`` with ``accumulate``: :func:`narrow` reversed. Return ``out``."""
     KERNELS.kernel("widen", X)(X, out, kind, accumulate)
     return out
 
@@ -86,7 +86,4 @@ _COMPILED: Functions = {
 _NUMPY: Functions = {"narrow": _narrow_numpy, "narrow_rows": _narrow_rows_numpy, "widen": _widen_numpy}
 _CUDA: Functions = {"narrow": cuda.narrow, "narrow_rows": cuda.narrow_rows, "widen": cuda.widen}
 
-KERNELS = Table(
-    numpy=[Kernels(_COMPILED, usable=host.usable), Kernels(_NUMPY)],
-    cupy=[Kernels(_CUDA)],
-)
+KERNELS = Table(numpy=[Kernels(_COMPILED, usable=host.usable), Kernels(_NUMPY)], cupy=[Kernels(_CUDA)])

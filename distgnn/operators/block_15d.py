@@ -67,7 +67,7 @@ class Block15D(BlockRows):
         A_i.end_sum(G, F)
         # Line 15 reversed: F_i is summed in the one process column j that has the stage i.
         s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
-        self.grid.along("reps").bcast(F, self.grid.coords["rows"] // s, matrix="sums")
+        self.grid.along("reps").bcast(F, self.grid.coords["rows"] // s, matrix="sums", narrow=True)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -111,7 +111,7 @@ class _Swap:
 
     def _begin(self, sent: dict[int, Array], into: dict[int, Array], matrix: str) -> Exchange:
         overlap = self.X.grid.overlap
-        begun = Exchange(self.row, list(into.items()), matrix, overlap, "alltoall")
+        begun = Exchange(self.row, list(into.items()), matrix, overlap, "alltoall", narrow=True)
         exchange = self.exchanges.enter_context(begun)
         for r in reversed(self.row.others()):
             exchange.send(sent[r], r)

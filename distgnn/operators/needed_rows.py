@@ -79,7 +79,7 @@ class NeededRows:
     @contextmanager
     def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
         """Give pairs of which the products add up to the block row's. ``H`` stays as it is. Collective."""
-        with self._room(H) as received, self.rows.fetch(H, received, self.matrix) as arriving:
+        with self._room(H) as received, self.rows.fetch(H, received, self.matrix, narrow=True) as arriving:
             yield self._pairs(H, received, arriving)
 
     def _pairs(self, H: Array, received: Array, arriving: Any) -> Iterator[tuple[CSR, Array]]:

@@ -41,7 +41,8 @@ class DistSparse(EdgeOperators, ABC):
         weights: the products of ``A H`` with the weights of a layer, cut as this algorithm cuts them.
 
     Raises:
-        ArgumentError: a grid that the algorithm can't use; ranks with different matrices or orders, as far as
+        ArgumentError: a grid that the algorithm can't use, or whose messages have 16 bits where A is float64;
+            ranks with different matrices or orders, as far as
             :func:`~distgnn.operators.sources.identity` says.
     """
 
@@ -64,6 +65,8 @@ class DistSparse(EdgeOperators, ABC):
         self.grid, self.source = grid, source
         self.shape: Shape = (int(source.shape[0]), int(source.shape[1]))
         self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
+        if grid.wire is not None and self.dtype != np.float32:
+            raise ArgumentError("wire", grid.wire, f"rounds float32 while it travels; A holds {self.dtype}")
         self.row_order: NodeOrder | None = getattr(source, "row_order", None)
         self.col_order: NodeOrder | None = getattr(source, "col_order", None)
         if grid.checks is not None:

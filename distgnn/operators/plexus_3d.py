@@ -132,14 +132,14 @@ class Plexus3D(DistSparse):
         with self._plane_block(H) as room:
             F = H.block
             if self.sharded:
-                F = self.out.allgather_rows(H.block, self.shares, room, "H")  # line 2
+                F = self.out.allgather_rows(H.block, self.shares, room, "H", narrow=True)  # line 2
             summed.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         if self.sharded:
             with self._plane_block(F) as room:
                 local.spmm(self.plane.At, G.block, out=room)  # line 22
-                self.out.reduce_scatter_rows(room, self.shares, F.block, "sums")  # line 23
+                self.out.reduce_scatter_rows(room, self.shares, F.block, "sums", narrow=True)  # line 23
         else:
             summed.multiply(self.grid, self.out, self.plane.At, G.block, F.block)
 

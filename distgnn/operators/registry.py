@@ -124,7 +124,7 @@ def check_columns(name: str, sizes: Mapping[str, int], least: int) -> None:
 
 def make_grid(
     comm: Communicator, name: str, sizes: Mapping[str, int] | None = None, replication: int | None = None,
-    backend: Any = None,
+    backend: Any = None, wire: str | None = None,
 ) -> Grid:  # fmt: skip
     """Make the grid for an algorithm on ``comm``, with the sizes asked for or as :func:`grids` has it.
 
@@ -135,6 +135,7 @@ def make_grid(
             ranks are next to each other, on one node as far as nodes hold consecutive ranks. Where some are
             named, these share the places that they have in the algorithm's order; the others keep theirs.
         replication: c of 1.5D, whatever the order of the axes.
+        wire: the 16 bits in which features and gradients travel, see :class:`Grid`.
 
     Raises:
         ArgumentError: no grid of this many ranks has these sizes; the message lists those that exist. Or
@@ -151,7 +152,7 @@ def make_grid(
             raise ArgumentError("replication", replication, f"the grid has reps={wanted['reps']}; give one")
     for grid in cls.grids(comm.Get_size()):
         if wanted.items() <= grid.items():
-            return Grid(comm, backend=backend, **_in_order(grid, list(sizes or {})))
+            return Grid(comm, backend=backend, wire=wire, **_in_order(grid, list(sizes or {})))
     raise cls.no_grid(wanted, comm.Get_size())
 
 

@@ -71,11 +71,12 @@ class Split3D(DistSparse):
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._whole(H.block.shape[1]) as partial:
             self.plane.multiply(H.block, partial)  # 2D SUMMA in layer k
-            self.fiber.reduce_scatter_rows(partial, self.shares, T.block, "sums")
+            self.fiber.reduce_scatter_rows(partial, self.shares, T.block, "sums", narrow=True)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         with self._whole(G.block.shape[1]) as whole:
-            self.plane.multiply_adjoint(self.fiber.allgather_rows(G.block, self.shares, whole, "G"), F.block)
+            whole = self.fiber.allgather_rows(G.block, self.shares, whole, "G", narrow=True)
+            self.plane.multiply_adjoint(whole, F.block)
 
     @contextmanager
     def _whole(self, width: int) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """Products that are summed over a group of ranks, begun for their first rows while the next are multiplied.
 
-Plexus section 5.2 ("blocked aggregation"), see ``comm/sums.py``. Small products are MPI's to sum.
+Plexus section 5.2 ("blocked aggregation"), see ``comm/sums.py``. Small products are MPI's to sum, unless they
+travel in 16 bits, which MPI can't add.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def add_up(grid: Grid, group: Comm, array: Array) -> Array:
 def _in_blocks(
     grid: Grid, group: Comm, out: Array, blocks: list[Range], compute: Callable[[Range], Any]
 ) -> Array:
-    if group.size == 1 or out.nbytes <= TUNING.small_sum:
+    if group.size == 1 or (out.nbytes <= TUNING.small_sum and not group.narrows(out)):
         for rows in blocks:
             compute(rows)
         return group.allreduce(out, matrix="sums", driving=grid.overlap)

@@ -28,7 +28,7 @@ EXPECTED = "a store or its path, a SciPy matrix, a plan.Graph, or axis sizes by 
 def make_grid(
     comm: MPI.Intracomm, name: str, graph: Any = None, replication: int | None = None, backend: Any = None, *,
     sizes: Mapping[str, int] | None = None, settings: Settings | None = None,
-    machine: Machine | str | os.PathLike[str] | None = None,
+    machine: Machine | str | os.PathLike[str] | None = None, wire: str | None = None,
 ) -> Grid:  # fmt: skip
     """Make the grid of an algorithm on all ranks of ``comm``. Collective.
 
@@ -48,6 +48,7 @@ def make_grid(
             ``operators.make_grid``.
         settings: of the network and the training that are planned; default: those of ``distgnn train``.
         machine: to plan for; default: :func:`~distgnn.plan.settle.usual_machine`.
+        wire: "bfloat16" or "float16": features and gradients travel in 16 bits, see :class:`~distgnn.Grid`.
 
     Raises:
         UserError: no grid of this many ranks has these sizes; a store, matrix or machine that can't be
@@ -62,7 +63,7 @@ def make_grid(
         kind = {"graph": getattr(graph, "shape", type(graph).__name__)}
         agree(comm, {"algorithm": name, "grid": sizes, "replication": replication} | kind)
         name_of_backend = backend if isinstance(backend, str) else getattr(backend, "name", None)
-        given = {"grid": sizes, "replication": replication, "backend": name_of_backend}
+        given = {"grid": sizes, "replication": replication, "backend": name_of_backend, "wire": wire}
         asked = replace(settings or Settings(), algorithm=name, **given)  # type: ignore[arg-type]
         if isinstance(graph, (Store, str, os.PathLike)):
             with together(comm):
@@ -72,7 +73,7 @@ def make_grid(
             chosen = _settled(comm, asked, graph, machine)
         if isinstance(chosen.grid, Mapping):
             sizes, replication = chosen.grid, None
-    return operators.make_grid(comm, name, sizes, replication, backend)
+    return operators.make_grid(comm, name, sizes, replication, backend, wire)
 
 
 def _settled(comm: MPI.Intracomm, asked: Settings, graph: Any, machine: Any) -> Settings:

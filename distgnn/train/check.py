@@ -10,8 +10,9 @@ from distgnn.errors import TrainingError
 from distgnn.nn.finite import NotFiniteError
 from distgnn.train.serial import Serial
 
-#: Relative differences that are taken for rounding, by dtype (benchmarks/results/check.md).
-TOLERANCES = {"float32": 2e-5, "float64": 1e-11}
+#: Relative differences that are taken for rounding, by the type of numbers on their way between ranks
+#: (benchmarks/results/check.md; of 16 bits benchmarks/results/sixteen-bits.md).
+TOLERANCES = {"float32": 2e-5, "float64": 1e-11, "bfloat16": 1e-2, "float16": 1e-2}
 #: Smaller losses are compared like one of this size: theirs are differences of logits, which are larger.
 LEAST = 1e-3
 #: Compared updates after which rounding of float32 may have grown beyond that: where a gradient is nothing
@@ -31,7 +32,8 @@ class SerialCheck:
         reference: makes the serial training. Called on rank 0 only; must not communicate. What the call
             raises is raised on every rank.
         updates: the losses of how many to compare; None: of all.
-        dtype: of the run, by which TOLERANCES has the largest relative difference that is no error.
+        dtype: of the run, or its ``wire``, by which TOLERANCES has the largest relative difference that is no
+            error.
 
     Attributes:
         epochs: the first and the last of which a loss was compared; None before. compared: updates so far.

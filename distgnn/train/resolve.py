@@ -51,11 +51,20 @@ def _check(s: Settings) -> None:
     if s.weight_decay is not None and len(s.weight_decay) not in (1, layers):
         problem = f"give one for all {layers} layers or one for each"
         raise ArgumentError("weight_decay", s.weight_decay, problem)
+    _check_wire(s)
     _check_training(s)
     if s.resume and not s.checkpoint:
         raise ArgumentError("resume", True, "say with checkpoint=DIR where to go on from")
     if s.checkpoint_every and not s.checkpoint:
         raise ArgumentError("checkpoint_every", s.checkpoint_every, "say with checkpoint=DIR where to save")
+
+
+def _check_wire(s: Settings) -> None:
+    if s.wire is not None and s.dtype != "float32":
+        raise ArgumentError("wire", s.wire, f"rounds float32 while it travels, and excludes dtype={s.dtype}")
+    if s.wire is not None and s.samples:
+        problem = f"excludes sampler={s.sampler}; features of minibatches travel as they are"
+        raise ArgumentError("wire", s.wire, problem)
 
 
 def _check_training(s: Settings) -> None:

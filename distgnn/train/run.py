@@ -104,7 +104,7 @@ class Run:
         name = str(s.algorithm)
         operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
         sizes = parse_grid(s.grid, name)
-        self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend)
+        self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend, s.wire)
         try:
             self._make(store)
         except UserError:  # on every rank
@@ -419,7 +419,7 @@ class Run:
             saved = read_alone(str(s.checkpoint)) if s.resume else None
             return reference(self.store, self.order, self.widths, s, saved)
 
-        return SerialCheck(self.grid.world, serial, s.checked_updates, s.dtype)
+        return SerialCheck(self.grid.world, serial, s.checked_updates, s.wire or s.dtype)
 
     def identity(self) -> dict[str, Any]:
         """Return the facts that a run must share to go on from this one's checkpoint. The grid is none."""
@@ -432,6 +432,7 @@ class Run:
         identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
         # Trained features are saved by position and samples depend on it; all else is equal in every order.
         identity |= {"order": self.order.name} if s.train_features or s.samples else {}
+        identity |= {"wire": s.wire} if s.wire else {}
         return identity | {name: True for name in ("residual", "layer_norm") if getattr(s, name)}
 
     def _config(self, path: str) -> dict[str, Any]:

@@ -102,6 +102,10 @@ OTHER_KERNELS = {
         *(f"gather_rows<{unit},{lanes}>" for unit in ("uint4", "uint2", "unsigned") for lanes in LANES),
         *(f"add_rows<{element},{lanes}>" for element in ELEMENTS for lanes in LANES),
     ],
+    "narrow.cu": [
+        *(f"{name}<{kind}>" for name in ("narrow", "widen") for kind in ("Bfloat16", "Float16")),
+        *(f"narrow_rows<{kind},{lanes}>" for kind in ("Bfloat16", "Float16") for lanes in LANES),
+    ],
     "activation.cu": [
         "dropout_keys",
         *(f"{name}<{element}>" for name in ("dropout", "keep_positive") for element in ELEMENTS),

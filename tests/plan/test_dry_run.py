@@ -118,6 +118,15 @@ def test_what_crosses_the_network_was_planned(comm, algorithm, aware, node, monk
         compare(comm, settings, graph(), node)
 
 
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_so_is_a_run_whose_messages_have_16_bits(comm, algorithm, aware):
+    """To the byte, with residual connections and norms, which travel as they are."""
+    how = {"wire": "bfloat16", "residual": True, "layer_norm": True, "hidden": (8, 8), "dropout": 0.5}
+    grid = some_grids(algorithm, comm.Get_size())[-1]
+    compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **how), graph())
+
+
 @pytest.mark.parametrize("name", SPARSITY_AWARE)
 def test_what_some_ranks_send_is_what_others_receive(name):
     """In 1.5D, ranks whose stages their copy has send more than any rank receives."""

@@ -45,9 +45,9 @@ class AbsentGroup(Comm):
         """Make a relay whose panels arrive at once."""
         return _Relay(self, *args, **options)
 
-    def exchange(self, receives: Sequence[tuple[int, Any]], matrix: str, overlap: bool = True) -> Exchange:
+    def exchange(self, *args: Any, **options: Any) -> Exchange:
         """Make an exchange in which all arrives at once."""
-        return _Exchange(self, receives, matrix, overlap)
+        return _Exchange(self, *args, **options)
 
     def sums(self, workspace: Workspace, overlap: bool = True) -> Sums:
         """Make sums that are complete at once."""
@@ -91,14 +91,16 @@ class _Relay(Relay):
     """A relay whose panels arrive at once: charged and waited for in the order of a run."""
 
     def _relayed(self) -> Generator[Array]:
-        begun: deque[tuple[Array, int]] = deque()
+        begun: deque[tuple[Array, int, Array]] = deque()
         for _ in self.turns:
             while self.next < len(self.turns) and not self._blocked():
-                begun.append(self._begin())
-            array, buffer = begun.popleft()
+                array, buffer = self._begin()
+                begun.append((array, buffer, self.comm.wire(array, self.narrow)))
+            array, buffer, wire = begun.popleft()
             if buffer >= 0:
-                self.flight.waited(array.nbytes)
+                self.flight.waited(wire.nbytes)
             yield array
+            self.comm.release(wire)
             if buffer >= 0:
                 self.free.append(buffer)
 
@@ -108,7 +110,7 @@ class _Exchange(Exchange):
 
     def send(self, array: Array, destination: int) -> None:
         if array.size:
-            self.flight.sent(array.nbytes)
+            self._tell(array)
 
     def _receive(self) -> None:
         for delivery in self.deliveries.values():

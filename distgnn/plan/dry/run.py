@@ -187,7 +187,7 @@ def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool, node: 
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:
     name = str(s.algorithm)
     with Ledger() as setup:
-        grid = operators.make_grid(comm, name, parse_grid(s.grid, name), s.replication, backend)
+        grid = operators.make_grid(comm, name, parse_grid(s.grid, name), s.replication, backend, s.wire)
         grid.overlap, grid.block_rows = s.overlap, s.block_rows
         made = _network(s, graph, grid)
         training = _minibatches(s, graph, *made) if s.samples else None

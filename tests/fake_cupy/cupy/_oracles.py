@@ -49,6 +49,26 @@ def add_rows(types: list[str], count: Any, rows: Array, from_: Array, width: Any
     to.reshape(-1, int(width))[rows] += from_.reshape(-1, int(width))
 
 
+def narrow(types: list[str], size: Any, from_: Array, to: Array) -> None:
+    if types[0] == "Float16":
+        with np.errstate(over="ignore"):
+            to.view(np.float16)[...] = from_
+        return
+    bits = from_.view(np.uint32).astype(np.uint64)
+    nearest = bits + 0x7FFF + (bits >> 16 & 1)
+    to[...] = np.where(np.isnan(from_), bits | 0x400000, nearest) >> 16
+
+
+def narrow_rows(types: list[str], count: Any, rows: Array, from_: Array, width: Any, to: Array) -> None:
+    narrow(types, to.size, from_.reshape(-1, int(width))[rows], to.reshape(-1, int(width)))
+
+
+def widen(types: list[str], size: Any, from_: Array, accumulate: Any, to: Array) -> None:
+    half = types[0] == "Float16"
+    wide = from_.view(np.float16).astype(np.float32) if half else (from_.astype(np.uint32) << 16).view(np.float32)
+    to[...] = to + wide if accumulate else wide
+
+
 def dropout_keys(types: list[str], count: Any, ids: Array, key: Any, keys: Array) -> None:
     keys[...] = _hashed(_hashed(ids.astype(np.uint64)) ^ key)
 

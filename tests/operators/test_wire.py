@@ -1,0 +1,104 @@
+"""Products whose messages have 16 bits: half the bytes, values rounded, copies equal, sums in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.arrays.tuning import TUNING
+from distgnn.errors import ArgumentError
+from distgnn.gallery import rmat
+from distgnn.local.narrow import KINDS
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, distribute, grids, make_grid
+
+WAYS = [(name, False) for name in ALGORITHMS]
+WAYS += [(name, aware) for name in SPARSITY_AWARE for aware in (True, "cover")]
+ways = pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+#: Half a unit in the last place of a number in [1, 2): the most that rounding changes, relatively.
+UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+#: What no message halves: blocks of A and, in dense products, weights and their gradients.
+WHOLE = ("A", "weights", "gradients")
+WIDTH = 37
+
+
+def problem(seed=0):
+    """Make a directed matrix of numbers that are sums of few terms, and what it multiplies."""
+    A = rmat(211, degree=9, directed=True, features=0, classes=0).A.astype(np.float32)
+    rng = np.random.default_rng(seed)
+    A.data[:] = rng.uniform(0.5, 1, A.nnz)
+    return A, rng.uniform(0.5, 1, (A.shape[0], WIDTH)).astype(np.float32)
+
+
+def products(comm, algorithm, aware, sizes, wire, backend=None, overlap=True):
+    """Return of A X and of Aᵀ X: the whole, this rank's block, its ledger, and all ranks' (ranges, block)."""
+    A, X = problem()
+    grid = make_grid(comm, algorithm, sizes, backend=backend, wire=wire)
+    grid.overlap = overlap
+    operator = distribute(A, grid, algorithm, aware)
+    H, G = (dg.scatter(X, layout) for layout in (operator.input_layout, operator.output_layout))
+    results = []
+    for times, matrix in ((operator, H), (operator.T, G)):
+        times @ matrix  # transposes are made at their first use
+        with dg.Ledger() as ledger:
+            Y = times @ matrix
+        block = grid.backend.to_host(Y.block).copy()
+        held = grid.world.gather_objects((Y.layout.ranges(Y.shape), block))
+        results.append((grid.world.share(dg.gather(Y)), block, ledger, held))
+    grid.free()
+    return results
+
+
+def travelled(ledger, halved):
+    """Return words and bytes of messages that may have 16 bits, or of those that may not."""
+    some = [e for e in ledger.entries() if e["phase"] == "comm" and (e["matrix"] not in WHOLE) == halved]
+    return sum(e["words"] for e in some), sum(e["bytes"] for e in some)
+
+
+@pytest.mark.ranks(4, 12)
+@pytest.mark.parametrize("kind", KINDS)
+@ways
+def test_bytes_halve_and_values_are_rounded(comm, algorithm, aware, kind):
+    """On narrow and on wide grids: words stay, bytes are two for each, and the product is off by rounding, and is off."""
+    A, X = problem()
+    exact = [A.astype(np.float64) @ X, A.T.astype(np.float64) @ X]
+    possible = grids(algorithm, comm.Get_size())
+    for sizes in possible[:: max(1, len(possible) // 3)]:
+        ways = (products(comm, algorithm, aware, sizes, wire) for wire in (None, kind))
+        for Z, (_, _, usual, _), (Y, _, ledger, held) in zip(exact, *ways, strict=True):
+            words, nbytes = travelled(ledger, True)
+            assert (words, 2 * nbytes) == pytest.approx(travelled(usual, True), abs=3), sizes  # of rounding
+            assert nbytes == pytest.approx(2 * words, abs=3), sizes
+            assert travelled(ledger, False) == travelled(usual, False)
+            error = np.max(np.abs(Y - Z) / np.where(Z > 0, Z, 1))
+            assert error < 3 * UNIT[kind], sizes  # of H, of partial products and of their sum
+            assert error > UNIT[kind] / 16 if comm.allreduce(words) else error < 1e-6, sizes
+            copies = {}  # of a block are equal to the bit
+            for ranges, block in held:
+                assert copies.setdefault(ranges, block.tobytes()) == block.tobytes(), sizes
+
+
+@pytest.mark.ranks(3, 4)
+@ways
+def test_neither_overlap_nor_cuts_change_a_bit(comm, algorithm, aware, backend, monkeypatch):
+    sizes = grids(algorithm, comm.Get_size())[-1]
+    how = comm, algorithm, aware, sizes, "bfloat16", backend
+    found = [products(*how, overlap) for overlap in (True, False)]
+    for name, value in {"relay_segment": 256, "largest_segment": 512, "flops_between_polls": 100,
+                        "smallest_sum_block": 512, "sum_chunk": 1024}.items():  # fmt: skip
+        monkeypatch.setattr(TUNING, name, value)
+    found.append(products(*how))
+    for other in found[1:]:
+        for (_, block, *_), (_, same, *_) in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(block, same)
+
+
+@pytest.mark.ranks(1, 4)
+def test_what_rounds_nothing_is_refused(comm):
+    A, _ = problem()
+    with pytest.raises(ArgumentError, match="wire=int8: expected one of bfloat16, float16"):
+        make_grid(comm, "1d", wire="int8")
+    grid = make_grid(comm, "1d", wire="float16")
+    with pytest.raises(ArgumentError, match="wire=float16: rounds float32 while it travels; A holds float64"):
+        distribute(A, grid, "1d", dtype=np.float64)
+    grid.free()
