@@ -11,6 +11,7 @@ from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.local import cuda
 from distgnn.local.cuda import launch
+from distgnn.local.narrow import KINDS
 from kernels.conftest import OTHER_KERNELS, VARIANTS, names_of
 
 from ..sampling.test_relabel import SIZES, N, problem
@@ -126,6 +127,19 @@ def passes(on):
             cuda.adam(w, g, first, g * g, **factors, shrink=0.9, decay=0.1)
 
 
+def roundings(on):
+    random = np.random.default_rng(0)
+    for kind in KINDS:
+        for m, f in ((0, 3), (1, 1), (29, 2), (19, 41), (61, 128)):
+            sizes = 10.0 ** random.integers(-12, 7, (m, 1))
+            X = on.asarray(sizes * random.standard_normal((m, f)), np.float32)
+            bits = on.empty((m, f), np.uint16)
+            cuda.narrow(X, bits, kind)
+            cuda.narrow_rows(X, on.asarray(random.permutation(m)), on.empty((m, f), np.uint16), kind)
+            for accumulate in (False, True):
+                cuda.widen(bits, X, kind, accumulate)
+
+
 def draws(on):
     pointers, keys = on.asarray(POINTERS), on.asarray(keys_of(len(LENGTHS)))
     for count in (0, 1, 32, 70):
@@ -166,7 +180,7 @@ def extracts(on):
 def test_every_kernel_agrees_with_its_oracle(on):
     from cupy._kernels import declared
 
-    for scenario in (products, rows, passes, draws, extracts):
+    for scenario in (products, rows, passes, roundings, draws, extracts):
         scenario(on)
     files = [*FILES, "csr_spmm.cu"]
     assert on.compared == {name for file in files for name in declared(launch.source(file))}

@@ -59,7 +59,7 @@ def travelled(ledger, halved):
 @pytest.mark.parametrize("kind", KINDS)
 @ways
 def test_bytes_halve_and_values_are_rounded(comm, algorithm, aware, kind):
-    """On narrow and on wide grids: words stay, bytes are two for each, and the product is off by rounding, and is off."""
+    """Words stay, bytes are two for each; the product is off by rounding, and is off; copies are equal."""
     A, X = problem()
     exact = [A.astype(np.float64) @ X, A.T.astype(np.float64) @ X]
     possible = grids(algorithm, comm.Get_size())

@@ -64,8 +64,8 @@ def narrow_rows(types: list[str], count: Any, rows: Array, from_: Array, width: 
 
 
 def widen(types: list[str], size: Any, from_: Array, accumulate: Any, to: Array) -> None:
-    half = types[0] == "Float16"
-    wide = from_.view(np.float16).astype(np.float32) if half else (from_.astype(np.uint32) << 16).view(np.float32)
+    wide: Array = from_.view(np.float16) if types[0] == "Float16" else from_.astype(np.uint32) << 16
+    wide = wide.astype(np.float32) if types[0] == "Float16" else wide.view(np.float32)
     to[...] = to + wide if accumulate else wide
 
 
