@@ -15,7 +15,7 @@ import numpy as np
 from distgnn import local
 from distgnn.arrays.backend import DONE, Backend, Mark
 from distgnn.arrays.workspace import Workspace
-from distgnn.comm.staging import Staging
+from distgnn.comm.staging import Lent
 from distgnn.errors import ArgumentError, offered
 from distgnn.local.narrow import BITS, KINDS
 
@@ -39,7 +39,7 @@ class Narrow:
         if kind not in KINDS:
             raise ArgumentError("wire", kind, offered(kind, KINDS))
         self.kind, self.backend = kind, backend
-        self.memory = Staging(Workspace(backend, "numbers of 16 bits"))
+        self.memory = Lent(Workspace(backend, "numbers of 16 bits"))
 
     def takes(self, array: Array) -> bool:
         """Tell whether an array can travel in 16 bits: float32 can, indices and what is rounded can't."""

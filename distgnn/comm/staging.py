@@ -14,11 +14,8 @@ from distgnn.arrays.backend import DONE, Backend, Mark
 from distgnn.arrays.workspace import Workspace
 
 
-class Staging:
-    """Memory that is lent, and lent again when no copy needs it any more.
-
-    To pin memory takes longer than to copy into it.
-    """
+class Lent:
+    """Memory that is lent, and lent again when no copy needs it any more."""
 
     def __init__(self, memory: Workspace) -> None:
         self.memory = memory
@@ -39,6 +36,13 @@ class Staging:
             self.late.append((array, read))
 
 
+class Staging(Lent):
+    """Pinned host memory for the arrays of a device. To pin memory takes longer than to copy into it."""
+
+    def __init__(self, device: Backend) -> None:
+        super().__init__(Workspace(_Pinned(device), "pinned copies"))
+
+
 class _Pinned(Backend):
     """Host arrays that a device copies at full speed."""
 
@@ -55,4 +59,4 @@ class _Pinned(Backend):
 @functools.cache
 def staging(device: Backend) -> Staging:
     """Return the pinned memory of this process for a device."""
-    return Staging(Workspace(_Pinned(device), "pinned copies"))
+    return Staging(device)

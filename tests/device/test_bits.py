@@ -17,16 +17,16 @@ from mpi_helpers import gpu
 N, WIDTH, CLASSES = 48, 9, 3
 
 
-def trained(comm, algorithm, way, monkeypatch):
+def trained(comm, algorithm, way, monkeypatch, wire=None):
     """Return losses and weights of two epochs, as bytes.
 
-    `way`: CUDA-aware MPI, host copies, or host copies and NCCL.
+    `way`: CUDA-aware MPI, host copies, or host copies and NCCL; `wire`: of the grid.
     """
     monkeypatch.setenv("DISTGNN_NCCL", str(int(way == "nccl")))
     A = gallery.rmat(N, degree=8).A.astype(np.float32)
     random = np.random.default_rng(0)
     with gpu.backend(gpu.AWARE if way == gpu.AWARE else gpu.STAGED, monkeypatch) as backend:
-        grid = make_grid(comm, algorithm, backend=backend)
+        grid = make_grid(comm, algorithm, backend=backend, wire=wire)
         model = GCN(dg.distribute(A, grid, algorithm), [WIDTH, WIDTH, CLASSES], dropout=0.5, bias=True)
         targets = model.targets(random.integers(0, CLASSES, N), np.ones(N, np.uint8))
         H = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
@@ -50,3 +50,18 @@ def test_losses_are_equal_to_the_bit(comm, algorithm, monkeypatch):
     runs = [trained(comm, algorithm, way, monkeypatch) for way in (gpu.AWARE, gpu.STAGED, "nccl", "nccl")]
     assert runs[0] == runs[1]
     assert runs[2] == runs[3]
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_so_they_are_where_messages_have_16_bits(comm, algorithm, monkeypatch):
+    """Rounded on the device and added up there or on the host. NCCL sums gradients of weights alone."""
+    if gpu.real():
+        pytest.skip("whether MPI is CUDA-aware is known once per process")
+    monkeypatch.setattr(TUNING, "small_sum", 0)
+    monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
+    ways = (gpu.AWARE, gpu.STAGED, "nccl", "nccl")
+    aware, staged, *by_nccl = (trained(comm, algorithm, way, monkeypatch, "float16") for way in ways)
+    assert aware == staged and by_nccl[0] == by_nccl[1]
+    assert aware != trained(comm, algorithm, gpu.AWARE, monkeypatch)

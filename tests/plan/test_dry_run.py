@@ -127,6 +127,22 @@ def test_so_is_a_run_whose_messages_have_16_bits(comm, algorithm, aware):
     compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **how), graph())
 
 
+@pytest.mark.parametrize(("algorithm", "aware"), WAYS)
+def test_a_rank_that_stands_for_all_counts_16_bits_too(algorithm, aware):
+    uniform, books = Graph.of_size(1200, 24_000, 24, 24), {}
+    for wire in (None, "float16"):
+        settings = Settings(wire=wire, algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24))
+        every, one = (dry_run(settings, uniform, 12, each).ranks[0].epoch for each in (False, True))
+        assert one.bytes == pytest.approx(every.bytes, rel=0.02)
+        books[wire] = one
+    halved = {
+        wire: sum(e["bytes"] for e in book.entries() if e["matrix"] in ("H", "G", "T", "sums"))
+        for wire, book in books.items()
+    }
+    assert 2 * halved["float16"] == pytest.approx(halved[None], abs=20) and halved[None]
+    assert books["float16"].words == books[None].words
+
+
 @pytest.mark.parametrize("name", SPARSITY_AWARE)
 def test_what_some_ranks_send_is_what_others_receive(name):
     """In 1.5D, ranks whose stages their copy has send more than any rank receives."""

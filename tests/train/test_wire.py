@@ -1,0 +1,81 @@
+"""Runs whose messages have 16 bits: losses, bytes, equal weights, records, checkpoints, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn.errors import ArgumentError
+from distgnn.local.narrow import KINDS
+from distgnn.operators import ALGORITHMS
+from distgnn.train import Run
+from distgnn.train.resolve import resolved
+from distgnn.train.settings import Settings
+
+from .stores import events, run, small_store
+
+NETWORK = {"recipe": "plain", "hidden": (12, 12), "epochs": 10, "tune_gemm": False, "eval_every": 5}
+
+
+def trained(comm, store, **settings):
+    """Return the losses, this rank's weights, the end of the log, and bytes by whether they may be halved."""
+    made = Run(store, Settings(**settings, **NETWORK), comm)
+    with dg.Ledger() as ledger:
+        losses = [record["loss"] for record in made.train()]
+    sent = {True: 0, False: 0}
+    for entry in ledger.entries():
+        sent[entry["matrix"] in ("H", "G", "T", "sums")] += entry["bytes"] * (entry["phase"] == "comm")
+    matrices = {p.name: p.matrix for p in made.parameters}
+    weights = {name: (W.layout.ranges(W.shape), W.block.tobytes()) for name, W in matrices.items()}
+    made.grid.free()
+    return np.array(losses), weights, sent
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_losses_are_within_one_per_cent_and_ranks_agree(comm, algorithm, shared_tmp_path):
+    """Of layers and weights too: copies of a block of weights are equal to the bit after 10 updates."""
+    store = small_store(shared_tmp_path, comm)
+    grid = {"1.5d": "2x2", "2d": "2x2", "3d": "2x1x2", "rdm": "2x2"}.get(algorithm)
+    exact, _, usual = trained(comm, store, algorithm=algorithm, grid=grid)
+    for wire in KINDS:
+        losses, weights, sent = trained(comm, store, algorithm=algorithm, grid=grid, wire=wire)
+        apart = np.abs(losses / exact - 1)
+        assert 1e-6 < apart.max() < 0.01
+        assert sent[False] == usual[False] and 2 * sent[True] == pytest.approx(usual[True], abs=9)
+        for name in weights:
+            copies = {}
+            for ranges, block in comm.allgather(weights[name]):
+                assert copies.setdefault(ranges, block) == block, name
+
+
+@pytest.mark.ranks(4)
+def test_wire_is_in_the_log_and_in_the_checkpoint(comm, shared_tmp_path):
+    store, log, saved = (shared_tmp_path / name for name in ("small.dg", "run.jsonl", "saved"))
+    small_store(shared_tmp_path, comm)
+    words = [store, "--log", log, "--checkpoint", saved, "--epochs"]
+    run(comm, *words, 2, "--wire", "bfloat16", "--check")
+    comm.Barrier()
+    if comm.Get_rank() == 0:
+        (start,), (end,) = events(log, "run"), events(log, "end")
+        assert start["config"]["wire"] == "bfloat16"
+        assert end["check"]["allowed"] == 0.01 and 1e-7 < end["check"]["largest_difference"] < 0.01
+    comm.Barrier()
+    run(comm, *words, 4, "--wire", "bfloat16", "--resume")
+    for other in ([], ["--wire", "float16"]):
+        with pytest.raises(dg.UserError, match="was written by a run with wire bfloat16, this one has"):
+            run(comm, *words, 6, "--resume", *other)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"wire": "int8"}, "wire=int8: expected one of bfloat16, float16"),
+        ({"wire": "float16", "dtype": "float64"}, "wire=float16: .* excludes dtype=float64"),
+        ({"wire": "float16", "sampler": "sage"}, "wire=float16: excludes sampler=sage; features of "),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_a_line(given, problem):
+    with pytest.raises(ArgumentError, match=problem):
+        resolved(Settings(**given), 4)
