@@ -35,7 +35,7 @@ def trained(comm, store, **settings):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_losses_are_within_one_per_cent_and_ranks_agree(comm, algorithm, shared_tmp_path):
-    """Of layers and weights too: copies of a block of weights are equal to the bit after 10 updates."""
+    """Copies of a block of weights are equal to the bit after 10 updates."""
     store = small_store(shared_tmp_path, comm)
     grid = {"1.5d": "2x2", "2d": "2x2", "3d": "2x1x2", "rdm": "2x2"}.get(algorithm)
     exact, _, usual = trained(comm, store, algorithm=algorithm, grid=grid)
