@@ -81,18 +81,21 @@ class NodeRows:
         self.back, self.order = on.asarray(back, np.int64), on.asarray(np.argsort(back), np.int64)
 
     @contextmanager
-    def fetch(self, X: Array, into: Array, matrix: str) -> Iterator[Arriving]:
-        """Fetch the needed rows of all ranks' ``X``, as :meth:`Rows.fetch`."""
+    def fetch(self, X: Array, into: Array, matrix: str, narrow: bool = False) -> Iterator[Arriving]:
+        """Fetch the needed rows of all ranks' ``X``, as :meth:`Rows.fetch`.
+
+        Rows that were rounded once are passed on as they are: rounding them again changes nothing.
+        """
         with (
             self._scratch(X) as (scratch, carried, mates),
-            self.far.fetch(X, carried, matrix) as far,
-            self.near.fetch(X, into[: self.near.received], matrix) as near,
+            self.far.fetch(X, carried, matrix, narrow) as far,
+            self.near.fetch(X, into[: self.near.received], matrix, narrow) as near,
             ExitStack() as passing,
         ):
 
             def pass_on() -> None:
                 far.wait(self.far.places)
-                passed = passing.enter_context(self.mates.fetch(carried, mates, matrix))
+                passed = passing.enter_context(self.mates.fetch(carried, mates, matrix, narrow))
                 passed.wait(self.mates.places)
                 local.gather_rows(scratch, self.order, into[self.near.received :])
 
@@ -163,7 +166,7 @@ class Arriving:
             self.pass_on()
 
     def pass_on(self) -> None:
-        """Complete the rows of other nodes, once."""
+        """Pass on the rows of other nodes, once."""
         if not self.passed:
             self.passed = True
             self._pass_on()

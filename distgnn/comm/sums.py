@@ -274,7 +274,7 @@ def add_together(
     own = parts.get(group.rank)
     received = {} if own is None else {r: room[i, : own.size] for i, r in enumerate(others)}
     yield from flight.swap(received, {r: part for r, part in parts.items() if r != group.rank}, tag)
-    if received:
+    if received and own is not None:
         by_rank, on = {**received, group.rank: own}, backends.of(own)
         numbers = [by_rank[rank] for rank in sorted(by_rank)]
         with on.beside("sums"):

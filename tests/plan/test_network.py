@@ -66,7 +66,7 @@ def test_sums_have_a_link_of_their_own():
 
 @pytest.mark.parametrize(("node", "each"), [(1, 1.0), (2, 3 / 7), (4, 1 / 7), (8, 0.0)])
 def test_sums_cross_the_network_once_per_node(node, each):
-    """Of what a rank of 8 sends, (8/node - 1)/7 cross the network; the other links cost nothing."""
+    """A rank of 8 sends (8/node - 1)/7 of its words over the network; other links cost nothing here."""
     levels = Level("node", node, 0.0, 1e30), Level("network", None, 0.0, 1e9, injection=1e30)
     network = Network(machine(*levels), {"x": 8})
     step = Step("comm", "allreduce", "x", "sums", nbytes=7e9, messages=14, shape=STRAIGHT)
