@@ -94,6 +94,14 @@ class BlockRows(DistSparse):
         """Compute ``F_j = Σ_i A_ijᵀ G_i`` of blocks of G and F."""
         self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
 
+    def _prepare(self, adjoint: bool) -> None:
+        """Load what a product, or its adjoint, needs beside A, once. Collective.
+
+        A caller with messages under way does so before: a rank that waits here keeps others from its rows.
+        """
+        blocks = self.At if adjoint and not self.sparsity_aware else self.A
+        blocks.prepare(adjoint)
+
     @staticmethod
     @abstractmethod
     def share(grid: Axes, parts: int) -> range:
@@ -194,6 +202,9 @@ class WholeBlocks:
     def __len__(self) -> int:
         """Return the number of pairs that :meth:`rows_of` gives."""
         return len(self.blocks)
+
+    def prepare(self, adjoint: bool) -> None:
+        """Do nothing: all blocks are there."""
 
     def begin_sum(self, H: Array, Z: Array) -> bool:
         """Return False: nothing is in Z yet."""

@@ -55,6 +55,10 @@ class CoveredRows:
         """Return the number of pairs that :meth:`rows_of` gives."""
         return len(self.fetched)
 
+    def prepare(self, adjoint: bool) -> None:
+        """Make the blocks of the products that are summed. Collective."""
+        (self.fetched if adjoint else self.partial).prepare(adjoint=True)
+
     def begin_sum(self, H: Array, Z: Array) -> bool:
         """Set Z to the partial products that other ranks make for this one. Collective.
 

@@ -69,6 +69,10 @@ class NeededRows:
         """Return the number of pairs that :meth:`rows_of` gives."""
         return len(self.groups) + (self.diagonal is not None)
 
+    def prepare(self, adjoint: bool) -> None:
+        """Make the transposes of the blocks, if the adjoint is wanted. Collective."""
+        _ = self._transposed if adjoint else None
+
     def begin_sum(self, H: Array, Z: Array) -> bool:
         """Return False: nothing is in Z yet."""
         return False

@@ -77,6 +77,7 @@ class Rdm(Block1D):
         if self.row.size == 1:
             product(X.block, Y.block)
             return
+        self._prepare(adjoint=matrix == "G")
         with by_columns(self.row, X, Y, matrix) as parts:  # all-to-all: rows to columns
             for X_k, Y_k in parts:
                 product(X_k, Y_k)  # in 1D over `rows`; and an all-to-all: columns to rows

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn.arrays.tuning import TUNING
+from distgnn.gallery import rmat
 from distgnn.layout import Cut, Layout, NodeOrder
+from distgnn.operators import distribute, make_grid
 from distgnn.operators.dense import DistDense
 from distgnn.operators.relayout import relayout
 
@@ -65,3 +68,21 @@ def test_what_cannot_be_is_refused_on_every_rank(comm, backend):
         relayout(H, DistDense.empty(Layout(grid, Cut(order=backwards), Cut()), H.shape, H.dtype))
     for free in (grid, other):
         free.free()
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("aware", [False, True, "cover"])
+def test_what_a_product_needs_is_loaded_before_columns_travel(comm, aware, monkeypatch):
+    """A rank that loads with all others sends none of its columns that are left meanwhile."""
+    monkeypatch.setattr(TUNING, "exchange_sends", 1)
+    A = rmat(4096, degree=4, directed=True, features=0, classes=0).A.astype(np.float32)
+    X = np.random.default_rng(0).standard_normal((A.shape[0], 64)).astype(np.float32)
+    for cols in (4, 2):
+        for _ in range(3):
+            grid = make_grid(comm, "rdm", {"cols": cols})
+            operator = distribute(A, grid, "rdm", aware)
+            for times, B in ((operator.T, A.T), (operator, A)):
+                Y = dg.gather(times @ dg.scatter(X, times.input_layout))
+                if comm.rank == 0:
+                    np.testing.assert_allclose(Y, B @ X, rtol=1e-4, atol=1e-4)
+            grid.free()
