@@ -66,7 +66,7 @@ test-4: $(VENV)/installed-test
 test-12: $(VENV)/installed-test
 	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
 
-# All faults of the programs in tests/faults: ranks that disagree, programs of users, mixed stores, SIGKILL at every change of a
+# All faults of the programs in tests/faults: ranks that disagree, programs of users, mixed and forged stores, SIGKILL at every change of a
 # file; then damaged files, faulted jobs and sequences of operations at random, each for so many seconds. FIRST: the number of the first, which is its seed.
 SECONDS ?= 300
 FIRST ?= 0
@@ -75,6 +75,7 @@ faults: $(VENV)/installed-test
 	$(BIN)/python tests/faults/disagree.py
 	$(BIN)/python tests/faults/user_programs.py
 	PYTHONPATH=tests $(BIN)/python -m faults.mixed_stores
+	PYTHONPATH=tests $(BIN)/python -m faults.forged_files
 	DISTGNN_FAULTS=all $(PYTEST) tests/faults/test_killed_while_publishing.py
 	$(BIN)/python tests/faults/fuzz_importers.py $(RANDOM_FAULTS)
 	$(BIN)/python tests/faults/faulted_runs.py $(RANDOM_FAULTS)

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import copy
 import re
-import sys
 from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from distgnn.cli.values import SWITCH
 from distgnn.errors import ArgumentError, DisagreementError, UserError, did_you_mean
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from distgnn.files.text import read_toml
 
 #: Variables DISTGNN_NAME that are read beside those of the flags: for kernels, MPI and tests.
 _NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "init-timeout", "nccl", "spmm",
@@ -208,10 +202,10 @@ def _flags(parser: ArgumentParser) -> dict[str, Action]:
 def _read(path: str, command: str, commands: Words, flags: Iterable[str]) -> Layer:
     """Read the file's settings for a command."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = read_toml(path)
     except OSError as error:
         raise UserError(f"--config {path}: cannot read it ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UserError(f"--config {path}: not valid TOML: {error}") from error
     tables = {key for key, value in content.items() if isinstance(value, dict) and _dashed(key) not in flags}
     for name in sorted(tables.difference(commands)):

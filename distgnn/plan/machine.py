@@ -9,18 +9,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from distgnn.errors import ArgumentError, UserError, offered
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from distgnn.files.text import read_toml
 
 SHIPPED = Path(__file__).with_name("machines")
 
@@ -218,15 +213,11 @@ def read(name: str | os.PathLike[str] | Machine) -> Machine:
         raise ArgumentError("machine", repr(name), "expected a name, the path of a TOML file or a Machine")
     path = SHIPPED / f"{name}.toml" if str(name) in known() else Path(name)
     try:
-        text = path.read_text(encoding="utf-8")
+        content = read_toml(path)
     except OSError as error:
         ways = f"{offered(name, known())}; or give the path of a TOML file (distgnn calibrate writes one)"
         raise UserError(f"machine {name}: there is none ({error.strerror}); {ways}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"machine {path}: not valid TOML: {error}") from error
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UserError(f"machine {path}: not valid TOML: {error}") from error
     return of(content, str(path))
 

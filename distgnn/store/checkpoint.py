@@ -124,12 +124,23 @@ class CheckpointReader:
         self.root, self._content = root, content
         try:
             self.meta: dict[str, Any] = dict(content["meta"])
-            self.shapes = {name: tuple(piece["shape"]) for name, piece in content["pieces"].items()}
             self.members = Members(root, CHECKPOINT, content["id"], content["files"])
+            self.shapes = {name: self._shape(name, piece) for name, piece in content["pieces"].items()}
             parts = [part for piece in content["pieces"].values() for part in piece["parts"]]
             self.members.check({part["file"] for part in parts} | set(content["files"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise manifest.damaged(root, CHECKPOINT, error) from None
+
+    def _shape(self, name: str, piece: Mapping[str, Any]) -> tuple[int, int]:
+        """Return the global shape of a matrix; ValueError for one that the files can't hold."""
+        dtype, (rows, cols) = np.dtype(piece["dtype"]), piece["shape"]
+        places = [(rows, cols), *((part["row"], part["col"]) for part in piece["parts"])]
+        places += [tuple(part["shape"]) for part in piece["parts"]]
+        if not all(len(place) == 2 and all(type(x) is int and x >= 0 for x in place) for place in places):
+            raise ValueError(f"{name} and its parts have shapes and places {places!r:.60}")
+        if dtype.kind not in "biuf" or rows * cols * dtype.itemsize > sum(self.members.sizes.values()):
+            raise ValueError(f"{name} of {rows} x {cols} {dtype} does not fit into the files")
+        return rows, cols
 
     def piece(self, name: str, rows: Range, cols: Range) -> np.ndarray:
         """Read a C-contiguous window of a matrix.
@@ -151,7 +162,7 @@ class CheckpointReader:
             here = np.s_[top - rows[0] : bottom - rows[0], left - cols[0] : right - cols[0]]
             there = np.s_[top - part["row"] : bottom - part["row"], left - part["col"] : right - part["col"]]
             with self.members.open(part["file"]) as file:
-                window[here] = file["pieces"][name][there]
+                window[here] = file.array(f"pieces/{name}", tuple(part["shape"]), described["dtype"])[there]
             missing[here] = False
         if missing.any():
             row, col = np.argwhere(missing)[0] + (rows[0], cols[0])

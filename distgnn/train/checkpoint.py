@@ -22,6 +22,7 @@ from distgnn.store.checkpoint import CheckpointReader, Piece
 from distgnn.store.format import manifest
 from distgnn.store.format.limits import LIMITS
 from distgnn.train.best import Best
+from distgnn.train.saved import opened
 from distgnn.train.stopping import Begun
 
 Array = Any
@@ -98,7 +99,7 @@ def restore(
     Raises:
         UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
     """
-    reader = checkpoint.load(path, comm)
+    reader = opened(path, comm)
     theirs = reader.meta.get("run", {})
     for name in [*run, *(name for name in theirs if name not in run)]:
         then, now = theirs.get(name, False), run.get(name, False)  # a switch that is off may be left out

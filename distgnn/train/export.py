@@ -51,9 +51,9 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.files.output import check_output, replaced, writing
 from distgnn.nn.norm import EPSILON
-from distgnn.store import checkpoint
 from distgnn.train.checkpoint import BEST
 from distgnn.train.predict import chosen
+from distgnn.train.saved import opened
 
 assert EPSILON == 1e-5  # as the text above says
 
@@ -101,7 +101,7 @@ def contents(
     weights: str | os.PathLike[str], which: str | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:  # fmt: skip
     """Return the arrays by name that :func:`export_weights` writes, and the config."""
-    reader = checkpoint.load(weights, Comm(MPI.COMM_SELF, backend.get("numpy"), "self"))
+    reader = opened(weights, Comm(MPI.COMM_SELF, backend.get("numpy"), "self"))
     best, number = chosen(reader, which)
     trained, prefix = reader.meta["run"], BEST if best else ""
     arrays = {}

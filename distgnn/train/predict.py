@@ -35,6 +35,7 @@ from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
 from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
+from distgnn.train.saved import opened
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
 from distgnn.train.targets import targets_of
@@ -80,7 +81,7 @@ class Predictor:
         comm = MPI.COMM_WORLD if comm is None else comm
         arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
         agree(comm, identity(store) | arguments)
-        reader = checkpoint.load(weights, Comm(comm, backends.get("numpy")))
+        reader = opened(weights, Comm(comm, backends.get("numpy")))
         trained = reader.meta["run"]
         filled = from_files(Settings(algorithm=algorithm, order=order, model=trained["model"]), store)
         algorithm, order = filled.algorithm or "1d", filled.order

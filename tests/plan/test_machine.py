@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from distgnn.errors import UserError
+from distgnn.files.text import tomllib
 from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import Graph, dry_run
 from distgnn.plan.cost_model import Network, compute_seconds, estimate
 from distgnn.plan.dry.recorder import Step
-from distgnn.plan.machine import KINDS, Spmm, SpmmRates, known, of, read, tomllib
+from distgnn.plan.machine import KINDS, Spmm, SpmmRates, known, of, read
 from distgnn.train.settings import Settings
 from loops import each
 

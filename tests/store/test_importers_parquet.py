@@ -102,3 +102,18 @@ def test_damaged_files(edges, tmp_path):
     for content in (b"", data[:50], data[:-4] + b"XXXX", data[:-8] + b"\xff" * 4 + data[-4:]):
         (tmp_path / "d.parquet").write_bytes(content)
         refused(tmp_path / "d.parquet", "d.parquet: cannot be read as Parquet")
+
+
+def test_few_bytes_that_unpack_to_very_many(tmp_path, monkeypatch):
+    """A word, and a vector, that a dictionary or a compressed page repeats for as long as somebody likes."""
+    long = pa.array(["w" * 100_000] * 5000 + ["v"]).dictionary_encode()
+    words = saved(tmp_path / "words.parquet", source=long, target=long)
+    assert words.stat().st_size < 300_000
+    refused(words, "a word of 100000 characters; expected at most 4096")
+    edges = saved(tmp_path / "e.parquet", source=["b", "a"], target=["a", "c"])
+    table = saved(tmp_path / "labels.parquet", node=["a", "b", "c"], label=["x", "y", "w" * 5000])
+    refused(edges, "a word of 5000 characters; expected at most 4096", labels=str(table))
+    monkeypatch.setattr(LIMITS, "unpacked_bytes", 1 << 20)
+    wide = saved(tmp_path / "wide.parquet", x=[[0.0] * 500_000] * 2)
+    assert wide.stat().st_size < 10_000
+    refused(edges, "unpack to 8000000 or more", features=str(wide))

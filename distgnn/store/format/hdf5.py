@@ -1,4 +1,4 @@
-"""The HDF5 files of a store: explicit chunks, Fletcher-32, no locking, no compression."""
+"""The HDF5 files of a store: explicit chunks, Fletcher-32, no locking, no compression; read by `stored`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import h5py
 import numpy as np
 
 from distgnn import ledger
-from distgnn.errors import UserError
 from distgnn.layout import Range
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.format.manifest import denied
 
 CHUNK_COLUMNS = 128
 CACHE_BYTES, METADATA_BYTES = 16 << 20, 1 << 18  # more than HDF5 caches
@@ -92,26 +90,6 @@ def writing(path: Path, size: int, mode: str = "w") -> Iterator[h5py.File]:
                 raise
     finally:
         reserved.unlink(missing_ok=True)
-
-
-@contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
-    """Open a file for reading without locking.
-
-    An error inside, such as a missing dataset (KeyError), becomes a UserError that names the file, so only
-    reads of this file belong inside.
-    """
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
-    except FileNotFoundError:
-        raise UserError(f"{path}: file is missing; copy it or make it again") from None
-    except PermissionError:
-        raise denied(path) from None
-    except (OSError, KeyError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        message = f"truncated or corrupt HDF5 file ({reason}); copy it or make it again"
-        raise UserError(f"{path}: {message}") from None
 
 
 def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:

@@ -19,6 +19,8 @@ class Limits:
 
     verified_bytes: int = 256 << 20  # a store of at most this size is compared with its hashes on opening
 
+    manifest_bytes: int = 1 << 28  # of a manifest: about a million files
+
     # Sizes in memory at a time.
     entries: int = 1 << 20  # edges or entries that are read, moved or scaled
     sorted_entries: int = 6 << 20  # a larger shard is sorted in ranges of rows
@@ -28,6 +30,7 @@ class Limits:
     counted_entries: int = 1 << 22  # entries of an order whose blocks are counted
     text_bytes: int = 1 << 24  # a piece of a text file
     line_bytes: int = 1 << 26  # a longer line is no text
+    word_length: int = 1 << 12  # of an id or a label of a table
 
     # Bounds for files from outside. A bomb packs a thousand bytes into one, an honest file a few.
     unpacked_bytes: int = 1 << 30  # in memory, however small the packed file is; or

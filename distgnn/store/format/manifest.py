@@ -36,7 +36,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import methodcaller
@@ -46,6 +45,8 @@ from typing import Any
 from distgnn.errors import UserError
 from distgnn.files.leftovers import AnyPath, moved_aside
 from distgnn.files.nearby import did_you_mean_path
+from distgnn.files.text import parse_json, read_regular
+from distgnn.store.format.limits import LIMITS
 
 NAME = "manifest.json"
 
@@ -95,18 +96,19 @@ def _parsed(root: Path, kind: Kind) -> Any:
         if not root.is_dir():
             about = f"is a file; a distgnn {kind.what} is a directory with a {NAME}"
             raise UserError(f"{root}: {about}{_advice(kind, root)}")
-        if not stat.S_ISREG((root / NAME).stat().st_mode):  # reading a pipe would wait for ever
-            raise UserError(f"{root / NAME}: is not a regular file; copy the {kind.what} or make it again")
-        return json.loads((root / NAME).read_text(encoding="utf-8"))
+        return parse_json(text(root))
     except PermissionError as error:
         raise denied(error.filename or root / NAME) from None
     except FileNotFoundError:
         made = "" if root.suffix == ".dg" else _advice(kind, root)
         raise UserError(f"{root}: not a distgnn {kind.what}, it has no {NAME}{made}") from None
-    except RecursionError:
-        raise damaged(root, kind, "it is nested too deeply") from None
     except (ValueError, OSError) as error:
         raise UserError(f"{root / NAME}: not readable as JSON ({error})") from None
+
+
+def text(root: Path) -> str:
+    """Read the manifest of a directory; raise OSError or ValueError, see :func:`read_regular`."""
+    return read_regular(root / NAME, LIMITS.manifest_bytes)
 
 
 def _hint(root: Path) -> str:
@@ -133,11 +135,11 @@ def damaged(root: Path, kind: Kind, reason: object) -> UserError:
 
 def claims(folder: Path, kind: Kind) -> bool | None:
     """Return True if a directory claims to be of this kind, of any schema version; None if unreadable."""
-    if not (folder / NAME).is_file():  # a pipe would wait
+    if not (folder / NAME).is_file():
         return False
     try:
-        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = parse_json(text(folder))
+    except (OSError, ValueError):
         return None
     return isinstance(content, dict) and content.get("format") == kind.format
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.stages import followed
-from distgnn.store.format import hdf5, manifest
+from distgnn.store.format import manifest
 from distgnn.store.format.manifest import STORE, Kind
+from distgnn.store.format.stored import StoredFile, reading
 
 
 class Members:
@@ -36,9 +37,9 @@ class Members:
         self.root, self.kind, self.id, self.files = root, kind, id, files or {}
 
     @contextmanager
-    def open(self, name: str) -> Iterator[h5py.File]:
+    def open(self, name: str) -> Iterator[StoredFile]:
         """Open the file of this name. Raises UserError if it is missing, damaged or of another store."""
-        with self._explained(), hdf5.reading(self.root / name) as file:
+        with self._explained(), reading(self.root / name) as file:
             if self.id and not _carries(file, self.id, name):
                 reason = f"is not the file that was written here with the {self.kind.what}"
                 raise UserError(f"{self.root / name}: {reason}; copy it or make it again")
@@ -141,6 +142,5 @@ def stamp(file: h5py.File, id: str, name: str) -> None:
         file.attrs.create(key, np.bytes_(value.encode()))
 
 
-def _carries(file: h5py.File, id: str, name: str) -> bool:
-    stamped = file.attrs.get("id"), file.attrs.get("name")
-    return all(isinstance(value, bytes) for value in stamped) and stamped == (id.encode(), name.encode())
+def _carries(file: StoredFile, id: str, name: str) -> bool:
+    return (file.text("id"), file.text("name")) == (id.encode(), name.encode())

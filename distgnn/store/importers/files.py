@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import stat
 import zipfile
@@ -15,6 +14,7 @@ from typing import IO, Any
 
 from distgnn.errors import UserError
 from distgnn.files.nearby import did_you_mean_path
+from distgnn.files.text import parse_json
 from distgnn.store.format.limits import LIMITS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -64,9 +64,7 @@ def read_json(path: AnyPath) -> Any:
                 parts.append(part)
         text = b"".join(parts).decode("utf-8")
     try:
-        return json.loads(text)
-    except RecursionError:
-        raise UserError(f"{path}: not JSON that can be read (it is nested too deeply)") from None
+        return parse_json(text)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
 

@@ -12,7 +12,7 @@ import numpy as np
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.columns import ID_NAMES, BadValue, Check, Columns, Field, first_bad, structured
-from distgnn.store.importers.files import check_declared, open_plain, reading
+from distgnn.store.importers.files import check_declared, check_unpacked, open_plain, reading, size_of
 from distgnn.store.importers.names import encoded
 
 SUFFIXES = (".parquet", ".pq")
@@ -85,13 +85,21 @@ class ParquetColumns(Columns):
 
     def records(self, columns: Sequence[int]) -> Iterator[list[str]]:
         for batch in self._batches(columns):
-            texts = (map(_text, batch.column(self.names[k]).to_pylist()) for k in columns)
+            texts = [self._texts(batch.column(self.names[k])) for k in columns]
             yield from map(list, zip(*texts, strict=True))
+
+    def _texts(self, column: Any) -> list[str]:
+        try:
+            values = _words(column) if hasattr(column, "dictionary") else column.to_pylist()
+        except ValueError as error:
+            raise UserError(f"{self.path}: {error}") from None
+        return [_text(value) for value in values]
 
     def _batches(self, columns: Sequence[int]) -> Iterator[Any]:
         """Yield some rows of these columns at a time; the fewer, the wider they are."""
         size = max(1, LIMITS.entries // max(4, sum(map(self.width, columns))))
-        with opened(self.path) as file:
+        words = [self.names[k] for k in columns if self.kind(k) == "words"]
+        with opened(self.path, words) as file:
             yield from file.iter_batches(size, columns=[self.names[k] for k in columns])
 
     def _parse(
@@ -119,9 +127,8 @@ class ParquetColumns(Columns):
 def _values(column: Any, kind: str, width: int) -> np.ndarray:
     """Convert a column of a batch to an array of this kind."""
     if kind == "words":
-        words = [word if word is None or isinstance(word, str) else str(word) for word in column.to_pylist()]
         try:
-            return encoded(words)
+            return encoded(_words(column))
         except ValueError as error:
             raise BadValue(str(error)) from None
     if column.null_count:
@@ -132,6 +139,16 @@ def _values(column: Any, kind: str, width: int) -> np.ndarray:
     if kind == "integers" and values.dtype.kind == "u" and len(values) and values.max() >> 63:
         raise BadValue(f"{values.max()}, which is too large")
     return values.astype(np.int64 if kind == "integers" else np.float64)
+
+
+def _words(column: Any) -> list[str | None]:
+    """Return a column as texts; ValueError for one that is too long to be an id or a label."""
+    if not hasattr(column, "dictionary"):
+        return [word if word is None or isinstance(word, str) else str(word) for word in column.to_pylist()]
+    different = column.dictionary.to_pylist()  # once each, though a page of few bytes may repeat it for ever
+    if (longest := max((len(str(word)) for word in different), default=0)) > LIMITS.word_length:
+        raise ValueError(f"a word of {longest} characters; expected at most {LIMITS.word_length}")
+    return [None if k is None else str(different[k]) for k in column.indices.to_pylist()]
 
 
 def _vectors(column: Any, width: int) -> np.ndarray:
@@ -154,8 +171,11 @@ def _text(value: Any) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Open the file as a `pyarrow.parquet.ParquetFile`; turn all its errors into UserError."""
+def opened(path: Path, words: Sequence[str] = ()) -> Iterator[Any]:
+    """Open the file as a `pyarrow.parquet.ParquetFile`; turn all its errors into UserError.
+
+    `words`: columns of words, which are read as a dictionary and a number in every row.
+    """
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -163,13 +183,23 @@ def opened(path: Path) -> Iterator[Any]:
         raise UserError(f"{path}: Parquet files need pyarrow; pip install 'distgnn[parquet]'") from None
     with reading(path), open_plain(path) as plain:
         try:
-            with pq.ParquetFile(plain, page_checksum_verification=True) as file:
-                if file.metadata.num_rows:
-                    check_declared(file.metadata.num_rows, path, "rows")
+            with pq.ParquetFile(plain, page_checksum_verification=True, read_dictionary=list(words)) as file:
+                _check_sizes(file.metadata, path)
                 yield file
         except (pa.ArrowException, OSError, MemoryError, KeyError) as error:
             what = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"{path}: cannot be read as Parquet ({what})") from None
+
+
+def _check_sizes(metadata: Any, path: Path) -> None:
+    """Raise UserError for more rows, bytes or numbers than an honest file of this size has."""
+    if metadata.num_rows:
+        check_declared(metadata.num_rows, path, "rows")
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
+    held = size_of(path)
+    check_unpacked(sum(chunk.total_uncompressed_size for chunk in chunks), held, path)
+    check_unpacked(max((8 * chunk.num_values for chunk in chunks), default=0), held, path)
 
 
 def kind_of(type: Any) -> str:

@@ -162,7 +162,9 @@ def identity(store: StoreOrPath) -> dict[str, str]:
     check_type("store", store, (Store, str, os.PathLike), "an opened store, or the path of one")
     path = store.path if isinstance(store, Store) else Path(store)
     try:
-        state = f"sha256 {short(hashlib.sha256((path / manifest.NAME).read_bytes()))}"
+        state = f"sha256 {short(hashlib.sha256(manifest.text(path).encode()))}"
     except OSError as error:
         state = f"not to be read: {error.strerror}"
+    except ValueError as error:
+        state = f"not to be read: {error}"
     return {"the store's manifest": state}

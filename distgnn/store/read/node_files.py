@@ -9,16 +9,20 @@ import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.layout import Range
+from distgnn.split import TEST
 from distgnn.stages import followed
-from distgnn.store.format import hdf5, manifest
+from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
+from distgnn.store.format.stored import StoredFile
 
-#: By name and dimensions; the others are int64.
+#: Types of row pointers, column numbers and positions.
+INDICES = (np.int32, np.int64)
+#: By name and dimensions; the others are positions.
 _TYPES = {
     ("features", 2): np.float32, ("labels", 1): np.int32, ("labels", 2): np.int8, ("split", 1): np.uint8,
-    ("targets", 2): np.float32, ("ids", 2): np.uint8,
+    ("targets", 2): np.float32, ("ids", 1): np.int64, ("ids", 2): np.uint8,
 }  # fmt: skip
 
 
@@ -40,7 +44,8 @@ class NodeFiles:
             window = _window(lo - self.partition[k], hi - self.partition[k], cols)
             with self.members.open(self.files[k]) as file:
                 dataset = self._dataset(file, name, k, cols)
-                hdf5.read_into(result[lo - rows[0] : hi - rows[0]], dataset, *window)
+                hdf5.read_into(part := result[lo - rows[0] : hi - rows[0]], dataset, *window)
+                self._check(name, k, part)
         return result
 
     def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
@@ -59,12 +64,22 @@ class NodeFiles:
                     if a < b:
                         start, stop = int(ascending[a]), int(ascending[b - 1]) + 1
                         rows = hdf5.read(dataset, *_window(start - first, stop - first, cols))
+                        self._check(name, k, rows)
                         result[arrangement[a:b]] = rows[ascending[a:b] - start]
         return result
 
-    def _dataset(self, file: h5py.File, name: str, k: int, cols: Range | None) -> h5py.Dataset:
+    def _dataset(self, file: StoredFile, name: str, k: int, cols: Range | None) -> h5py.Dataset:
         rows = int(self.partition[k + 1] - self.partition[k])
-        return check_shape(file[name], (rows,) if cols is None else (rows, self.widths[name]))
+        shape = (rows,) if cols is None else (rows, self.widths[name])
+        known = _TYPES.get((name, len(shape)))
+        return file.array(name, shape, *(INDICES if known is None else (known,)))
+
+    def _check(self, name: str, k: int, rows: np.ndarray) -> None:
+        """Raise UserError for numbers that `prepare` never writes."""
+        problem = _problem(name, rows, int(self.partition[-1]))
+        if problem:
+            path = self.members.root / self.files[k]
+            raise UserError(f"{path}: {name} has {problem}; copy it or make it again")
 
 
 def _length(part: tuple[int, Range]) -> int:
@@ -80,13 +95,25 @@ def _window(lo: int, hi: int, cols: Range | None) -> list[Range]:
     return [(lo, hi)] if cols is None else [(lo, hi), cols]
 
 
-def check_shape(dataset: h5py.Dataset, expected: tuple[int, ...]) -> h5py.Dataset:
-    """Return the dataset; raise UserError for another shape."""
-    if dataset.shape != expected:
-        problem = f"{dataset.name[1:]} has shape {dataset.shape}, but {manifest.NAME} means {expected}"
-        advice = "one of them was changed, copy or prepare the store again"
-        raise UserError(f"{dataset.file.filename}: {problem}; {advice}")
-    return dataset
+def _problem(name: str, rows: np.ndarray, n: int) -> str | None:
+    """Describe what is wrong with rows of an array by node, and what is expected; None if nothing is."""
+    most = {"permutation": n - 1, "inverse": n - 1, "split": TEST}.get(name)
+    if most is not None and len(rows) and not 0 <= rows.min() <= rows.max() <= most:
+        return f"{rows.min()}..{rows.max()}; expected 0..{most}"
+    if name == "features" and not all_finite(rows):
+        return "a number that is not finite; expected none"
+    if name in ("labels", "targets") and rows.ndim == 2:
+        missing = np.isnan(rows) if name == "targets" else rows == -1
+        if np.any(missing.any(axis=1) != missing.all(axis=1)) or np.isinf(rows).any():
+            return "a row with a part of its values; expected all of them or none"
+    return None
+
+
+def all_finite(numbers: np.ndarray) -> bool:
+    """Tell whether there is no NaN and no infinity: then the sum, in float64, is finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = numbers.sum(dtype=np.float64)
+    return bool(np.isfinite(total) or np.isfinite(numbers).all())
 
 
 def check_window(what: str, window: Range, extent: int) -> None:

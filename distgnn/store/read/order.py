@@ -14,6 +14,7 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.blocking import bounded
 from distgnn.arrays.csr import CSR
 from distgnn.layout import NodeOrder, Range, block
+from distgnn.store.format.facts import check_types
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
@@ -40,9 +41,11 @@ class Order:
     """
 
     def __init__(self, members: Members, name: str, entry: Any, n: int, dtype: Any, version: int = 0) -> None:
+        check_types(entry, {"symmetric": (bool,)}, f"orders.{name}.")
         self.members, self.name, self._files, self.version = members, name, entry["files"], version
         self.versions: tuple[Order, ...] = (self,)
         self.shape, self.dtype, self.symmetric = (n, n), np.dtype(dtype), bool(entry["symmetric"])
+        self.stored_dtype = self.dtype  # `dtype` may be set to another one that is wanted
         self.partition = None if entry["partition"] is None else np.asarray(entry["partition"], np.int64)
         self.rows, self.cols = np.asarray(entry["rows"], np.int64), np.asarray(entry["cols"], np.int64)
         self.shard_nnz = np.asarray(entry["nnz"], np.int64).reshape(len(self.rows) - 1, len(self.cols) - 1)
@@ -156,4 +159,5 @@ class Order:
         (top, bottom), (first, last) = block(self.rows, i), block(self.cols, j)
         local = (rows[0] - top, rows[1] - top), (cols[0] - first, cols[1] - first)
         name, nnz = self._files[i][j], int(self.shard_nnz[i, j])
-        return Tile(self.members, name, (bottom - top, last - first), nnz, *local, first - left)
+        shape = bottom - top, last - first
+        return Tile(self.members, name, shape, nnz, self.stored_dtype, *local, first - left)

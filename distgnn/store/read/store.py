@@ -12,6 +12,7 @@ from distgnn.errors import UserError, WrongTypeError, check_type, did_you_mean
 from distgnn.layout import NodeOrder, Range
 from distgnn.partition.orders import KNOWN
 from distgnn.store.format import manifest
+from distgnn.store.format.facts import check_store
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
@@ -70,12 +71,15 @@ class Store:
 
     def _understand(self) -> None:
         try:
+            check_store(self.manifest)
             self.members = Members(self.path, manifest.STORE, self.manifest["id"], self.manifest["files"])
             self.n, self.nnz = int(self.manifest["n"]), int(self.manifest["nnz"])
             self.width, self.classes = int(self.manifest["width"]), int(self.manifest["classes"])
             self.multilabel = bool(self.manifest.get("multilabel", False))
             self.regression = bool(self.manifest.get("regression", False))
             self.dtype = np.dtype(self.manifest["dtype"])
+            if self.dtype not in (np.float32, np.float64):
+                raise ValueError(f"values of dtype {self.dtype}")
             self.symmetric = bool(self.manifest["symmetric"])
             self.orders: tuple[str, ...] = tuple(self.manifest["orders"])
             nodes = self.manifest["nodes"]
@@ -85,8 +89,17 @@ class Store:
             self._ids = self._id_files(self.manifest.get("ids"))
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
             self.members.check(self._named())
+            self._check_sizes()
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise manifest.damaged(self.path, manifest.STORE, error) from None
+
+    def _check_sizes(self) -> None:
+        """Raise ValueError if the files have no room for all nodes, entries and features."""
+        held, order = sum(self.members.sizes.values()), self.order()
+        wide = self.classes * (4 if self.regression else 1) if self.multilabel or self.regression else 0
+        least = 4 * self.n + self.nnz * (4 + order.stored_dtype.itemsize) + self.n * (4 * self.width + wide)
+        if min(self.n, self.nnz, self.width, self.classes) < 0 or least > held:
+            raise ValueError(f"it means {least} bytes at least, and the files have {held}")
 
     @property
     def loss(self) -> str:
@@ -121,7 +134,12 @@ class Store:
             return np.arange(*rows)
         words = self._id_type.kind == "S"
         ids = self._ids.rows("ids", rows, (0, self._id_type.itemsize) if words else None)
-        return np.char.decode(ids.view(self._id_type)[:, 0], "utf-8") if words else ids
+        if not words:
+            return ids
+        try:
+            return np.char.decode(ids.view(self._id_type)[:, 0], "utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"{self.path}: an id of a node is no UTF-8; copy it or make it again") from None
 
     def _named(self) -> list[str]:
         """List the files that the manifest's entries name."""

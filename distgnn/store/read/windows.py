@@ -24,7 +24,7 @@ from distgnn.stages import Stage, stage
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
-from distgnn.store.read.node_files import check_shape
+from distgnn.store.read.node_files import INDICES, all_finite
 from distgnn.store.team import Team
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Tile:
     name: str  # the file's name
     shape: tuple[int, int]  # the shard's shape according to the manifest, as is nnz
     nnz: int
+    dtype: np.dtype  # of its values in the file
     rows: Range  # wanted rows, local to the shard, as are the columns
     cols: Range
     shift: int  # added to a column number local to the shard to make it local to the window
@@ -65,12 +66,11 @@ class Tile:
         """
         if self.counts is None:
             with self.members.open(self.name) as file:
-                check_shape(file["indptr"], (self.shape[0] + 1,))
-                check_shape(file["indices"], (self.nnz,))
-                check_shape(file["values"], (self.nnz,))
-                pointers = hdf5.read(file["indptr"], (self.rows[0], self.rows[1] + 1))
+                indptr = file.array("indptr", (self.shape[0] + 1,), *INDICES)
+                indices = file.array("indices", (self.nnz,), *INDICES)
+                pointers = hdf5.read(indptr, (self.rows[0], self.rows[1] + 1))
                 self._check_pointers(pointers)
-                self.counts = np.diff(pointers) if self.all_columns else self._count_inside(file, pointers)
+                self.counts = np.diff(pointers) if self.all_columns else self._count_inside(indices, pointers)
                 self.pointers = pointers
         return self.counts
 
@@ -83,7 +83,8 @@ class Tile:
         counts, pointers = self.count(), self.pointers
         assert pointers is not None
         with self.members.open(self.name) as file:
-            datasets = file["indices"], file["values"]
+            shape = (self.nnz,)
+            datasets = file.array("indices", shape, *INDICES), file.array("values", shape, self.dtype)
             for dataset in datasets:
                 hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
             for lo, hi in ranges:
@@ -95,8 +96,7 @@ class Tile:
                     raise self._damaged("changed while it was read")
                 yield columns, values
 
-    def _count_inside(self, file: h5py.File, pointers: np.ndarray) -> np.ndarray:
-        indices = file["indices"]
+    def _count_inside(self, indices: h5py.Dataset, pointers: np.ndarray) -> np.ndarray:
         hdf5.charge(indices, (int(pointers[0]), int(pointers[-1])))
         counts = np.empty_like(pointers[1:])
         for lo, hi in bounded(np.diff(pointers), LIMITS.window_entries):
@@ -107,6 +107,8 @@ class Tile:
 
     def _entries(self, indices: Any, values: Any, pointers: np.ndarray, kind: np.dtype) -> Entries:
         columns, numbers = self._columns(indices, pointers), values[pointers[0] : pointers[-1]]
+        if not all_finite(numbers):
+            raise self._damaged("values has a number that is not finite; expected none")
         if not self.all_columns:
             inside = self._inside(columns)
             columns, numbers = columns[inside], numbers[inside]
