@@ -31,9 +31,10 @@ def read_regular(path: AnyPath, most: int) -> str:
             no UTF-8.
     """
     with open(path, "rb", opener=_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
             raise ValueError("it is no regular file")
-        content = file.read(most + 1)
+        content = file.read(min(facts.st_size, most) + 1)
     if len(content) > most:
         raise ValueError(f"it has more than {most} bytes")
     return content.decode("utf-8")

@@ -7,7 +7,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree, reduced
 from distgnn.errors import ArgumentError, UserError, check_type
 from distgnn.files.output import check_output
-from distgnn.ledger import Ledger, holds
+from distgnn.ledger import MOST_EVENTS, Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import are_counts, normalize_rows
 from distgnn.nn.finite import NotFiniteError
@@ -54,6 +55,7 @@ from distgnn.train.ways import parse_grid
 log = logging.getLogger(__name__)
 
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
+TIMED = 1000  # epochs, the latest, over which medians are taken: memory stays as it is
 GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
 #: Settings that a run shares with the one whose checkpoint it goes on from, beside those of minibatches.
 SHARED = "seed dropout bias optimizer momentum dtype train_features normalize_features model sampler".split()
@@ -157,7 +159,8 @@ class Run:
                 finite (on every rank). The last checkpoint stays.
             UserError: checkpoint or trace can't be written, or another run writes to a file (on every rank).
         """
-        s, marks, seconds, steps = self.settings, [], list[float](), list[dict[str, float]]()
+        s, seconds, steps = self.settings, deque[float](maxlen=TIMED), deque[dict[str, float]](maxlen=TIMED)
+        marks = deque[tuple[int, float, float]](maxlen=MOST_EVENTS if s.trace else 0)
         record, end, self._stop = records.Epoch(), records.End(), stop
         self.grid.world.agree({"stop": stop is not None})
         if self.finished:
@@ -191,7 +194,7 @@ class Run:
         if self.stopped is None:
             self._conclude(ledger, marks)
 
-    def _conclude(self, ledger: Ledger, marks: list[tuple[int, float, float]]) -> None:
+    def _conclude(self, ledger: Ledger, marks: Sequence[tuple[int, float, float]]) -> None:
         """Give advice, and write the trace. Collective."""
         s = self.settings
         if (advice := overfitting(s, self.end)) and self.grid.rank == 0:
@@ -381,7 +384,7 @@ class Run:
             record["check"] = self.check.record()
         return record
 
-    def _medians(self, steps: list[dict[str, float]]) -> records.End:
+    def _medians(self, steps: Iterable[dict[str, float]]) -> records.End:
         """Return the median seconds of an epoch in each step of minibatch training, by rank. Collective."""
         if self.minibatches is None:
             return {}
