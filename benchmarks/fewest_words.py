@@ -11,6 +11,7 @@ Epochs of each way alternate with those of the first, 1D with the needed rows in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from distgnn.train.run import Run
 from distgnn.train.settings import Settings
 from wire import received
 
-Way = tuple[str, str | None, str, bool | str, str | None]  # algorithm, grid, order, sparsity-aware, wire
+#: Algorithm, grid, order, sparsity-aware, wire.
+Way = tuple[str, str | None, str, bool | str | None, str | None]
 FIRST: Way = ("1d", None, "random", True, None)
 
 
@@ -35,12 +37,12 @@ def main() -> None:
     parser.add_argument("--interface", default="eth0")
     parser.add_argument("--machine", help="of the planner that chooses the way `auto`; default: no such way")
     parser.add_argument("--epochs", type=int, default=3, help="timed epochs of each, after one to warm up")
-    parser.add_argument("--only", help="ways with this text in their names")
+    parser.add_argument("--only", default="", help="ways whose names match this regular expression")
     args = parser.parse_args()
     comm, store = MPI.COMM_WORLD, dg.Store(args.store)
     lines = []
     for way in ways(store, comm.size, args.machine is not None):
-        if args.only is None or args.only in named(way):
+        if re.search(args.only, named(way)):
             lines.append(measure(comm, way, args))
             if comm.rank == 0:
                 print(lines[-1], flush=True)
@@ -80,12 +82,12 @@ def ways(store: dg.Store, ranks: int, planned: bool) -> Iterator[Way]:
     yield "1d", None, "random", "cover", "bfloat16"
     yield "rdm", f"1x{ranks}", "random", False, "bfloat16"
     if planned:
-        yield "auto", None, "auto", "auto", None
+        yield "auto", None, "auto", None, None
 
 
 def named(way: Way) -> str:
     name, grid, order, aware, wire = way
-    how = {True: " needed rows", False: "", "cover": " covers", "auto": ""}[aware]
+    how = {True: " needed rows", False: "", "cover": " covers", None: ""}[aware]
     return f"{name}{f' {grid}' if grid else ''}{how}, {order}{f', {wire}' if wire else ''}"
 
 
@@ -110,7 +112,9 @@ def measure(comm: MPI.Intracomm, way: Way, args: table.argparse.Namespace) -> st
     loss = numbers[-1, 0, 0] / numbers[-1, 1, 0]
     assert abs(loss - 1) < (1e-2 if way[-1] else 1e-4), "another loss"
     shape = "x".join(map(str, runs[0].grid.shape.values()))
-    name = named(way) + (f": {runs[0].settings.algorithm} {shape}" if way[0] == "auto" else f" ({shape})")
+    taken = runs[0].settings
+    chosen = named((str(taken.algorithm), None, str(taken.order), taken.sparsity_aware, taken.wire))
+    name = f"{named(way) if way[0] != 'auto' else f'auto: {chosen}'} ({shape})"
     for run in runs:
         run.grid.free()
     shown = f"{1e-6 * busiest[0]:.1f} | {seconds[0]:.3f} | {seconds[1]:.3f} | {seconds[1] / seconds[0]:.2f}"

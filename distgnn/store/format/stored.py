@@ -47,7 +47,8 @@ def reading(path: str | os.PathLike[str]) -> Iterator[StoredFile]:
         raise denied(path) from None
     except (OSError, KeyError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: truncated or corrupt HDF5 file ({reason}); copy it or make it again") from None
+        problem = f"truncated or corrupt HDF5 file ({reason}); copy it or make it again"
+        raise UserError(f"{path}: {problem}") from None
 
 
 class StoredFile:
