@@ -20,6 +20,7 @@ from typing import Any
 
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
+from distgnn.operators.additive_scores import AdditiveScores, additive_scores
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
@@ -106,6 +107,35 @@ class EdgeOperators:
         E = self.pattern.empty(heads)
         self.pattern.dots(U, V, E)
         return E
+
+    def additive_scores(
+        self, L: DistDense, R: DistDense, a: Any, heads: int = 1, slope: float = 0.2
+    ) -> AdditiveScores:
+        """Compute a · leaky_relu(L_i + R_j) for each stored entry (i, j) and head: additive attention.
+
+        Brody, Alon and Yahav (ICLR 2022), equation 7. The adjoint: ``dL, dR, da = scores.back(dE)``.
+
+        Args:
+            L: m x f in ``output_layout``; R: n x f in ``input_layout``; head k has columns k f/heads to
+                (k + 1) f/heads.
+            a: f numbers, the same on all ranks. slope: of negative sums.
+
+        Cost: in words that of :meth:`sddmm`. Beside the scores, a bit for each entry and column is kept.
+
+        Raises:
+            ArgumentError: heads that do not divide f, or another number of weights. ValueError: as of
+                :meth:`edge_sum`. On every rank.
+        """
+        _check(self, L, "L", 0, self.output_layout)
+        _check(self, R, "R", 1, self.input_layout)
+        if L.shape[1] != R.shape[1]:
+            raise ValueError(f"{self.name}: L has {L.shape[1]} columns, R has {R.shape[1]}")
+        check_heads(heads, R.shape[1])
+        weights = self.grid.backend.asarray(a, self.dtype)
+        if weights.shape != (R.shape[1],):
+            raise ArgumentError("a", weights.shape, f"expected ({R.shape[1]},), a number for each column")
+        compare(f"A.additive_scores(L, R, a, heads={heads}, slope={slope})", A=self, L=L, R=R)
+        return additive_scores(self.pattern, L, R, weights, heads, float(slope))
 
     def _with_values(self, E: DistEdges, X: DistDense, out: DistDense | None, back: bool) -> DistDense:
         """Compute ``A X``, or with ``back`` ``Aᵀ X``, with other values; see :meth:`DistSparse.multiply`."""

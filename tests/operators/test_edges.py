@@ -101,6 +101,16 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
     alike(2 * scores - P * relu + 0, 2 * expected - probabilities * leaky)
     weights = r.standard_normal((heads, 2)).astype(A.dtype)
     alike(scores.mixed(weights), dense.edges(expected @ weights))
+    a = r.standard_normal(width).astype(A.dtype)
+    added = A.additive_scores(U_, V_, a, heads, 0.3)
+    ends = U[:, None] + V[None]
+    slopes, by_head = np.where(ends > 0, 1, 0.3), (n, m, heads, -1)
+    alike(added, dense.edges((a * ends * slopes).reshape(by_head).sum(axis=3)))
+    through = np.repeat(gradient, width // heads, axis=2) * slopes
+    dU, dV, da = added.back(dP)
+    equal(dU, a * through.sum(axis=1))
+    equal(dV, a * through.sum(axis=0))
+    np.testing.assert_allclose(A.grid.backend.to_host(da), (through * ends).sum(axis=(0, 1)), **close)
 
 
 @pytest.mark.ranks(1, 3, 4, 12)

@@ -15,6 +15,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.arrays.csr import KERNELS as BLOCKS
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
+from distgnn.local.additive import KERNELS as ADDITIVE
 from distgnn.local.covers import KERNELS as COVERS
 from distgnn.local.csr_rows import KERNELS as MATRICES
 from distgnn.local.edges import KERNELS as EDGES
@@ -157,6 +158,7 @@ EDGES.register("shapes", {
     "end_sums": _written(3), "of_rows": _written(2), "row_sums": _written(2), "row_maxima": _written(2),
     "transposition": lambda A: ShapeArray((A.nnz,), np.int64),
 })  # fmt: skip
+ADDITIVE.register("shapes", {"scores": _written(5), "slope_sums": _written(5)})
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
 ROUNDING.register("shapes", {"narrow": _written(1), "narrow_rows": _written(2), "widen": _written(1)})
 PASSES.register("shapes", {
