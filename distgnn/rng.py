@@ -31,6 +31,8 @@ SAMPLE = 6  # draws of the samplers
 MINIBATCH = 7  # training nodes into minibatches
 CONTENT = 8  # hashes of what a store holds
 MADE_FEATURES = 9  # random features of graphs that have none
+ATTENTION = 10  # dropout of attention
+EDGE = 11  # names of pairs of nodes
 
 _M64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -67,6 +69,15 @@ def _splitmix64_int(x: int) -> int:
 def hashes(k: int, ids: Array) -> Array:
     """Hash each id to a uint64, a function of (k, id); `ids`: int64 array, any order, global indices."""
     return splitmix64(splitmix64(ids.astype(np.uint64)) ^ np.uint64(k))
+
+
+def ends(ids: Array) -> tuple[Array, Array]:
+    """Hash each id as the first and as the second of a pair: float64, whole numbers below 2**52.
+
+    The sum of two names the pair, and is exact.
+    """
+    first, second = (hashes(key(0, EDGE, side), ids) >> np.uint64(12) for side in range(2))
+    return first.astype(np.float64), second.astype(np.float64)
 
 
 def uniform(k: int, rows: Array, cols: Array) -> Array:

@@ -96,7 +96,8 @@ def describe(run: Run) -> str:
     graph = f"{run.store.n} nodes, {run.store.nnz} non-zeros, widths {'-'.join(map(str, run.widths))}"
     how = "" if s.sparsity_aware is True else f"={s.sparsity_aware}"
     aware = f" sparsity-aware{how}" if s.sparsity_aware else ""
-    trained = ", sage" if s.model == "sage" else ""
+    trained = f", {s.model}" if s.model != "gcn" else ""
+    trained += f" of {','.join(map(str, s.heads))} heads" if s.heads else ""
     if s.fanout is not None:
         sizes = f"{s.batch_size}, {s.batches_per_update} per update, {s.bulk} sampled at a time"
         drawn = f"{s.sampler} {','.join(map(str, s.fanout))}"

@@ -27,11 +27,11 @@ SHARED = {
     "grid": "plan these sizes of axes only, the last within a node",
     "replication": "plan so many copies of 1.5d only",
     "sparsity_aware": "plan only what sends needed rows alone; =cover: only what sends covers (default: all)",
-    "model": "sage: GraphSAGE with means (default: gcn)",
+    "model": "sage: GraphSAGE with means; gat, gatv2: graph attention (default: gcn)",
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
-    "overlap wire product_order keep_aggregate block_rows dtype recipe layers hidden bias residual "
-    "layer_norm dropout train_features optimizer clip eval_every loss metric".split(),
+    "overlap wire product_order keep_aggregate block_rows dtype recipe layers hidden heads bias "
+    "residual layer_norm dropout attention_dropout activation train_features optimizer clip eval_every loss metric".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner

@@ -26,6 +26,21 @@ def positive_bits(block: Array) -> Array:
     return bits
 
 
+def elu(block: Array) -> None:
+    xp = backend.module(block)
+    for part in blocking.passes(block):
+        negative = xp.expm1(xp.minimum(block[part], 0))
+        xp.maximum(block[part], negative, out=block[part])
+
+
+def elu_back(G: Array, H: Array, scale: float) -> None:
+    xp = backend.module(G)
+    for part in blocking.passes(G):
+        slopes = H[part] * G.dtype.type(scale)
+        slopes += G.dtype.type(1)
+        G[part] *= xp.minimum(slopes, 1)
+
+
 def keep_positive(G: Array, bits: Array, scale: float) -> None:
     xp, flat = backend.module(G), G.reshape(-1)
     for part in blocking.passes(flat):

@@ -23,6 +23,16 @@ def relu(block: Array) -> None:
     KERNELS.kernel("relu", block)(block)
 
 
+def elu(block: Array) -> None:
+    """Compute x where it is positive, else exp(x) - 1, in place (Clevert, Unterthiner, Hochreiter, 2016)."""
+    KERNELS.kernel("elu", block)(block)
+
+
+def elu_back(G: Array, H: Array, scale: float = 1.0) -> None:
+    """Multiply ``G`` by the derivative of ELU, 1 or exp(x), in place, of which ``scale * H`` are the values."""
+    KERNELS.kernel("elu_back", G)(G, H, scale)
+
+
 def positive_bits(block: Array) -> Array:
     """Return ``numpy.packbits(block > 0)``: what ReLU remembers for its backward pass."""
     return KERNELS.kernel("positive_bits", block)(block)
@@ -133,8 +143,9 @@ _CUDA: Functions = {
     "binary_cross_entropy": _binary_on_gpu, "adam": cuda.adam,
 }  # fmt: skip
 _ARRAYS: Functions = {
-    "relu": array_elementwise.relu, "positive_bits": array_elementwise.positive_bits,
-    "keep_positive": array_elementwise.keep_positive, "dropout": array_elementwise.dropout,
+    "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,
+    "positive_bits": array_elementwise.positive_bits, "keep_positive": array_elementwise.keep_positive,
+    "dropout": array_elementwise.dropout,
     "binary_cross_entropy": array_elementwise.binary_cross_entropy, "adam": array_elementwise.adam,
     "column_sums": array_elementwise.column_sums, "average": array_elementwise.average,
     "squared_error": array_elementwise.squared_error,

@@ -1,6 +1,7 @@
-"""The input of a layer, forward and backward side by side: H = dropout(relu(norm(Z))).
+"""The input of a layer, forward and backward side by side: H = dropout(relu(norm(Z))), or with ELU.
 
-Z is the output of the layer before; the norm is optional. The input of layer 0 is dropout(X).
+Z is the output of the layer before; the norm is optional. The input of layer 0 is dropout(X). ReLU keeps a
+bit for each entry of H, ELU keeps H.
 """
 
 from __future__ import annotations
@@ -9,24 +10,29 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from distgnn import ledger
-from distgnn.local.elementwise import keep_positive, positive_bits, relu
+from distgnn.local.elementwise import elu, elu_back, keep_positive, positive_bits, relu
 from distgnn.nn.buffers import Buffers
 from distgnn.nn.dropout import Dropout
 from distgnn.nn.norm import LayerNorm
 from distgnn.operators.dense import DistDense
 
 Array = Any
+RELU, ELU = "relu", "elu"
+ACTIVATIONS = (RELU, ELU)
 
 
 class Activation:
-    """Layer norm, ReLU and dropout before layer ``index``.
+    """Layer norm, an activation and dropout before layer ``index``.
 
     Args:
-        norm: layer norm of Z, or None. seed, rate: of dropout.
+        norm: layer norm of Z, or None. seed, rate: of dropout. kind: "relu" or "elu".
     """
 
-    def __init__(self, index: int, norm: LayerNorm | None, seed: int, rate: float) -> None:
+    def __init__(
+        self, index: int, norm: LayerNorm | None, seed: int, rate: float, kind: str = RELU
+    ) -> None:
         self.index, self.norm, self.seed, self.rate = index, norm, seed, rate
+        self.elu = kind == ELU
 
     def forward(self, Z: DistDense, buffers: Buffers) -> DistDense:
         """Compute H, in place of a Z that is scratch. Collective with a norm."""
@@ -36,18 +42,24 @@ class Activation:
             buffers.scales = self.norm.normalize(Z)  # N, in place of Z
             H = buffers.beside("H", "N") if mode.keep else Z
             self.norm.apply(Z, H)  # H = gain N + shift
+        if self.elu and self.index > 0:
+            with _timed(H):
+                elu(H.block)  # H = elu(H)
         if epoch is not None and self.rate > 0:
             H, Z = H if mode.scratch else buffers.beside("H", "X"), H
+            positive = self.index > 0 and not self.elu
             with _timed(H):
-                self._masks(H, buffers).apply(Z.block, epoch, H.block, self.index > 0)  # H = mask max(Z, 0)
-        elif self.index > 0:
+                self._masks(H, buffers).apply(Z.block, epoch, H.block, positive)  # H = mask max(Z, 0)
+        elif self.index > 0 and not self.elu:
             with _timed(H):
                 relu(H.block)  # H = max(H, 0)
         return H
 
     def remember(self, H: DistDense, buffers: Buffers) -> None:
-        """Keep one bit for each entry of H, 1 where it is positive. Layer 0 has no ReLU and needs none."""
-        if self.index > 0:
+        """Keep one bit for each entry of H, 1 where it is positive, or all of H. Layer 0 needs none."""
+        if self.index > 0 and self.elu:
+            buffers.kept += ("H",)
+        elif self.index > 0:
             with _timed(H):
                 buffers.positive = positive_bits(H.block)
 
@@ -57,12 +69,14 @@ class Activation:
         Collective with a norm.
         """
         epoch = buffers.epoch
+        kept = 1.0 if epoch is None else 1 - self.rate
         with _timed(G):
-            if self.index > 0:
-                scale = 1.0 if epoch is None else 1 / (1 - self.rate)
-                keep_positive(G.block, buffers.positive, scale)  # G = scale G where H > 0, else 0
+            if self.index > 0 and not self.elu:
+                keep_positive(G.block, buffers.positive, 1 / kept)  # G = G / kept where H > 0, else 0
             elif epoch is not None and self.rate > 0:
                 self._masks(G, buffers).apply(G.block, epoch)  # G = mask G
+            if self.index > 0 and self.elu:
+                elu_back(G.block, buffers.H.block, kept)  # G = G elu', by the values of elu
         return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G)]
 
     def _masks(self, H: DistDense, buffers: Buffers) -> Dropout:

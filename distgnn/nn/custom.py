@@ -64,7 +64,14 @@ class CustomLayer(GraphConvolution):
     """The base class of a layer of your own; see the text above and :class:`GraphConvolution`.
 
     ``weight_shape``, (fan in, fan out) as a rule, may be overridden as a property.
+
+    Attributes:
+        epoch: of a pass whose dropout is on, of minibatches the number of the step, else None; nodes: int64
+            ids of this rank's rows of H. Both are those of the pass that runs.
     """
+
+    epoch: int | None = None
+    nodes: Array = None
 
     def propagate(self, A: DistSparse, H: DistDense) -> tuple[DistDense, Kept]:
         """Compute Z without bias, cut as :meth:`times` cuts it; return it and a tuple of matrices to keep."""
@@ -76,8 +83,10 @@ class CustomLayer(GraphConvolution):
 
     # -- parts of these --------------------------------------------------------------------------------------
 
-    def add_parameter(self, name: str, values: Any) -> DistDense:
+    def add_parameter(self, name: str, values: Any, decays: bool = False) -> DistDense:
         """Train a matrix beside W: small, two-dimensional, the same on all ranks. For ``__init__``.
+
+        ``decays``: whether weight decay is for it, as for W.
 
         ValueError: another shape, or a name that the network or the layer has, or that is not made of letters
         (a checkpoint adds the layer's number).
@@ -89,7 +98,7 @@ class CustomLayer(GraphConvolution):
         if block.ndim != 2:
             raise ValueError(f"{type(self).__name__}: {name} is {block.shape}, expected (rows, columns)")
         matrix = DistDense(block, Layout(self.W.grid, Cut(), Cut()), block.shape)
-        self.added.append(Parameter(f"{name}{self.index}", self.index, name, matrix))
+        self.added.append(Parameter(f"{name}{self.index}", self.index, name, matrix, decays))
         return matrix
 
     def times(self, A: DistSparse, T: DistDense) -> DistDense:
@@ -142,6 +151,7 @@ class CustomProducts:
         self.layer, self.name = layer, type(layer).__name__
 
     def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+        self._begin(buffers)
         Z, kept = self.layer.propagate(A, H)
         wanted = A.shape[0], self.layer.shape[1]
         if Z.shape != wanted or not Z.layout.same(A.weights.output_layout, wanted):
@@ -153,9 +163,13 @@ class CustomProducts:
         return buffers.hold("Z", Z)
 
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        self._begin(buffers)
         gradients, dH = self.layer.propagate_back(A, buffers.own, G)
         wanted = 1 + len(self.layer.added)
         if len(gradients) != wanted:
             problem = f"propagate_back gave {len(gradients)} gradients of {wanted} parameters"
             raise ValueError(f"{self.name}: {problem}")
         return [getattr(gradient, "block", gradient) for gradient in gradients], None if W is None else dH
+
+    def _begin(self, buffers: Buffers) -> None:
+        self.layer.epoch, self.layer.nodes = buffers.epoch, buffers.plan.nodes

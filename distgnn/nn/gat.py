@@ -1,11 +1,10 @@
-"""Graph attention (Veličković et al., ICLR 2018, equations 1 to 5): each node weighs its neighbours.
+"""Graph attention (Veličković et al., ICLR 2018, equations 1 to 6): each node weighs its neighbours.
 
 Of each head, with Y = H W and the stored entries (i, j) of A, whose values do not count:
 
-    e_ij = leaky_relu(left · Y_i + right · Y_j),  P = softmax of e over each row,  Z = P Y
+    e_ij = leaky_relu(left · Y_i + right · Y_j),  P = softmax of e over each row,  Z = dropout(P) Y
 
-Heads stand beside each other in the columns of Y and Z. Operators on edges do the work, on every algorithm
-that has them; W multiplies first, where A takes its input.
+Operators on edges do the work, on every algorithm that has them; W multiplies first, where A takes its input.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from distgnn import rng
 from distgnn.errors import ArgumentError
-from distgnn.nn.custom import CustomLayer, Kept
+from distgnn.nn.activation import ELU
+from distgnn.nn.attention import SLOPE, Attention
+from distgnn.nn.custom import Kept
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import Options
 from distgnn.operators.dense import DistDense, recut
@@ -23,32 +23,23 @@ from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 
 Array = Any
-SLOPE = 0.2  # of leaky_relu, the paper's
 
 
-class GraphAttention(CustomLayer):
-    """A layer of graph attention; ``left`` and ``right``, (fan out, 1), are trained beside W.
-
-    Args:
-        heads: share the fan out evenly. ArgumentError, on ``hidden``: they do not.
+class GraphAttention(Attention):
+    """A layer of graph attention; ``left`` and ``right``, (columns, 1), are trained beside W.
 
     Words of a pass, beside those of its dense products: of ``A.edge_sum`` and ``A.multiply`` forward; of
     ``A.sddmm``, ``A.multiply_adjoint`` and ``column_sums`` backward, and of the sums of each softmax.
     """
 
     def __init__(
-        self, A: DistSparse, index: int, shape: tuple[int, int], options: Options, heads: int = 1
-    ) -> None:
-        super().__init__(A, index, shape, options=options)
-        if heads < 1 or shape[1] % heads:
-            raise ArgumentError(
-                "hidden", shape[1], f"must be shared evenly by the {heads} heads of layer {index}"
-            )
-        self.heads, xp = heads, A.grid.backend.xp
-        both = rng.glorot(options.seed, -1 - index, (shape[1], 2), xp.arange(shape[1]), xp.arange(2), A.dtype)
-        self.left, self.right = (
-            self.add_parameter(name, both[:, k : k + 1].copy()) for k, name in enumerate(("left", "right"))
-        )
+        self, A: DistSparse, index: int, shape: tuple[int, int], options: Options, heads: int = 1,
+        mean: bool = False, attention_dropout: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(A, index, shape, options, heads, mean, attention_dropout)
+        left, right = self.vectors(A, 2)
+        self.left = self.add_parameter("left", left, decays=True)
+        self.right = self.add_parameter("right", right, decays=True)
 
     def propagate(self, A: DistSparse, H: DistDense) -> tuple[DistDense, Kept]:
         dense = ReplicatedWeights(A.input_layout)
@@ -56,13 +47,14 @@ class GraphAttention(CustomLayer):
         s, t = (dense.times(Y, self._by_head(vector, dense)) for vector in (self.left, self.right))
         scores = A.edge_sum(self.own(A, s), t)
         P = scores.leaky_relu(SLOPE).softmax()
-        return recut(A.multiply(Y, values=P), A.weights.output_layout), (H, Y, scores, P)
+        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, scores, P)
 
     def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense]:
         H, Y, scores, P = kept
-        dense, G = ReplicatedWeights(A.input_layout), recut(G, A.output_layout)
-        d = scores.leaky_relu_back(P.softmax_back(A.sddmm(G, Y, self.heads)), SLOPE)
-        dY, dt = A.multiply_adjoint(G, values=P), d.column_sums()
+        dense, G = ReplicatedWeights(A.input_layout), self.joined_back(A, G)
+        dP = self.dropped(A, A.sddmm(G, Y, self.heads))
+        d = scores.leaky_relu_back(P.softmax_back(dP), SLOPE)
+        dY, dt = A.multiply_adjoint(G, values=self.dropped(A, P)), d.column_sums()
         ds = dt.like(A.grid.backend.zeros(dt.block.shape, dt.dtype))
         self.add_own(A, d.row_sums(), ds)
         of_vectors = []
@@ -75,39 +67,54 @@ class GraphAttention(CustomLayer):
         return [recut(dW, self.weights(A).layout), *of_vectors], dH
 
     def _places(self) -> tuple[Array, Array]:
-        """Return the rows and columns of a matrix (fan out, heads) where each head has its columns."""
-        columns = self.W.grid.backend.xp.arange(self.shape[1])
-        return columns, columns // (self.shape[1] // self.heads)
+        """Return the rows and columns of a matrix (columns, heads) where each head has its columns."""
+        columns = self.W.grid.backend.xp.arange(self.columns)
+        return columns, columns // (self.columns // self.heads)
 
     def _by_head(self, vector: DistDense, dense: ReplicatedWeights) -> DistDense:
-        """Put a vector (fan out, 1) into the columns of its heads: (fan out, heads)."""
-        shape = self.shape[1], self.heads
+        """Put a vector (columns, 1) into the columns of its heads: (columns, heads)."""
+        shape = self.columns, self.heads
         block = self.W.grid.backend.zeros(shape, vector.dtype)
         block[self._places()] = vector.block[:, 0]
         return DistDense(block, dense.weight_layout, shape)
 
 
 class GAT(GCN):
-    """A network of graph attention layers, with ReLU between them; arguments as of :class:`GCN`.
+    """A network of graph attention layers, with ELU between them; arguments as of :class:`GCN`.
 
     Args:
-        heads: of each layer but the last, or of each layer; the last one has one by default. Hidden widths
-            count all heads together.
+        heads: of each layer, or of each but the last, which has one then. Hidden widths count all heads
+            together; of several heads in the last layer the mean is taken.
+        attention_dropout: the share of attention that is dropped in training.
+
+    Raises:
+        ArgumentError: heads that do not divide their layer's width, or are not as many as layers (on every
+            rank); and as GCN.
     """
 
-    needs_own = True
+    needs_own = attends = True
+    activation = ELU
+    layer: type[Attention] = GraphAttention
 
     def __init__(
-        self, A: DistSparse, widths: Sequence[int], *args: Any, heads: int | Sequence[int] = 8, **options: Any
-    ) -> None:
-        number = len(widths) - 1
-        self.heads = [heads] * (number - 1) + [1] if isinstance(heads, int) else list(heads)
-        if len(self.heads) != number:
-            raise ArgumentError("heads", heads, f"expected a number, or one for each of {number} layers")
+        self, A: DistSparse, widths: Sequence[int], *args: Any, heads: int | Sequence[int] = 8,
+        attention_dropout: float = 0.0, **options: Any,
+    ) -> None:  # fmt: skip
+        self.heads, self.attention_dropout = spread(heads, len(widths) - 1), float(attention_dropout)
         super().__init__(A, widths, *args, **options)
 
     def convolution(  # type: ignore[override]
         self, A: DistSparse, index: int, shape: tuple[int, int], options: Options
-    ) -> GraphAttention:
+    ) -> Attention:
         """Make a layer."""
-        return GraphAttention(A, index, shape, options, self.heads[index])
+        last = index == len(self.heads) - 1
+        return self.layer(A, index, shape, options, self.heads[index], last, self.attention_dropout)
+
+
+def spread(heads: int | Sequence[int], layers: int) -> list[int]:
+    """Return the heads of each layer; ArgumentError for another number of them than of layers."""
+    given = [heads] if isinstance(heads, int) else list(heads)
+    given = given * (layers - 1) + [1] if len(given) == 1 else given
+    if len(given) != layers or min(given) < 1:
+        raise ArgumentError("heads", heads, f"expected one number, at least 1, or one for each of {layers} layers")
+    return given

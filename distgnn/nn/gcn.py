@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.canonical import check_real
-from distgnn.errors import ArgumentError, check_type
+from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import Layout
+from distgnn.nn.activation import ACTIVATIONS, RELU
 from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, lent
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
@@ -44,6 +45,7 @@ class GCN:
             after dropout.
         layer_norm: H = dropout(relu(norm(Z))), with a gain and a shift for each column, in every layer but
             the last.
+        activation: "relu" or "elu", after every layer but the last; default: that of the class.
 
     Attributes:
         layers: the weights; graphs: the whole graph, as each layer takes it.
@@ -53,7 +55,8 @@ class GCN:
         convolution: the class of the layers; a network with layers of your own has another (see
             ``custom.py``). means: whether they take means over neighbours (see ``sage.py``); needs_own:
             whether they use vertices' own features apart, which minibatches have to keep first; neighbours:
-            whether a run makes A of ones off the diagonal, not of the values that a store has.
+            whether a run makes A of ones off the diagonal, not of the values that a store has; attends:
+            whether their layers have heads; activation: of the layers, where none is given.
 
     Raises:
         ValueError: A is not square, or widths, dropout or product_order make no sense (on every rank).
@@ -63,18 +66,23 @@ class GCN:
     """
 
     convolution = GraphConvolution
-    means = needs_own = neighbours = False
+    means = needs_own = neighbours = attends = False
+    activation = RELU
 
     def __init__(
         self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         product_order: str = "auto", keep_aggregate: bool = True, residual: bool = False,
-        layer_norm: bool = False,
+        layer_norm: bool = False, activation: str | None = None,
     ) -> None:  # fmt: skip
         check_type("A", A, DistSparse, "a distributed matrix, as of load or distribute; then the widths")
         widths = [int(width) for width in widths]
-        options = Options(seed, dropout, bias, product_order, keep_aggregate, residual, layer_norm)
+        self.activation = activation or self.activation
+        switches = keep_aggregate, residual, layer_norm
+        options = Options(seed, dropout, bias, product_order, *switches, self.activation)
         A.grid.world.agree({"widths": widths, **asdict(options)})
         _check(A, widths, dropout, product_order)
+        if self.activation not in ACTIVATIONS:
+            raise ArgumentError("activation", activation, offered(activation, ACTIVATIONS))
         A = self.operator(A, product_order)
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)

@@ -2,9 +2,9 @@
 
 Z_l = A H_{l-1} W_l + b_l (Plexus section 2.1, equations 1 and 2; CAGNET section III-C). The layer holds W and
 b; every call is given the operator A: the whole graph, or the sampled block of a minibatch. The layer also
-makes its input, H_{l-1} = dropout(relu(norm(Z_{l-1}))), in whose layout that happens (``activation.py``). The
-products with A and W have one of two orders (``products.py``), in memory that a plan laid out
-(``buffers.py``). A network may want H_{l-1} added to Z_l (residual connections).
+makes its input, H_{l-1} = dropout(relu(norm(Z_{l-1}))), or with ELU, in whose layout that happens
+(``activation.py``). The products with A and W have one of two orders (``products.py``), in memory that a plan
+laid out (``buffers.py``). A network may want H_{l-1} added to Z_l (residual connections).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from distgnn import rng
 from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
-from distgnn.nn.activation import Activation
+from distgnn.nn.activation import RELU, Activation
 from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, Products
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.optim import Parameter
@@ -38,6 +38,7 @@ class Options:
     keep_aggregate: bool
     residual: bool
     layer_norm: bool
+    activation: str = RELU
 
 
 class GraphConvolution:
@@ -68,7 +69,7 @@ class GraphConvolution:
         local = along_columns.local_shape((1, shape[1]))
         self.b = DistDense(xp.zeros(local, A.dtype), along_columns, (1, shape[1])) if options.bias else None
         self.norm = LayerNorm(A.input_layout, shape[0], A.dtype) if options.layer_norm and index else None
-        self.activation = Activation(index, self.norm, seed, options.dropout)
+        self.activation = Activation(index, self.norm, seed, options.dropout, options.activation)
         self.added: list[Parameter] = []
         self.fixed = FixedAggregate()
 

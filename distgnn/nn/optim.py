@@ -31,12 +31,14 @@ class Parameter:
     Attributes:
         name: "W0", "b0", ..., "X"; layer: from 0; kind: "weight", "bias" or "features".
         matrix: this rank's block and where it stands in the global matrix (a bias is a matrix of one row).
+        decays: whether weight decay is for it, as for weights.
     """
 
     name: str
     layer: int
     kind: str
     matrix: DistDense
+    decays: bool = False
 
     @property
     def block(self) -> Array:
@@ -76,7 +78,7 @@ class Optimizer:
 
     def decay(self, parameter: Parameter) -> float:
         """Return the weight decay of one parameter."""
-        if parameter.kind != "weight":
+        if parameter.kind != "weight" and not parameter.decays:
             return 0.0
         return self.weight_decay[min(parameter.layer, len(self.weight_decay) - 1)]
 

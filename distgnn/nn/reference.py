@@ -7,6 +7,7 @@ input, softmax cross-entropy averaged over the training nodes; or, with a row of
 as its labels, binary cross-entropy averaged over these nodes and the classes; or, with a row of floats, the
 squared difference averaged over nodes and columns. With residual connections,
 layers but the last that are as wide as their input add it to Z_l; with layer norm, H_l = relu(norm(Z_l)).
+ELU may take the place of ReLU.
 GraphSAGE (Hamilton, Ying and Leskovec, NIPS 2017) has Z_l = [H_{l-1} | M H_{l-1}] W_l + b_l in its place, M
 the means over neighbours. On a minibatch, every layer has a matrix of its own.
 """
@@ -208,24 +209,27 @@ class GCNReference:
     def __init__(
         self, A: sp.csr_array, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         dtype: Any = np.float32, nodes: np.ndarray | None = None, residual: bool = False,
-        layer_norm: bool = False,
+        layer_norm: bool = False, activation: str = "relu",
     ) -> None:  # fmt: skip
-        self.widths = list(widths)
+        self.widths, self.elu = list(widths), activation == "elu"
         self.layers, self.seed, self.dropout, self.dtype = len(widths) - 1, seed, dropout, np.dtype(dtype)
         self.A = self.operator(canonical(A, dtype))
         self.nodes = np.arange(A.shape[0]) if nodes is None else np.asarray(nodes)
-        shapes = [(self.gathered * a, b) for a, b in pairwise(self.widths)]
         self.weights = [
             rng.glorot(seed, layer, shape, np.arange(shape[0]), np.arange(shape[1]), self.dtype)
-            for layer, shape in enumerate(shapes)
+            for layer, shape in enumerate(self.weight_shapes())
         ]
-        self.biases = [np.zeros(shape[1], self.dtype) for shape in shapes] if bias else []
+        self.biases = [np.zeros(width, self.dtype) for width in self.widths[1:]] if bias else []
         hidden = self.widths[1:-1] if layer_norm else []
         self.gains = [np.ones(width, self.dtype) for width in hidden]
         self.shifts = [np.zeros(width, self.dtype) for width in hidden]
         equal = [a == b for a, b in pairwise(self.widths)]
         self.residual = [residual and same for same in equal[:-1]] + [False]
         self.features = np.empty((0, 0), self.dtype)
+
+    def weight_shapes(self) -> list[tuple[int, int]]:
+        """List the shapes of the weights."""
+        return [(self.gathered * a, b) for a, b in pairwise(self.widths)]
 
     def operator(self, A: sp.csr_array) -> sp.csr_array:
         """Make the matrix that layers multiply by from that of the whole graph."""
@@ -253,21 +257,34 @@ class GCNReference:
         return [(self.A, self.nodes)] * self.layers
 
     def _forward(self, X: np.ndarray, epoch: int | None, graphs: Graphs) -> list[np.ndarray]:
-        """Compute T_1, Z_1, T_2, Z_2, ... with T_l what layer l gathers, A H_{l-1}."""
+        """Compute T_1, Z_1, T_2, Z_2, ... with T_l what the way back of layer l needs, such as A H_{l-1}."""
         H, stages = X, []
         self.normal: list[tuple[np.ndarray, np.ndarray]] = []  # normalised rows, and what divided them
         for layer, (A, nodes) in enumerate(graphs):
             if epoch is not None and self.dropout > 0:
                 H = H * self.mask(epoch, layer, nodes)
-            T = self._gather(A, H)
-            Z = T @ self.weights[layer]
+            Z, T = self._layer(layer, A, H, epoch, nodes)
             if self.biases:
                 Z = Z + self.biases[layer]
             if self.residual[layer]:
                 Z = Z + H[: len(Z)]
             stages += [T, Z]
-            H = np.maximum(self._norm(layer, Z), 0)
+            N = self._norm(layer, Z)
+            H = np.where(N > 0, N, np.expm1(np.minimum(N, 0))) if self.elu else np.maximum(N, 0)
         return stages
+
+    def _layer(
+        self, layer: int, A: sp.csr_array, H: np.ndarray, epoch: int | None, nodes: np.ndarray
+    ) -> tuple[np.ndarray, Any]:
+        """Compute Z of a layer without bias; return it, and what the way back needs."""
+        T = self._gather(A, H)
+        return T @ self.weights[layer], T
+
+    def _layer_back(
+        self, layer: int, A: sp.csr_array, T: Any, G: np.ndarray, below: bool
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Compute the gradient by the weights, and with ``below`` by the input."""
+        return T.T @ G, self._gather_back(A, G @ self.weights[layer].T) if below else None
 
     def _gather(self, A: sp.csr_array, H: np.ndarray) -> np.ndarray:
         return spmm(A, H)
@@ -310,12 +327,12 @@ class GCNReference:
         weights: list[np.ndarray] = []
         biases: list[np.ndarray] = []
         for layer in reversed(range(self.layers)):
-            weights.insert(0, stages[2 * layer].T @ G)
+            (A, nodes), wanted = graphs[layer], layer > 0 or features
+            dW, below = self._layer_back(layer, A, stages[2 * layer], G, wanted)
+            weights.insert(0, dW)
             biases.insert(0, G.sum(axis=0))
-            if layer == 0 and not features:
+            if below is None or not wanted:
                 return loss, weights, biases if self.biases else [], None
-            A, nodes = graphs[layer]
-            below = self._gather_back(A, G @ self.weights[layer].T)
             if self.residual[layer]:
                 below[: len(G)] += G
             G = below * self.mask(epoch, layer, nodes) if epoch is not None and self.dropout > 0 else below
@@ -325,10 +342,9 @@ class GCNReference:
 
     def _activation_back(self, layer: int, G: np.ndarray, Z: np.ndarray) -> np.ndarray:
         """Compute the gradient by the output Z of a layer, of that by what the next one takes."""
-        if not self.gains:
-            return G * (Z > 0)
-        N = self.normal[layer][0] * self.gains[layer] + self.shifts[layer]
-        return self._norm_back(layer, G * (N > 0))
+        N = self.normal[layer][0] * self.gains[layer] + self.shifts[layer] if self.gains else Z
+        G = G * (np.exp(np.minimum(N, 0)) if self.elu else N > 0)
+        return self._norm_back(layer, G) if self.gains else G
 
     def parameters(self, features: bool = False) -> dict[str, np.ndarray]:
         """Return the arrays that are trained, as "W0" or "b0", and "X" if features are."""

@@ -36,13 +36,15 @@ class ReferenceOptimizer:
     def step(self, arrays: Mapping[str, np.ndarray], gradients: Mapping[str, Any], lr: float) -> None:
         """Update arrays in place from their gradients. NotFiniteError: an array is not finite then.
 
-        Both are by name: a letter, and but for features the number of the layer; "W" is decayed.
+        Both are by name: a word, and but for features the number of the layer. All matrices are decayed but
+        biases, gains, shifts and features.
         """
         self.steps += 1
         scale, rule = self._scale(gradients), {"sgd": self._sgd}.get(self.kind, self._adam)
         for name, w in arrays.items():
-            layer = int(name[1:] or 0)
-            decay = self.decays[min(layer, len(self.decays) - 1)] if name[0] == "W" else 0.0
+            kind = name.rstrip("0123456789")
+            layer = int(name[len(kind) :] or 0)
+            decay = 0.0 if kind in ("b", "g", "s", "X") else self.decays[min(layer, len(self.decays) - 1)]
             with np.errstate(all="ignore"):
                 rule(name, w, scale * gradients[name], lr, decay)
             if not np.isfinite(w).all():

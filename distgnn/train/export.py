@@ -1,9 +1,12 @@
 """The weights of a checkpoint and what network they belong to, as one file that needs no distgnn to read.
 
-Arrays, by name, of an L-layer network:
+Arrays, by name, of an L-layer network, the number of whose heads in the last layer is K, or 1:
 
-    layers.0.weight ... layers.L-1.weight      (fan in, fan out); of GraphSAGE (2 fan in, fan out)
+    layers.0.weight ... layers.L-1.weight      (fan in, fan out); of GraphSAGE (2 fan in, fan out); of GAT
+                                               and GATv2 the last is (fan in, K fan out)
     layers.0.bias ... layers.L-1.bias          (fan out), with bias=True
+    layers.0.left, layers.0.right ...          (columns of the weight), of GAT: attention's
+    layers.0.left, layers.0.attention ...      of GATv2: as the weight, W', and (its columns)
     norms.0.weight, norms.0.bias ... of L-2    (fan out), with layer_norm=True: gain and shift
     features                                   (nodes, width), with train_features=True: trained ones, with
                                                rows in the order of the store that the config calls "order"
@@ -11,8 +14,12 @@ Arrays, by name, of an L-layer network:
 In row vectors, with A the matrix of the store (``distgnn prepare --normalize``), H_0 = X and l = 0 ... L-1:
 
     Z_l = A H_l W_l + b_l              of GraphSAGE: [H_l | mean of the neighbours' rows of H_l] W_l + b_l
-    Z_l = Z_l + H_l                    with residual=True, where l < L-1 and W_l is square
-    H_{l+1} = relu(norm_l(Z_l))        where l < L-1; norm_l with layer_norm=True, with epsilon 1e-5
+    Z_l = P H_l W_l + b_l              of GAT and GATv2, by head, with P the softmax over the stored entries
+                                       (i, j) of each row of A, of e_ij = leaky_relu(left · Y_i + right · Y_j),
+                                       Y = H_l W_l, or of GATv2 attention · leaky_relu((H_l W')_i + Y_j), with
+                                       slope 0.2; heads stand beside each other, in layer L-1 Z is their mean
+    Z_l = Z_l + H_l                    with residual=True, where l < L-1 and the layer's widths are equal
+    H_{l+1} = relu(norm_l(Z_l))        where l < L-1, or elu; norm_l with layer_norm=True, with epsilon 1e-5
 
 Z_{L-1} are the logits. With normalize_features=True, rows of X are first divided by their sums of absolute
 values. In PyTorch a linear layer holds its weight transposed; with PyG, whose ``GCNConv`` normalises as
@@ -24,7 +31,8 @@ values. In PyTorch a linear layer holds its weight transposed; with PyG, whose `
     conv.lin.weight.data = torch.tensor(found["layers.0.weight"]).T.contiguous()
     conv.bias.data = torch.tensor(found["layers.0.bias"])
 
-The config is JSON: "model" (gcn or sage), "widths", "bias", "residual", "layer_norm", "dropout", "dtype",
+The config is JSON: "model" (gcn, sage, gat or gatv2), "widths", "heads" (of each layer, or false),
+"activation" (relu or elu), "bias", "residual", "layer_norm", "dropout", "dtype",
 "train_features", "normalize_features", "normalize", "self_loops" and "multilabel" (of the graph), "loss"
 (softmax, binary, or mse, where Z_{L-1} are the numbers that are predicted), "order",
 "class_names" (a list, or null where classes have none), "epoch" (after which these were the weights), and the
@@ -61,7 +69,9 @@ FORMATS = (".npz", ".safetensors")
 #: Names in a checkpoint, whose numbers are those of layers, and in the exported file.
 NAMES = {"W": "layers.{}.weight", "b": "layers.{}.bias", "g": "norms.{}.weight", "s": "norms.{}.bias"}
 #: What of a run's identity describes the network; what is not there is off.
-CONFIG = "model widths bias residual layer_norm dropout dtype train_features normalize_features".split()
+CONFIG = "model widths heads bias residual layer_norm dropout dtype train_features normalize_features".split()
+#: Arrays of attention: by model, those that are vectors, and those that are matrices.
+ATTENTION = {"gat": (("left", "right"), ()), "gatv2": (("attention",), ("left",))}
 
 
 def export_weights(
@@ -109,16 +119,28 @@ def contents(
         bare = name.removeprefix(prefix)
         if name.startswith(prefix) and "." not in bare:  # others are the optimiser's
             whole = reader.piece(name, (0, shape[0]), (0, shape[1]))
-            kind = re.fullmatch(r"([Wbgs])(\d+)", bare)
-            called = "features" if bare == "X" else NAMES[kind[1]].format(kind[2]) if kind else bare
-            arrays[called] = whole[0] if kind and kind[1] != "W" else whole
+            called, flat = _named(bare, trained["model"])
+            arrays[called] = whole.reshape(-1) if flat else whole
     config = {name: trained.get(name, False) for name in CONFIG}
+    config |= {"activation": trained.get("activation", "relu")}
     config |= {name: trained[f"graph {name}"] for name in ("normalize", "self_loops")}
     config |= {"multilabel": bool(trained.get("graph multilabel"))}
     config |= {"loss": trained.get("loss", "binary" if config["multilabel"] else "softmax")}
     config |= {"class_names": reader.meta.get("class_names")}  # checkpoints of before have none
     config |= {"order": trained.get("order"), "epoch": number, "distgnn": distgnn.__version__}
     return dict(sorted(arrays.items())), config
+
+
+def _named(bare: str, model: str) -> tuple[str, bool]:
+    """Return what the array of a checkpoint is called, and whether it becomes one-dimensional."""
+    vectors, matrices = ATTENTION.get(model, ((), ()))
+    if bare == "X":
+        return "features", False
+    found = re.fullmatch(r"([A-Za-z_]+)(\d+)", bare)
+    kind, layer = (found[1], found[2]) if found else (bare, "")
+    if kind in (*vectors, *matrices):
+        return f"layers.{layer}.{kind}", kind in vectors
+    return (NAMES[kind].format(layer), kind != "W") if kind in NAMES and found else (bare, False)
 
 
 def _npz(arrays: Mapping[str, np.ndarray], config: str) -> bytes:

@@ -35,6 +35,7 @@ from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
 from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
+from distgnn.train.network import special
 from distgnn.train.saved import opened
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
@@ -106,7 +107,8 @@ class Predictor:
         """Load the matrix and the features, and make the network without its weights. Collective."""
         network, dtype = NETWORKS[trained["model"]], trained["dtype"]
         A = load(self.store, self.grid, algorithm, order, dtype, neighbours=network.neighbours)
-        options = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
+        options: Any = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
+        options |= special(trained["model"], trained)
         self.model = network(A, trained["widths"], **options)
         self.X = load_features(self.store, self.model.input_layout, dtype=dtype)
         if trained["normalize_features"]:
@@ -164,11 +166,11 @@ class Predictor:
 
     def _activation(self, layer: int) -> Callable[[np.ndarray], Answer]:
         """Apply the activation to whole rows of a hidden layer's output. Collective."""
-        norm = self.model.layers[layer].norm
+        norm, active = self.model.layers[layer].norm, _ACTIVE[self.model.activation]
         if norm is None:
-            return _positive
+            return active
         gain, shift = collect(norm.gain), collect(norm.shift)
-        return lambda rows: _positive(_normal(rows) * gain + shift)
+        return lambda rows: active(_normal(rows) * gain + shift)
 
     def _forward(self, layer: int) -> DistDense:
         """Return a layer's output, before its activation; begin at an earlier result if there is one."""
@@ -283,6 +285,13 @@ def _several(rows: np.ndarray) -> Answer:
 
 def _positive(rows: np.ndarray) -> Answer:
     return _finite(np.maximum(rows, 0)), None
+
+
+def _elu(rows: np.ndarray) -> Answer:
+    return _finite(np.maximum(rows, np.expm1(np.minimum(rows, 0)))), None
+
+
+_ACTIVE = {"relu": _positive, "elu": _elu}
 
 
 def _unchanged(rows: np.ndarray) -> Answer:

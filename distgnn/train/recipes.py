@@ -25,9 +25,16 @@ _GRAPHSAGE = _KIPF_WELLING | {
     "epochs": 10, "weight_decay": (0.0,), "normalize_features": False,
 }  # fmt: skip
 
+#: Veličković et al., ICLR 2018, section 3.3, on Cora; so many epochs and the best one in place of patience.
+_GAT = _KIPF_WELLING | {
+    "model": "gat", "hidden": (64,), "heads": (8,), "dropout": 0.6, "attention_dropout": 0.6,
+    "epochs": 300, "lr": 0.005, "weight_decay": (5e-4,),
+}  # fmt: skip
+_OF_ATTENTION = ("heads", "attention_dropout")  # settings of gat that other networks refuse
+
 #: By name: setting -> value.
 RECIPES: Mapping[str, Mapping[str, Any]] = {
-    "kipf-welling": _KIPF_WELLING, "graphsage": _GRAPHSAGE, "plain": _PLAIN,
+    "kipf-welling": _KIPF_WELLING, "graphsage": _GRAPHSAGE, "gat": _GAT, "plain": _PLAIN,
 }  # fmt: skip
 #: Neighbours per node and layer of recipes with samples, the layer next to the batch first; the last repeats.
 FANOUTS: Mapping[str, Sequence[int]] = {"graphsage": (25, 10)}
@@ -36,4 +43,6 @@ FANOUTS: Mapping[str, Sequence[int]] = {"graphsage": (25, 10)}
 def filled(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the recipe in `given` for the settings that are None there."""
     recipe = RECIPES.get(str(given["recipe"]), _PLAIN)  # any other value is refused with the other settings
-    return {name: value for name, value in recipe.items() if given[name] is None}
+    other = given["model"] not in (None, "gat", "gatv2")
+    chosen = {name: value for name, value in recipe.items() if given[name] is None}
+    return {name: value for name, value in chosen.items() if not (other and name in _OF_ATTENTION)}

@@ -10,6 +10,7 @@ from distgnn.errors import ArgumentError, offered
 from distgnn.nn.networks import NETWORKS, REFERENCES
 from distgnn.sampling.sampler import check_fanout
 from distgnn.train.fields import check_fields
+from distgnn.train.network import resolved_options
 from distgnn.train.recipes import FANOUTS
 from distgnn.train.schedule import Schedule
 from distgnn.train.settings import AUTO, BULK, EVERY, FANOUT, FOR_MINIBATCHES, PER_UPDATE, Settings
@@ -36,6 +37,7 @@ def resolved(settings: Settings, ranks: int) -> Settings:
         problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"
         raise ArgumentError("block_rows", done.block_rows, problem)
     done = replace(done, sparsity_aware=s.sparsity_aware or False, weight_decay=s.weight_decay or s.decays)
+    done = replace(done, **resolved_options(s, model))
     return _with_the_only_grid(done, ranks) if s.grid == AUTO else done
 
 

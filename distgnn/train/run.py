@@ -35,7 +35,7 @@ from distgnn.split import TRAIN, VAL
 from distgnn.store.checkpoint import read_alone
 from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
-from distgnn.train import checkpoint, sampler
+from distgnn.train import checkpoint, network, sampler
 from distgnn.train.best import Best
 from distgnn.train.check import SerialCheck
 from distgnn.train.defaults import from_files
@@ -227,11 +227,11 @@ class Run:
 
     def _load(self) -> None:
         """Load operator, model, features, targets and minibatches."""
-        s, order, network = self.settings, self.order.name, NETWORKS[str(self.settings.model)]
+        s, order, kind = self.settings, self.order.name, NETWORKS[str(self.settings.model)]
         how = order, s.dtype, s.sparsity_aware or False
-        A = load(self.store, self.grid, str(s.algorithm), *how, neighbours=network.neighbours)
-        options = s.seed, s.dropout, s.bias, s.product_order, s.keep_aggregate, s.residual, s.layer_norm
-        self.model = network(A, self.widths, *options)
+        A = load(self.store, self.grid, str(s.algorithm), *how, neighbours=kind.neighbours)
+        how_to: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
+        self.model = kind(A, self.widths, **network.options(s), **how_to)
         self.X = load_features(self.store, self.model.input_layout, dtype=s.dtype)
         holds(self.X, "features", self.X.block.nbytes)
         self._normalize()
@@ -436,7 +436,7 @@ class Run:
         # Trained features are saved by position and samples depend on it; all else is equal in every order.
         identity |= {"order": self.order.name} if s.train_features or s.samples else {}
         identity |= {"wire": s.wire} if s.wire else {}
-        return identity | {name: True for name in ("residual", "layer_norm") if getattr(s, name)}
+        return identity | network.identity(s)
 
     def _config(self, path: str) -> dict[str, Any]:
         """Return the settings with defaults resolved, for the log."""

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.group import Comm
+from distgnn.nn.activation import ACTIVATIONS
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import CHECKPOINT, CheckpointReader
 from distgnn.store.format import manifest
 from distgnn.store.format.facts import NONE, check_names, check_types
 
-OWN = ("gcn", "sage", "gat")  # networks whose weights have the widths of their layers
+OWN = ("gcn", "sage", "gat", "gatv2")  # networks whose weights have the widths of their layers
+_OPTIONS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("order", "loss", "activation"), (str,)), "heads": (list,), "attention_dropout": (int, float),
+}  # fmt: skip
 _META = {"epoch": (int,), "steps": (int,), "run": (dict,), "rates": (list,)}
 _MAY_BE = {"best": (dict,), "begun": (dict, NONE)}
 _RUN: dict[str, tuple[type, ...]] = {
@@ -63,7 +67,7 @@ def _check_run(run: dict[str, Any], reader: CheckpointReader) -> None:
     """Raise ValueError for settings that no run has, or widths that the checkpoint's weights have not."""
     check_types(run, _RUN, "meta.run.")
     check_types(run, {name: (bool,) for name in _RUN_SWITCHES if name in run}, "meta.run.")
-    check_types(run, {name: (str,) for name in ("order", "loss") if name in run}, "meta.run.")
+    check_types(run, {name: kinds for name, kinds in _OPTIONS.items() if name in run}, "meta.run.")
     if run["train_features"] and "order" not in run:
         raise ValueError("meta.run has trained features, and no order")
     if run["dtype"] not in ("float32", "float64"):
@@ -71,7 +75,13 @@ def _check_run(run: dict[str, Any], reader: CheckpointReader) -> None:
     widths = run["widths"]
     if len(widths) < 2 or not all(type(width) is int and width > 0 for width in widths):
         raise ValueError(f"meta.run.widths is {widths!r:.40}; expected a list of whole numbers, at least 1")
+    heads = run.get("heads", [])
+    if heads and (len(heads) != len(widths) - 1 or not all(type(k) is int and k > 0 for k in heads)):
+        raise ValueError(f"meta.run.heads is {heads!r:.40}; expected a number for each layer, at least 1")
+    if run.get("activation", "relu") not in ACTIVATIONS:
+        raise ValueError(f"meta.run.activation is {run['activation']!r:.40}")
     for layer, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
         rows, cols = reader.shapes.get(f"W{layer}", (0, 0))
-        if run["model"] in OWN and (fan_in > rows or fan_out != cols):
+        averaged = heads[-1] if heads and layer == len(heads) - 1 else 1
+        if run["model"] in OWN and (fan_in > rows or fan_out * averaged != cols):
             raise ValueError(f"layer {layer} has widths {fan_in} and {fan_out}, but weights {rows} x {cols}")

@@ -20,6 +20,7 @@ from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
 from distgnn.train import sampler
 from distgnn.train.minibatches import Minibatches
+from distgnn.train.network import options
 from distgnn.train.settings import Settings
 
 Array = Any
@@ -127,8 +128,7 @@ def reference(
         A, nodes = graph.A, np.arange(n)
     else:
         A, nodes = order.block((0, n), (0, n))[order.positions(ids)], ids  # rows in the order of the columns
-    of_network = s.seed, s.dropout, s.bias, s.dtype, nodes, s.residual, s.layer_norm
-    network = REFERENCES[str(s.model)](A, widths, *of_network)
+    network = REFERENCES[str(s.model)](A, widths, **options(s), dtype=s.dtype, nodes=nodes)
     network.features = _features(store, inputs, s)
     optimizer = ReferenceOptimizer(s.optimizer, s.decays, s.momentum, s.clip)
     if checkpoint is not None:

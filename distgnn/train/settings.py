@@ -19,6 +19,8 @@ BATCH_SIZE, BULK = 1024, 4
 #: By sampler: the neighbours of a node, or the nodes of a layer or subgraph.
 FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 
+#: Heads of attention, in all layers but the last.
+HEADS = 8
 #: Updates whose losses are compared with a serial training unless a number or EVERY is given.
 CHECKED, EVERY = 5, "all"
 #: The sampler, or what to keep, that undoes those of a recipe.
@@ -87,19 +89,25 @@ class Settings:
 
     recipe: str = _network(DEFAULT, "settings of a paper, for all that is not given (docs/training.md)",
         choices=tuple(RECIPES))
-    model: str | None = _network(None, "sage: GraphSAGE with means; gat: graph attention, 8 "
-        "heads in all layers but the last (default: as --sampler)",
-        known=("gcn", "sage", "gat"))
+    model: str | None = _network(None, "sage: GraphSAGE with means; gat, gatv2: graph attention (default: as "
+        "--sampler)", known=("gcn", "sage", "gat", "gatv2"))
     layers: int | None = _network(None, "how many (default: one more than --hidden has widths)",
         metavar="L", least=1)
     hidden: Sequence[int] = _network(None, "widths, one for all or one for each (default: by --recipe: 16; "
         "graphsage: 256)", metavar="F[,F...]")
+    heads: Sequence[int] | None = _network(None, "gat, gatv2: heads that share --hidden, one number for all "
+        "layers but the last, which has one, or one for each; several in the last are averaged (default: "
+        f"{HEADS})", metavar="K[,K...]")
     bias: bool = _network(None, "a bias in every layer (default: yes; plain: no)", switch=True)
     residual: bool = _network(False, "add the input of a layer to its output, where they are as wide, but in "
         "the last (default: no)", switch=True)
     layer_norm: bool = _network(False, "of every layer's output but the last (default: no)", switch=True)
     dropout: float = _network(None, "dropped share of every layer's input (default: 0.5; plain: 0)",
         metavar="P")
+    attention_dropout: float | None = _network(None, "gat, gatv2: dropped share of attention (default: 0; "
+        "--recipe gat: 0.6)", metavar="P")
+    activation: str | None = _network(None, "after every layer but the last (default: relu; gat, gatv2: elu)",
+        choices=("relu", "elu"))
     train_features: bool = _network(False, "train the features too")
     normalize_features: bool | None = _network(None, "divide every row of the features by its sum (default: "
         "kipf-welling: where they are counts, most of them 0; else no)", switch=True)
@@ -148,7 +156,7 @@ class Settings:
         by_recipe = filled(vars(self))
         for name in (field.name for field in fields(self)):
             value = _plain(by_recipe.get(name, getattr(self, name)))
-            if name in ("hidden", "fanout", "weight_decay") and isinstance(value, (int, float)):
+            if name in ("hidden", "fanout", "weight_decay", "heads") and isinstance(value, (int, float)):
                 value = [value]  # one number stands for a list of one
             object.__setattr__(self, name, value)
 

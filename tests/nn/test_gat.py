@@ -12,7 +12,10 @@ import pytest
 import distgnn as dg
 from distgnn.nn import Adam
 from distgnn.nn.gat import GAT
+from distgnn.nn.gatv2 import GATv2
+from distgnn.nn.optim import Parameter
 from distgnn.nn.reference import labelled, softmax_cross_entropy
+from distgnn.nn.reference_attention import GATReference, GATv2Reference
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.operators.one_rank import Alone, OneRank
 from distgnn.sampling import GraphSage, Replicated
@@ -23,76 +26,103 @@ from distgnn.train.full_graph import train
 from ..train.stores import small_store
 from .problem import Problem, wide_grid
 
-PROBLEM, WIDTHS, HEADS = Problem(), [11, 6, 5], [3, 1]
+PROBLEM, WIDTHS, HEADS = Problem(), [11, 6, 5], [3, 2]
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
+NETWORKS = {GAT: GATReference, GATv2: GATv2Reference}
+LEAKY, ELU = (lambda x: np.where(x > 0, x, 0.2 * x)), (lambda x: np.where(x > 0, x, np.exp(x) - 1))
 
 
-def attention(H: np.ndarray, W: np.ndarray, left: np.ndarray, right: np.ndarray, heads: int) -> np.ndarray:
-    """Compute a layer by its formula, on dense arrays."""
-    stored, parts = PROBLEM.A.toarray() != 0, []
-    for Y, a, b in zip(*(np.split(X, heads, axis=1) for X in (H @ W, left.T, right.T)), strict=True):
-        e = Y @ a.T + (Y @ b.T).T
-        e = np.where(stored, np.where(e > 0, e, 0.2 * e), -np.inf)
-        P = np.exp(e - e.max(axis=1, keepdims=True))
-        parts.append(P / P.sum(axis=1, keepdims=True) @ Y)
-    return np.hstack(parts)
+def attention(kind: type[GAT], H: np.ndarray, W: np.ndarray, one: np.ndarray, other: np.ndarray, heads: int) -> Any:
+    """Compute a layer's heads by its formula, on dense arrays; ``one`` and ``other``: its arrays beside W."""
+    stored, parts, Y = PROBLEM.A.toarray() != 0, [], H @ W
+    for columns in np.split(np.arange(W.shape[1]), heads):
+        y = Y[:, columns]
+        if kind is GAT:
+            e = LEAKY(y @ one[columns] + (y @ other[columns]).T)
+        else:
+            e = (LEAKY((H @ one)[:, None, columns] + y[None]) * other[columns, 0]).sum(axis=2)
+        P = np.where(stored, np.exp(e - np.where(stored, e, -np.inf).max(axis=1, keepdims=True)), 0)
+        parts.append(P / P.sum(axis=1, keepdims=True) @ y)
+    return parts
 
 
-def loss(values: list[np.ndarray]) -> float:
-    W0, W1, left0, left1, right0, right1, b0, b1, X = values
-    H = np.maximum(attention(X, W0, left0, right0, HEADS[0]) + b0, 0)
-    Z = attention(H, W1, left1, right1, HEADS[1]) + b1
+def loss(kind: type[GAT], values: list[np.ndarray]) -> float:
+    W0, W1, *others, b0, b1, X = values
+    H = ELU(np.hstack(attention(kind, X, W0, *others[::2], HEADS[0])) + b0)
+    Z = np.mean(attention(kind, H, W1, *others[1::2], HEADS[1]), axis=0) + b1
     return softmax_cross_entropy(Z, PROBLEM.labels, labelled(PROBLEM.labels, PROBLEM.split, TRAIN))[0]
 
 
-def made(comm: Any, name: str, aware: bool, backend: Any = "numpy", **options: Any) -> Any:
+def made(kind: Any, comm: Any, name: str, aware: bool, backend: Any = "numpy", **options: Any) -> Any:
     A = dg.distribute(PROBLEM.A, wide_grid(comm, name, backend), name, aware)
-    model = GAT(A, WIDTHS, heads=HEADS, bias=True, **options)
+    model = kind(A, WIDTHS, heads=HEADS, bias=True, **options)
     return model, dg.scatter(PROBLEM.X, model.input_layout), model.targets(PROBLEM.labels, PROBLEM.split)
 
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
 def test_loss_and_gradients_are_those_of_the_formula(comm, name, aware, backend):
-    model, X, targets = made(comm, name, aware, backend)
-    for p in model.parameters:
-        p.matrix.block += 0.1
-    whole = [dg.gather(p.matrix) for p in model.parameters] + [PROBLEM.X]
-    value, _, gradients, dX = model.gradients(X, targets, need_input=True)
-    ours = [dg.gather(p.matrix.like(g)) for p, g in zip(model.parameters, gradients, strict=True)]
-    ours.append(dg.gather(dX))
-    assert [p.name for p in model.parameters] == [
-        "W0",
-        "W1",
-        "left0",
-        "left1",
-        "right0",
-        "right1",
-        "b0",
-        "b1",
-    ]
-    if comm.Get_rank() > 0:
-        return
-    assert value == pytest.approx(loss(whole), rel=1e-10)
-    for number, gradient in enumerate(ours):
-        for place in range(min(4, whole[number].size)):
-            ends = []
-            for step in (1e-6, -1e-6):
-                nudged = [array.copy() for array in whole]
-                nudged[number].reshape(-1)[place] += step
-                ends.append(loss(nudged))
-            assert gradient.reshape(-1)[place] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-8), number
+    for kind, (one, other) in {GAT: ("left", "right"), GATv2: ("left", "attention")}.items():
+        model, X, targets = made(kind, comm, name, aware, backend)
+        for p in model.parameters:
+            p.matrix.block += 0.1
+        whole = [dg.gather(p.matrix) for p in model.parameters] + [PROBLEM.X]
+        value, _, gradients, dX = model.gradients(X, targets, need_input=True)
+        ours = [dg.gather(p.matrix.like(g)) for p, g in zip(model.parameters, gradients, strict=True)]
+        ours.append(dg.gather(dX))
+        names = [f"{kind}{layer}" for kind in ("W", one, other, "b") for layer in (0, 1)]
+        assert [p.name for p in model.parameters] == names
+        if comm.Get_rank() > 0:
+            continue
+        assert value == pytest.approx(loss(kind, whole), rel=1e-10)
+        for number, gradient in enumerate(ours):
+            for place in range(min(4, whole[number].size)):
+                ends = []
+                for step in (1e-6, -1e-6):
+                    nudged = [array.copy() for array in whole]
+                    nudged[number].reshape(-1)[place] += step
+                    ends.append(loss(kind, nudged))
+                numeric = (ends[0] - ends[1]) / 2e-6
+                assert gradient.reshape(-1)[place] == pytest.approx(numeric, abs=1e-8), [*names, "X"][number]
 
 
 @pytest.mark.ranks(1, 3, 4, 12)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
-def test_losses_are_equal_on_every_algorithm(comm, name, aware):
-    losses = []
-    for alone in (False, True):
-        where = comm.Split(comm.Get_rank(), 0) if alone else comm
-        model, X, targets = made(where, "1d" if alone else name, aware and not alone, dropout=0.3)
-        losses.append([record["loss"] for record in train(model, X, targets, Adam(lr=0.01), 3)])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
+def test_training_is_that_of_one_process(comm, name, aware):
+    """Losses and all arrays, with dropout of features and of attention, weight decay and trained features."""
+    for kind, serial in NETWORKS.items():
+        options: Any = {"dropout": 0.3, "attention_dropout": 0.4, "seed": 5, "heads": [3, 2, 2], "bias": True}
+        options |= {"residual": kind is GAT, "layer_norm": kind is GAT}
+        A = dg.distribute(PROBLEM.A, wide_grid(comm, name), name, aware)
+        model = kind(A, widths := [11, 6, 6, 5], **options)
+        X, targets = dg.scatter(PROBLEM.X, model.input_layout), model.targets(PROBLEM.labels, PROBLEM.split)
+        update: Any = {"lr": 0.01, "weight_decay": 0.1}
+        losses = [r["loss"] for r in train(model, X, targets, Adam(**update), 3, train_features=True)]
+        assert len(set(losses)) == 3
+        reference = serial(PROBLEM.A, widths, dtype=np.float64, **options)
+        expected = reference.train(
+            PROBLEM.X, PROBLEM.labels, PROBLEM.split, 3, train_features=True, **update
+        )
+        np.testing.assert_allclose(losses, [record["loss"] for record in expected], rtol=1e-9)
+        arrays = reference.parameters(True)
+        for p in [*model.parameters, Parameter("X", 0, "features", X)]:
+            whole = comm.bcast(dg.gather(p.matrix))
+            np.testing.assert_allclose(whole, arrays[p.name].reshape(whole.shape), atol=1e-8, err_msg=p.name)
+
+
+@pytest.mark.ranks(1)
+def test_dropped_attention_has_its_share_and_is_new_in_each_epoch_layer_and_head(comm):
+    model, *_ = made(GAT, comm, "1d", False, attention_dropout=0.25)
+    masks = []
+    for layer in model.layers:
+        A, layer.nodes = model.A, np.arange(PROBLEM.n)
+        for layer.epoch in (1, 2):
+            masks += list(layer.dropped(A, A.edges(lambda i, j: 1.0 + 0 * i, layer.heads)).data.T)
+        layer.epoch = None
+        assert (layer.dropped(A, A.edges()).data == A.edges().data).all()
+    assert len({mask.tobytes() for mask in masks}) == len(masks) == 2 * sum(HEADS)
+    assert set(np.unique(masks)) == {0, 1 / 0.75}
+    assert np.mean(masks) == pytest.approx(1, abs=0.03)
 
 
 @pytest.mark.ranks(1, 3)

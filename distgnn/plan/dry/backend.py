@@ -162,7 +162,8 @@ ADDITIVE.register("shapes", {"scores": _written(5), "slope_sums": _written(5)})
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
 ROUNDING.register("shapes", {"narrow": _written(1), "narrow_rows": _written(2), "widen": _written(1)})
 PASSES.register("shapes", {
-    "relu": _written(0), "positive_bits": _positive_bits, "keep_positive": _written(0), "dropout": _dropout,
+    "relu": _written(0), "elu": _written(0), "elu_back": _written(0), "positive_bits": _positive_bits,
+    "keep_positive": _written(0), "dropout": _dropout,
     "cross_entropy": _loss, "binary_cross_entropy": _loss, "squared_error": _loss,
     "column_sums": _column_sums, "adam": _written(0), "average": _average,
 })  # fmt: skip

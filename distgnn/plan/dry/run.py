@@ -29,6 +29,7 @@ from distgnn.split import TRAIN
 from distgnn.train import sampler
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining, training_nodes
+from distgnn.train.network import options as of_network
 from distgnn.train.resolve import resolved
 from distgnn.train.settings import BATCH_SIZE, Settings
 from distgnn.train.ways import parse_grid
@@ -237,10 +238,9 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     if s.loss not in (None, graph.loss):
         raise ArgumentError("loss", s.loss, f"the graph to plan for has labels of the loss {graph.loss}")
     network = NETWORKS[str(s.model)]
-    options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
-    options |= {"residual": s.residual, "layer_norm": s.layer_norm}
+    options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate} | of_network(s)
     widths = [graph.width, *s.hidden_widths, graph.classes]
-    model = network(A, widths, seed=s.seed, dropout=s.dropout, bias=s.bias, **options)
+    model = network(A, widths, **options)
     shape, layout = (graph.n, graph.width), model.input_layout
     X = DistDense(grid.backend.zeros(layout.local_shape(shape), A.dtype), layout, shape)
     holds(X, "features", X.block.nbytes)
