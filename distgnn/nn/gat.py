@@ -113,8 +113,9 @@ class GAT(GCN):
 
 def spread(heads: int | Sequence[int], layers: int) -> list[int]:
     """Return the heads of each layer; ArgumentError for another number of them than of layers."""
-    given = [heads] if isinstance(heads, int) else list(heads)
-    given = given * (layers - 1) + [1] if len(given) == 1 else given
+    given = [heads] * (layers - 1) + [1] if isinstance(heads, int) else list(heads)
+    given = given * (layers - 1) + [1] if len(given) == 1 < layers else given
     if len(given) != layers or min(given) < 1:
-        raise ArgumentError("heads", heads, f"expected one number, at least 1, or one for each of {layers} layers")
+        problem = f"expected one number, at least 1, or one for each of {layers} layers"
+        raise ArgumentError("heads", heads, problem)
     return given

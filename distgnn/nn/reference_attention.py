@@ -40,8 +40,8 @@ class GATReference(GCNReference):
         self, A: sp.csr_array, widths: Sequence[int], *args: Any, heads: int | Sequence[int] = 8,
         attention_dropout: float = 0.0, activation: str = "elu", **options: Any,
     ) -> None:  # fmt: skip
-        given = [heads] if isinstance(heads, int) else list(heads)
-        self.heads = given if len(given) > 1 or len(widths) == 2 else given * (len(widths) - 2) + [1]
+        hidden = len(widths) - 2
+        self.heads = [heads] * hidden + [1] if isinstance(heads, int) else list(heads)
         self.rate = attention_dropout
         super().__init__(A, widths, *args, activation=activation, **options)
         self.added = self._draw()

@@ -23,10 +23,18 @@ from .test_multilabel_job import several
 DEEP = "--hidden 9,9 --residual --layer-norm --bias --dropout 0.3 --lr 0.1"
 BATCHES = "--hidden 9 --dropout 0.3 --batch-size 4 --batches-per-update 2 --lr 0.1 --bias"
 OWN = f"{BATCHES} --hidden 9,9 --residual --layer-norm"
+#: With SGD for attention: where scores of a row have one sign, gradients of one end's weights are nothing but
+#: rounding, of which Adam would make whole steps.
+SAMPLED = f"--sampler sage {OWN} --fanout 2,2,3"
 KINDS = {
     "deep": f"{DEEP} --algorithm 2d",
     "sage": f"--model sage {DEEP} --algorithm 1d --sparsity-aware",
     "sage-features": f"--model sage {DEEP} --algorithm 2d --train-features --normalize-features",
+    "gat": f"--model gat --heads 3,3,2 --attention-dropout 0.4 --weight-decay 0.1 {DEEP} --algorithm 3d",
+    "gatv2": f"--model gatv2 --heads 3 --attention-dropout 0.4 {DEEP} --algorithm 2d --train-features",
+    "sampled-gat": f"--model gat --heads 9 --attention-dropout 0.3 {SAMPLED} --optimizer sgd",
+    "sampled-gatv2": f"--model gatv2 --heads 3,1,2 {SAMPLED} --optimizer sgd --activation relu",
+    "elu": f"{DEEP} --algorithm 1d --activation elu",
     "plateau": "--algorithm 3d --schedule plateau:1,0.5 --lr 0.9 --optimizer sgd --momentum 0.9",
     "sampled-sage": f"--sampler sage {OWN} --fanout 2,2,3 --clip 0.1",
     "sampled-gcn": f"--sampler sage --model gcn {OWN} --fanout 2,2,3",
@@ -64,14 +72,14 @@ def test_directed_graphs_and_several_classes(comm, shared_tmp_path) -> None:
         prepare(Communities(directed=True), path)
     comm.Barrier()
     for store in (path, several(shared_tmp_path, comm)):
-        for kind in ("sage", "sampled-sage", "ladies", "saint"):
+        for kind in ("sage", "sampled-sage", "gat", "sampled-gatv2", "ladies", "saint"):
             words = KINDS[kind].replace("--batch-size 4", "--batch-size 5").split()
             found = checked(comm, store, *words, "--order", "random", "--epochs", 3)
             assert comm.bcast(found["largest_difference"]) < 1e-13
 
 
 @pytest.mark.ranks(1, 4)
-@pytest.mark.parametrize("kind", ["deep", "sage-features", "sampled-sage", "plateau"])
+@pytest.mark.parametrize("kind", ["deep", "sage-features", "sampled-sage", "gatv2", "plateau"])
 @pytest.mark.slow
 def test_a_resumed_run_is_checked_from_its_checkpoint_on(comm, kind, shared_tmp_path) -> None:
     """With other step sizes, too."""

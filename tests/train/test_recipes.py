@@ -27,6 +27,11 @@ def test_a_recipe_fills_in_what_is_not_given() -> None:
     assert (usual.dropout, usual.bias, usual.hidden, usual.epochs) == (0.5, True, (16,), 200)
     assert (plain.dropout, plain.bias, plain.decays, plain.keep_best) == (0.0, False, [0.0, 0.0], "none")
     assert (sage.model, sage.sampler, sage.hidden, sage.epochs) == ("sage", "sage", (256,), 10)
+    gat, of = resolved(Settings(recipe="gat"), 2), resolved(Settings(recipe="gat", model="gcn", layers=3), 2)
+    assert (gat.model, gat.heads, gat.hidden, gat.activation) == ("gat", [8, 1], (64,), "elu")
+    assert (gat.attention_dropout, gat.decays, gat.lr) == (0.6, [5e-4] * 2, 0.005)
+    assert (of.heads, of.attention_dropout, of.activation, of.dropout) == (None, None, "relu", 0.6)
+    assert resolved(Settings(recipe="gat", model="gatv2", layers=3), 2).heads == [8, 8, 1]
     assert Settings(layers=3).decays == [5e-4, 0.0, 0.0] and Settings(layers=1).decays == [5e-4]
     assert resolved(Settings(layers=3), 2).weight_decay == [5e-4, 0.0, 0.0]
     for unknown in ("kipf", None, ["plain"]):
