@@ -1,4 +1,4 @@
-"""GAT and GATv2 beside PyTorch Geometric's layers: equal numbers from equal weights, and accuracies on a graph.
+"""GAT and GATv2 beside PyTorch Geometric's layers: equal numbers from equal weights, and accuracies.
 
 Needs torch and torch-geometric. The first table compares logits and all gradients of two layers, 8 heads side
 by side and then the mean of 3, on a random directed graph: largest differences, relative to the largest
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def compared(model: str, dtype: str) -> list[float]:
-    """Return the largest relative differences of logits, of the features' gradient, and of any parameter's."""
+    """Return the largest relative differences: of logits, the features' gradient, any parameter's."""
     r = np.random.default_rng(0)
     dense = (r.random((NODES, NODES)) < 0.02).astype(dtype)
     np.fill_diagonal(dense, 0)

@@ -31,7 +31,8 @@ SHARED = {
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
     "overlap wire product_order keep_aggregate block_rows dtype recipe layers hidden heads bias "
-    "residual layer_norm dropout attention_dropout activation train_features optimizer clip eval_every loss metric".split(),
+    "residual layer_norm dropout attention_dropout activation train_features optimizer clip "
+    "eval_every loss metric".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner

@@ -29,7 +29,7 @@ def elu(block: Array) -> None:
 
 
 def elu_back(G: Array, H: Array, scale: float = 1.0) -> None:
-    """Multiply ``G`` by the derivative of ELU, 1 or exp(x), in place, of which ``scale * H`` are the values."""
+    """Multiply ``G`` in place by the derivative of ELU, 1 or exp(x), where ELU is ``scale * H``."""
     KERNELS.kernel("elu_back", G)(G, H, scale)
 
 

@@ -1,4 +1,4 @@
-"""What layers of attention share: heads, dropout of attention, and means over the heads of the last layer."""
+"""Common parts of attention layers: heads, dropout of attention, means over the last layer's heads."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Attention(CustomLayer):
         rows, sums = recut(self.own(A, by_row), pattern.row_layout).block, on.empty((pattern.size, 1), float)
         with pattern.rows_of(by_column) as columns:
             for block, place, read in zip(pattern.blocks, pattern.places, columns, strict=True):
-                first = (on.xp.ascontiguousarray(x[:, :1]) for x in (rows, read))
-                entries.end_sums(block, *first, sums[place])
+                u, v = (on.xp.ascontiguousarray(x[:, :1]) for x in (rows, read))
+                entries.end_sums(block, u, v, sums[place])
         self._named = weakref.ref(pattern), sums[:, 0].astype(np.int64)
         ledger.holds(pattern, "edges", self._named[1].nbytes)
         return self._named[1]

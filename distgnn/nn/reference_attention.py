@@ -2,7 +2,7 @@
 
 Of each head, with Y = H W, softmax over the stored entries (i, j) of each row and masks of dropout D:
 
-    GAT (Veličković et al., ICLR 2018)     e_ij = leaky_relu(left · Y_i + right · Y_j)   Z = (D * softmax(e)) Y
+    GAT (Veličković et al., ICLR 2018)     e_ij = leaky_relu(left · Y_i + right · Y_j)
     GATv2 (Brody et al., ICLR 2022)        e_ij = attention · leaky_relu((H left)_i + Y_j)
 
 Heads stand beside each other; of several in the last layer Z is the mean. The rows of a sampled matrix are
@@ -37,13 +37,13 @@ class GATReference(GCNReference):
     """
 
     def __init__(
-        self, A: sp.csr_array, widths: Sequence[int], *args: Any, heads: int | Sequence[int] = 8,
+        self, A: sp.csr_array, widths: Sequence[int], *, heads: int | Sequence[int] = 8,
         attention_dropout: float = 0.0, activation: str = "elu", **options: Any,
     ) -> None:  # fmt: skip
         hidden = len(widths) - 2
         self.heads = [heads] * hidden + [1] if isinstance(heads, int) else list(heads)
         self.rate = attention_dropout
-        super().__init__(A, widths, *args, activation=activation, **options)
+        super().__init__(A, widths, activation=activation, **options)
         self.added = self._draw()
 
     def weight_shapes(self) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Additive attention on stored entries, a · leaky_relu(L_i + R_j), on every algorithm (Brody et al., ICLR 2022).
+"""Additive attention on stored entries, a · leaky_relu(L_i + R_j), on every algorithm (Brody et al., 2022).
 
 Rows of R travel as for ``A @ R``; where features are cut, scores are summed over their axis. With s = 1 where
 an entry's sum is positive, else the slope, and d the gradient of the scores, the way back is
@@ -21,9 +21,8 @@ from distgnn import ledger
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.panels import summed
-from distgnn.local import additive
+from distgnn.local import additive, elementwise
 from distgnn.local import edges as entries
-from distgnn.local import elementwise
 from distgnn.operators import summed as sums
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, recut
@@ -58,10 +57,10 @@ class AdditiveScores(DistEdges):
         ledger.holds(self, "edges", sum(signs.nbytes for signs in self.signs))
         weights = self._by_head()
 
-        def one(k: int, block: CSR, L: Array, R: Array, out: Array) -> None:
+        def apply(k: int, block: CSR, L: Array, R: Array, out: Array) -> None:
             additive.scores(block, L, R, weights, slope, out, self.signs[k])
 
-        way.forward(self, left, right, one)
+        way.forward(self, left, right, apply)
 
     def back(self, gradient: DistEdges) -> tuple[DistDense, DistDense, Array]:
         """Return the gradients of L, R and a from that of these scores. Collective.
@@ -119,7 +118,7 @@ def additive_scores(
 
 
 class Way(ABC):
-    """Where an algorithm has entries, and how rows of L, R and their gradients reach these.
+    """Part that depends on the algorithm: where entries are, how rows of L, R and gradients reach them.
 
     Attributes:
         left, right: how L and R are cut meanwhile; sizes: entries of each block or panel that comes by.
@@ -131,15 +130,15 @@ class Way(ABC):
         self.sizes = [block.nnz for block in pattern.blocks]
 
     @abstractmethod
-    def forward(self, E: DistEdges, L: DistDense, R: DistDense, one: Forward) -> None:
+    def forward(self, E: DistEdges, L: DistDense, R: DistDense, apply: Forward) -> None:
         """Make the scores in E. Collective."""
 
     @abstractmethod
-    def onto_rows(self, E: DistEdges, M: DistDense, one: Back) -> None:
+    def onto_rows(self, E: DistEdges, M: DistDense, apply: Back) -> None:
         """Sum over the entries of each row. Collective."""
 
     @abstractmethod
-    def onto_columns(self, E: DistEdges, N: DistDense, one: Back) -> None:
+    def onto_columns(self, E: DistEdges, N: DistDense, apply: Back) -> None:
         """Sum over the entries of each column. Collective."""
 
     def _of_block(self, E: DistEdges, k: int) -> tuple[Array, Array]:
@@ -151,14 +150,14 @@ class Way(ABC):
 class Alone(Way):
     """One rank has everything: the block of a minibatch."""
 
-    def forward(self, E: DistEdges, L: DistDense, R: DistDense, one: Forward) -> None:
-        one(0, self.pattern.A.A, L.block, R.block, E.data)
+    def forward(self, E: DistEdges, L: DistDense, R: DistDense, apply: Forward) -> None:
+        apply(0, self.pattern.A.A, L.block, R.block, E.data)
 
-    def onto_rows(self, E: DistEdges, M: DistDense, one: Back) -> None:
-        one(0, self.pattern.A.A, E.data, M.block)
+    def onto_rows(self, E: DistEdges, M: DistDense, apply: Back) -> None:
+        apply(0, self.pattern.A.A, E.data, M.block)
 
-    def onto_columns(self, E: DistEdges, N: DistDense, one: Back) -> None:
-        one(0, self.pattern.A.At, *self._of_block(E, 0), N.block)
+    def onto_columns(self, E: DistEdges, N: DistDense, apply: Back) -> None:
+        apply(0, self.pattern.A.At, *self._of_block(E, 0), N.block)
 
 
 class Rows(Way):
@@ -168,27 +167,27 @@ class Rows(Way):
         super().__init__(pattern)
         self.right, self.left = pattern.inner
 
-    def forward(self, E: DistEdges, L: DistDense, R: DistDense, one: Forward) -> None:
+    def forward(self, E: DistEdges, L: DistDense, R: DistDense, apply: Forward) -> None:
         p = self.pattern
         with p.A.A.rows_of(R.block) as pairs:
             for k, ((_, R_j), block, place) in enumerate(zip(pairs, p.blocks, p.places, strict=True)):
-                one(k, block, L.block, R_j, E.data[place])
+                apply(k, block, L.block, R_j, E.data[place])
         p.features.allreduce(E.data, matrix="sums")
 
-    def onto_rows(self, E: DistEdges, M: DistDense, one: Back) -> None:
+    def onto_rows(self, E: DistEdges, M: DistDense, apply: Back) -> None:
         p = self.pattern
         for k, (block, place) in enumerate(zip(p.blocks, p.places, strict=True)):
-            one(k, block, E.data[place], M.block, k > 0)
+            apply(k, block, E.data[place], M.block, k > 0)
         if not p.blocks:
             M.block[...] = 0
         if p.reps is not None:
             sums.add_up(p.grid, p.reps, M.block)
 
-    def onto_columns(self, E: DistEdges, N: DistDense, one: Back) -> None:
+    def onto_columns(self, E: DistEdges, N: DistDense, apply: Back) -> None:
         p = self.pattern
         with (self._panels if p.whole else self._needed)(N) as blocks:
             for k, At, C in blocks:
-                one(k, At, *self._of_block(E, k), C)
+                apply(k, At, *self._of_block(E, k), C)
         if p.reps is not None:  # the one process column with the stage has the sum
             s = -(-p.grid.shape["rows"] // p.grid.shape["reps"])
             p.reps.bcast(N.block, p.grid.coords["rows"] // s, matrix="sums")
@@ -220,7 +219,7 @@ class Planes(Way):
         super().__init__(pattern)
         self.sizes = [nnz for _, nnz, _, _ in pattern.plane.A.headers]
 
-    def forward(self, E: DistEdges, L: DistDense, R: DistDense, one: Forward) -> None:
+    def forward(self, E: DistEdges, L: DistDense, R: DistDense, apply: Forward) -> None:
         p, plane = self.pattern, self.pattern.plane
         roots, shapes = p._shapes(E.heads)
         own = lambda k: E.data[p.numbers[k]]  # noqa: E731
@@ -229,49 +228,49 @@ class Planes(Way):
             sums_of_E = stack.enter_context(summed(p.grid, *how))
             panels, panels_of_R = map(stack.enter_context, (plane.A.broadcast(), plane._broadcast(R.block)))
             for q, (E_q, A_q, R_q) in enumerate(zip(sums_of_E, panels, panels_of_R, strict=True)):
-                one(q, A_q, rows, R_q, E_q)
+                apply(q, A_q, rows, R_q, E_q)
 
-    def onto_rows(self, E: DistEdges, M: DistDense, one: Back) -> None:
+    def onto_rows(self, E: DistEdges, M: DistDense, apply: Back) -> None:
         p, plane = self.pattern, self.pattern.plane
         with p._whole(M) as whole, ExitStack() as stack:
             panels = stack.enter_context(plane.A.broadcast())
             numbers = stack.enter_context(p._broadcast(E, transposed=False))
             for q, (A_q, E_q) in enumerate(zip(panels, numbers, strict=True)):
-                one(q, A_q, E_q, whole, q > 0)
+                apply(q, A_q, E_q, whole, q > 0)
             if not plane.panels:
                 whole[...] = 0
 
-    def onto_columns(self, E: DistEdges, N: DistDense, one: Back) -> None:
+    def onto_columns(self, E: DistEdges, N: DistDense, apply: Back) -> None:
         p, plane = self.pattern, self.pattern.plane
         with plane._summed(N.block) as sums_of_N, ExitStack() as stack:
             panels = stack.enter_context(plane.At.broadcast())
             numbers = stack.enter_context(p._broadcast(E, transposed=True))
             for k, (N_k, At_k, E_k) in enumerate(zip(sums_of_N, panels, numbers, strict=True)):
-                one(k, At_k, E_k, _inverse(entries.transposition(At_k)), N_k)
+                apply(k, At_k, E_k, _inverse(entries.transposition(At_k)), N_k)
 
 
 class Shards(Way):
     """Shards of 3D: rows of R are gathered, and scores summed over the axis that cuts the features."""
 
-    def forward(self, E: DistEdges, L: DistDense, R: DistDense, one: Forward) -> None:
+    def forward(self, E: DistEdges, L: DistDense, R: DistDense, apply: Forward) -> None:
         p = self.pattern
         with p._plane_block(R) as rows:
-            one(0, p.A.A, L.block, rows, E.data)
+            apply(0, p.A.A, L.block, rows, E.data)
         p.features.allreduce(E.data, matrix="sums")
 
-    def onto_rows(self, E: DistEdges, M: DistDense, one: Back) -> None:
+    def onto_rows(self, E: DistEdges, M: DistDense, apply: Back) -> None:
         A = self.pattern.A
-        one(0, A.A, E.data, M.block)
+        apply(0, A.A, E.data, M.block)
         sums.add_up(A.grid, A.contract, M.block)
 
-    def onto_columns(self, E: DistEdges, N: DistDense, one: Back) -> None:
+    def onto_columns(self, E: DistEdges, N: DistDense, apply: Back) -> None:
         A = self.pattern.A
         if not A.sharded:
-            one(0, A.plane.At, *self._of_block(E, 0), N.block)
+            apply(0, A.plane.At, *self._of_block(E, 0), N.block)
             sums.add_up(A.grid, A.out, N.block)
             return
         with A._plane_block(N) as room:
-            one(0, A.plane.At, *self._of_block(E, 0), room)
+            apply(0, A.plane.At, *self._of_block(E, 0), room)
             A.out.reduce_scatter_rows(room, A.shares, N.block, "sums")
 
 

@@ -15,7 +15,7 @@ In row vectors, with A the matrix of the store (``distgnn prepare --normalize``)
 
     Z_l = A H_l W_l + b_l              of GraphSAGE: [H_l | mean of the neighbours' rows of H_l] W_l + b_l
     Z_l = P H_l W_l + b_l              of GAT and GATv2, by head, with P the softmax over the stored entries
-                                       (i, j) of each row of A, of e_ij = leaky_relu(left · Y_i + right · Y_j),
+                                       (i, j) of a row of A, of e_ij = leaky_relu(left · Y_i + right · Y_j),
                                        Y = H_l W_l, or of GATv2 attention · leaky_relu((H_l W')_i + Y_j), with
                                        slope 0.2; heads stand beside each other, in layer L-1 Z is their mean
     Z_l = Z_l + H_l                    with residual=True, where l < L-1 and the layer's widths are equal
@@ -136,11 +136,11 @@ def _named(bare: str, model: str) -> tuple[str, bool]:
     vectors, matrices = ATTENTION.get(model, ((), ()))
     if bare == "X":
         return "features", False
-    found = re.fullmatch(r"([A-Za-z_]+)(\d+)", bare)
-    kind, layer = (found[1], found[2]) if found else (bare, "")
+    numbered = re.fullmatch(r"([A-Za-z_]+)(\d+)", bare)
+    kind, layer = (numbered[1], numbered[2]) if numbered else (bare, "")
     if kind in (*vectors, *matrices):
         return f"layers.{layer}.{kind}", kind in vectors
-    return (NAMES[kind].format(layer), kind != "W") if kind in NAMES and found else (bare, False)
+    return (NAMES[kind].format(layer), kind != "W") if kind in NAMES and numbered else (bare, False)
 
 
 def _npz(arrays: Mapping[str, np.ndarray], config: str) -> bytes:

@@ -34,8 +34,9 @@ def special(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def identity(settings: Settings) -> dict[str, Any]:
     """Return those options by which a checkpoint tells networks apart, without what is off."""
     s = settings
-    told = {name: getattr(s, name) for name in ("residual", "layer_norm", *OF_ATTENTION) if getattr(s, name)}
-    return told | ({"activation": s.activation} if s.activation != "relu" else {})
+    names = "residual", "layer_norm", *OF_ATTENTION
+    options = {name: getattr(s, name) for name in names if getattr(s, name)}
+    return options | ({"activation": s.activation} if s.activation != "relu" else {})
 
 
 def resolved_options(s: Settings, model: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from distgnn.store.format.facts import NONE, check_names, check_types
 
 OWN = ("gcn", "sage", "gat", "gatv2")  # networks whose weights have the widths of their layers
 _OPTIONS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("order", "loss", "activation"), (str,)), "heads": (list,), "attention_dropout": (int, float),
+    **dict.fromkeys(("order", "loss", "activation"), (str,)), "heads": (list,),
+    "attention_dropout": (int, float),
 }  # fmt: skip
 _META = {"epoch": (int,), "steps": (int,), "run": (dict,), "rates": (list,)}
 _MAY_BE = {"best": (dict,), "begun": (dict, NONE)}

@@ -32,7 +32,9 @@ NETWORKS = {GAT: GATReference, GATv2: GATv2Reference}
 LEAKY, ELU = (lambda x: np.where(x > 0, x, 0.2 * x)), (lambda x: np.where(x > 0, x, np.exp(x) - 1))
 
 
-def attention(kind: type[GAT], H: np.ndarray, W: np.ndarray, one: np.ndarray, other: np.ndarray, heads: int) -> Any:
+def attention(
+    kind: type[GAT], H: np.ndarray, W: np.ndarray, one: np.ndarray, other: np.ndarray, heads: int
+) -> Any:
     """Compute a layer's heads by its formula, on dense arrays; ``one`` and ``other``: its arrays beside W."""
     stored, parts, Y = PROBLEM.A.toarray() != 0, [], H @ W
     for columns in np.split(np.arange(W.shape[1]), heads):
