@@ -7,12 +7,14 @@ normalised beforehand, the same features and the same first weights, and losses 
 process of their own (``gpu_epoch_peers.py``), one after the other. An epoch is timed between two moments at
 which the device is idle; the median leaves out the first twenty, in which distgnn chooses its kernels. It
 multiplies the features by A in every epoch as its peers do (``keep_aggregate=False``). Graphs are R-MAT:
-rmat-K-D has 2^K nodes and D neighbours per node, duplicates counted; rmat-16-492 has Reddit's degree.
+rmat-K-D has 2^K nodes and D neighbours per node, duplicates counted; rmat-16-492 has Reddit's degree. With
+``--kept-in`` they are kept in a folder; ``--make`` does no more than that, while other work goes on, say.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import subprocess
 import sys
@@ -46,7 +48,13 @@ def main() -> int:
     parser.add_argument("--graphs", nargs="+", default=["rmat-16-492", "rmat-20-16"], metavar="rmat-K-D")
     parser.add_argument("--epochs", type=int, default=20, help="timed, after those to warm up")
     parser.add_argument("--warm-up", type=int, default=20, help="epochs")
+    parser.add_argument("--kept-in", type=Path, metavar="FOLDER", help="read graphs from here, or save them")
+    parser.add_argument("--make", action="store_true", help="make the graphs for --kept-in, and no more")
     args = parser.parse_args()
+    if args.make:
+        for name in args.graphs:
+            print(f"{name}: {normalized(name, args.kept_in).nnz} non-zeros", flush=True)
+        return 0
     if "cupy" not in backend.available():
         print("gpu_epoch: no GPU here, or no CuPy", file=sys.stderr)
         return 2
@@ -68,8 +76,7 @@ def tell(args: argparse.Namespace, *lines: str) -> None:
 
 def compare(name: str, args: argparse.Namespace) -> float:
     """Return the rows of one graph; the largest relative difference between losses."""
-    _, scale, degree = name.split("-")
-    A = normalize(gallery.rmat(1 << int(scale), degree=float(degree), features=0, classes=0).A)
+    A = normalized(name, args.kept_in)
     worst, own = 0.0, None
     with tempfile.TemporaryDirectory() as folder:
         for answer in every(A, Path(folder), args.warm_up + args.epochs):
@@ -82,6 +89,24 @@ def compare(name: str, args: argparse.Namespace) -> float:
             worst, numbers = max(worst, apart), f"{1e3 * seconds:.3f} | {seconds / least:.2f} | {apart:.1e}"
             tell(args, f"| {name} | {A.nnz} | {answer['name']} | {numbers} |")
     return worst
+
+
+def normalized(name: str, folder: Path | None) -> sp.csr_array:
+    """Make the graph of this name, or read it from the folder; a process that makes it now is waited for."""
+    if folder is None:
+        return made(name)
+    file = folder / f"{name}.npz"
+    with open(folder / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            sp.save_npz(file.with_suffix(".part.npz"), made(name), compressed=False)
+            file.with_suffix(".part.npz").replace(file)
+    return sp.load_npz(file)
+
+
+def made(name: str) -> sp.csr_array:
+    _, scale, degree = name.split("-")
+    return normalize(gallery.rmat(1 << int(scale), degree=float(degree), features=0, classes=0).A)
 
 
 def difference(losses: list[float], others: list[float]) -> float:

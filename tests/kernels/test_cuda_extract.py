@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse as sp
 
 from distgnn.local import cuda, host
+from distgnn.local.array_draw import row_keys
 from distgnn.local.csr_rows import row_pointers
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
-from distgnn.sampling.rows import row_keys
 from kernels.conftest import built_from, in_orders
 from loops import each
 

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from distgnn import rng
 from distgnn.local import csr_rows, cuda, host
 from distgnn.local import draw as rows
-from distgnn.sampling import sample_rows
 from kernels.conftest import built_from, in_orders
 from loops import each
 
@@ -172,7 +171,9 @@ def test_arrays_on_a_gpu_are_drawn_from_there(built, count, remaining, monkeypat
     equal(gpu, found[:2], chosen[:2])
 
 
-def test_a_matrix_on_a_gpu(built, monkeypatch):
+def test_a_matrix_of_scipy_or_cupy(built, monkeypatch):
+    from distgnn.sampling import sample_rows  # needs MPI, unlike all else here
+
     gpu, keys = built, keys_of(len(LENGTHS))
     columns = np.concatenate([np.random.default_rng(6).permutation(3000)[:length] for length in LENGTHS])
     P = sp.csr_array((WEIGHTS["uneven"].astype(np.float32), columns, POINTERS), shape=(len(LENGTHS), 3000))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays import backend
+from distgnn.local.cuda.compiling import in_turn
 
 Array = Any  # of CuPy
 
@@ -47,8 +48,9 @@ def source(file: str) -> str:
 
 @functools.cache
 def kernel(xp: Any, file: str, name: str) -> Any:
-    """Compile the kernel ``name``, a C++ name with template arguments; CuPy keeps a copy on disk."""
-    return xp.RawModule(code=source(file), options=OPTIONS, name_expressions=(name,)).get_function(name)
+    """Compile the kernel ``name``, a C++ name with template arguments, once per node."""
+    with in_turn(f"{source(file)} {name}"):
+        return xp.RawModule(code=source(file), options=OPTIONS, name_expressions=(name,)).get_function(name)
 
 
 def launch(xp: Any, file: str, name: str, blocks: int | tuple[int, int], *arguments: Any) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from cupy._memory import spans_at
 from cupy._work import DEVICE
@@ -44,6 +43,13 @@ Steps = Generator[None, None, None]
 """A call in three steps: everything begins to be sent, everything is received, everything is sent."""
 
 
+def _mpi() -> Any:
+    """Load MPI only when NCCL is used: CuPy is there without MPI, too."""
+    from mpi4py import MPI
+
+    return MPI
+
+
 class NcclError(RuntimeError):
     """Error of NCCL."""
 
@@ -57,7 +63,7 @@ get_build_version = get_version
 
 def get_unique_id() -> tuple[int, ...]:
     """Return an id with the rank of the world that made it, and the number of ids it made before."""
-    number = [MPI.COMM_WORLD.Get_rank() + 1, next(_created)]
+    number = [_mpi().COMM_WORLD.Get_rank() + 1, next(_created)]
     packed = np.array([*number, *[0] * (NCCL_UNIQUE_ID_BYTES // 4 - 2)], np.int32).view(np.int8)
     return tuple(packed.tolist())
 
@@ -85,7 +91,7 @@ class NcclCommunicator:
         assert len(commId) == NCCL_UNIQUE_ID_BYTES
         origin, number = np.array(commId, np.int8).view(np.int32)[:2].tolist()
         self._rank, self._size, self._tag = rank, ndev, _FIRST_TAG + number % _TAGS
-        world, origin = MPI.COMM_WORLD, origin - 1
+        world, origin = _mpi().COMM_WORLD, origin - 1
         if world.Get_rank() == origin:
             places = {rank: origin}
             for _ in range(ndev - 1):
@@ -192,7 +198,7 @@ class NcclCommunicator:
             DEVICE.counts["launches"] += 1
             DEVICE.launches[f"nccl {name}"] += 1
             DEVICE.queue(f"nccl {name}", stream, reads, writes)
-            world = MPI.COMM_WORLD
+            world = _mpi().COMM_WORLD
             requests = [world.isend(x.array.copy(), self._places[r], self._tag) for r, x in sends.items()]
             parts = {} if own is None else {self._rank: own.array.copy()}
             yield
@@ -205,7 +211,7 @@ class NcclCommunicator:
             if out is not None and made is not None:
                 out.array[...] = made
             yield
-            _wait(lambda: MPI.Request.testall(requests)[0])
+            _wait(lambda: _mpi().Request.testall(requests)[0])
 
         if _group is None:
             _through([steps()])
@@ -241,9 +247,9 @@ def _through(calls: list[Steps]) -> None:
             next(call, None)
 
 
-def _received(there: Callable[[], bool], tag: int, source: int = MPI.ANY_SOURCE) -> Any:
+def _received(there: Callable[[], bool], tag: int, source: int | None = None) -> Any:
     _wait(there)
-    return MPI.COMM_WORLD.recv(source=source, tag=tag)
+    return _mpi().COMM_WORLD.recv(source=_mpi().ANY_SOURCE if source is None else source, tag=tag)
 
 
 def _wait(done: Callable[[], bool]) -> None:

@@ -1,0 +1,55 @@
+"""Kernels are compiled by one process of a node, and read by the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from distgnn.local.cuda.compiling import in_turn
+from mpi_helpers import clean_environment
+
+#: A library that keeps what it compiles in a folder, as CuPy does, and takes its time.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from distgnn.local.cuda import launch
+
+class xp:
+    class RawModule:
+        def __init__(self, code, options, name_expressions):
+            self.file = Path(sys.argv[1], "kept")
+
+        def get_function(self, name):
+            if not self.file.exists():
+                print("compiled")
+                time.sleep(0.3)
+                self.file.touch()
+
+print("ready", flush=True)
+sys.stdin.readline()
+launch.kernel(xp, "optimizers.cu", "adam<float>")
+"""
+
+
+def test_processes_that_need_a_kernel_at_once_compile_it_once(tmp_path: Path) -> None:
+    """Three of them, none of which begins before all are ready."""
+    command, pipes = [sys.executable, "-c", PROGRAM, str(tmp_path)], {"stdin": -1, "stdout": -1, "text": True}
+    environ = clean_environment(TMPDIR=str(tmp_path))
+    processes = [subprocess.Popen(command, env=environ, **pipes) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert sorted(outputs) == ["", "", "compiled\n"] and not any(process.returncode for process in processes)
+
+
+def test_without_locks_all_compile(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    with in_turn("a kernel"):
+        entered = True
+    assert entered
