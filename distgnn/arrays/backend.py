@@ -118,6 +118,11 @@ class Backend:
         target[...] = source
         return DONE
 
+    def queue_out(self, source: Any, target: np.ndarray) -> Mark:
+        """Queue a copy to pinned host memory of the same shape, in the order of what is computed."""
+        target[...] = source
+        return DONE
+
     def follow(self, mark: Mark) -> None:
         """Order what is queued on the current stream from now on after a mark.
 
@@ -253,6 +258,10 @@ class CupyBackend(Backend):
         with self.beside("out" if out else "in", after):  # a device copies both ways at once
             source.get(out=target, blocking=False) if out else target.set(source)
             return self.mark()
+
+    def queue_out(self, source: Any, target: np.ndarray) -> Mark:
+        source.get(out=target, blocking=False)
+        return self.mark()
 
     def follow(self, mark: Mark) -> None:
         if isinstance(mark, _Event):

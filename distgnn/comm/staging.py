@@ -6,10 +6,12 @@ An MPI that is not CUDA-aware is given arrays of a device in pinned host memory.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from distgnn import progress
 from distgnn.arrays.backend import DONE, Backend, Mark
 from distgnn.arrays.workspace import Workspace
 
@@ -54,6 +56,25 @@ class _Pinned(Backend):
 
     def finish(self) -> None:
         self.device.finish()
+
+
+def read_later(on: Backend, array: Any) -> Callable[[], np.ndarray]:
+    """Begin to copy an array to the host; return a function, to be called once, that waits for the numbers.
+
+    What is queued in between is computed meanwhile, and may overwrite the array.
+    """
+    if not on.on_device:
+        return lambda: array
+    copy = staging(on).borrow(array.shape, array.dtype)
+    copied = on.queue_out(array, copy)
+
+    def read() -> np.ndarray:
+        progress.watch(copied)
+        numbers = copy.copy()
+        staging(on).give_back(copy)
+        return numbers
+
+    return read
 
 
 @functools.cache

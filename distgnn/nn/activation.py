@@ -63,7 +63,7 @@ class Activation:
             with _timed(H):
                 buffers.positive = positive_bits(H.block)
 
-    def backward(self, G: DistDense, buffers: Buffers) -> list[Array]:
+    def backward(self, G: DistDense, buffers: Buffers) -> list[Any]:
         """Put the gradient of Z in place of G, that of H; return those of the norm's gain and shift.
 
         Collective with a norm.
@@ -77,7 +77,7 @@ class Activation:
                 self._masks(G, buffers).apply(G.block, epoch)  # G = mask G
             if self.index > 0 and self.elu:
                 elu_back(G.block, buffers.H.block, kept)  # G = G elu', by the values of elu
-        return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G)]
+        return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G, buffers.later)]
 
     def _masks(self, H: DistDense, buffers: Buffers) -> Dropout:
         plan, on = buffers.plan, H.grid.backend

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple, Protocol
 from distgnn.layout import Layout
 from distgnn.nn.dropout import Dropout
 from distgnn.operators.dense import DistDense
+from distgnn.operators.later import Later
 from distgnn.operators.operator import DistSparse
 
 Array = Any
 Names = tuple[str, ...]
 Shape = tuple[int, int]
-Gradients = tuple[list[Array], DistDense | None]  # blocks, of weights; and of the input where wanted
+#: Blocks of the gradients of weights, or sums that are made later; the gradient of the input where wanted.
+Gradients = tuple[list[Any], DistDense | None]
 
 
 class LayerGraph(NamedTuple):
@@ -124,11 +126,13 @@ class Buffers:
         kept: names of the matrices that may not end yet.
         positive: bits of H, 1 where it is positive; scales: of the norm; own: matrices that a layer of the
             user's keeps for backward.
+        later: makes sums of gradients at the end of backward; None: they are made at once.
     """
 
     positive: Array = None
     scales: Array = None
     own: tuple[DistDense, ...] = ()
+    later: Later | None = None
 
     def __init__(self, plan: Plan, epoch: int | None) -> None:
         self.plan, self.epoch, self.kept = plan, epoch, plan.kept

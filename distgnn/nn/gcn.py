@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from distgnn.nn.activation import ACTIVATIONS, RELU
 from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, lent
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
-from distgnn.nn.loss import LossRows, Targets, cross_entropy
+from distgnn.nn.loss import LossRows, Targets, begin_loss
 from distgnn.nn.metrics import scores
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, associative
 from distgnn.operators.dense import DistDense, gather
+from distgnn.operators.later import Later, block_of
 from distgnn.operators.operator import DistSparse
 
 Array = Any
@@ -231,12 +232,14 @@ class GCN:
         if self.dropout and epoch != (forward := self.buffers[0].epoch):
             raise ValueError(f"backward in epoch {epoch}, forward in epoch {forward}")
         kept, self.buffers = self.buffers, []
-        gradients: list[list[Array]] = []
-        dH: Any = G
+        gradients: list[list[Any]] = []
+        dH, later = cast(Any, G), Later()
         for layer, buffers in zip(reversed(self.layers), reversed(kept), strict=True):
+            buffers.later = later
             of_layer, dH = layer.backward(buffers, dH, need_input or layer.index > 0)
             gradients.insert(0, of_layer)
-        return self._by_kind(gradients), dH
+        later.finish()
+        return list(map(block_of, self._by_kind(gradients))), dH
 
     @QUIETLY
     def gradients(
@@ -256,13 +259,17 @@ class GCN:
         Z = self._forward(self._plans(True, need_input), X, epoch)
         try:
             seen = scores(Z, targets) if evaluate else {}
-            loss, G = cross_entropy(Z, targets, overwrite=True)
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"the loss is {loss}")
+            begun, G = begin_loss(Z, targets, overwrite=True)
         except FloatingPointError as error:
             self.grid.workspace.give_back(Z.block)
             raise self.not_finite(X, str(error), epoch) from None
-        return loss, seen, *self.backward(G, epoch, need_input)
+        gradients, dX = self.backward(G, epoch, need_input)
+        loss = begun()  # a device has all of backward to do meanwhile
+        if not math.isfinite(loss):
+            if dX is not None:
+                self.grid.workspace.give_back(dX.block)
+            raise self.not_finite(X, f"the loss is {loss}", epoch)
+        return loss, seen, gradients, dX
 
     @QUIETLY
     def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:
@@ -297,8 +304,9 @@ class GCN:
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
         Z = self._forward(self._planned(graphs, Mode(keep=True, need_input=False)), X, step)
-        loss, G = cross_entropy(Z, targets, overwrite=True)
-        return loss, self.backward(G, step)[0]
+        loss, G = begin_loss(Z, targets, overwrite=True)
+        gradients = self.backward(G, step)[0]
+        return loss(), gradients
 
     @QUIETLY
     def evaluate(self, X: DistDense, targets: Targets, need_input: bool = True) -> dict[str, float]:

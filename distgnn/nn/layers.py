@@ -16,11 +16,12 @@ from distgnn import rng
 from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
 from distgnn.nn.activation import RELU, Activation
-from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, Products
+from distgnn.nn.buffers import Buffers, Gradients, LayerGraph, Mode, Plan, Products
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import TRANSFORM, AggregateFirst, FixedAggregate, TransformFirst, choose, multiply
 from distgnn.operators.dense import DistDense
+from distgnn.operators.later import Later, summed_over
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
 
@@ -116,18 +117,18 @@ class GraphConvolution:
 
     def backward(
         self, buffers: Buffers, G: DistDense, need_input: bool = True
-    ) -> tuple[list[Array], DistDense | None]:
+    ) -> Gradients:
         """Compute the gradients from G, that of Z. Collective over the grid of A.
 
         Returns:
-            this rank's blocks of the gradients of `parameters()`; and the gradient of the features (layer 0)
-            or of the previous layer's Z, None with `need_input=False`. The memory of G and of the matrices
-            that `forward` kept returns to the workspace.
+            this rank's blocks of the gradients of `parameters()`, or sums that `buffers.later` makes; and the
+            gradient of the features (layer 0) or of the previous layer's Z, None with `need_input=False`. The
+            memory of G and of the matrices that `forward` kept returns to the workspace.
         """
         plan = buffers.plan
         A, W, products = plan.A, plan.W if need_input else None, plan.products
         buffers.reopen(G)
-        gradients = [] if self.b is None else [column_sums(G)]  # db = 1ᵀ G
+        gradients = [] if self.b is None else [column_sums(G, buffers.later)]  # db = 1ᵀ G
         own = copy_rows(G, buffers.G_like_H) if self.options.residual and need_input else None
         if need_input and "H" in products.keeps:
             self.activation.remember(buffers.H, buffers)
@@ -172,7 +173,6 @@ def copy_rows(X: DistDense, out: DistDense) -> DistDense:
     return out
 
 
-def column_sums(G: DistDense) -> Array:
+def column_sums(G: DistDense, later: Later | None = None) -> Any:
     """Add up the rows of G, for this rank's columns. Collective over the axes that cut the rows."""
-    sums = elementwise.column_sums(G.block)
-    return G.grid.along(*G.layout.row_axes).allreduce(sums, matrix="gradients")
+    return summed_over(later, G.grid.along(*G.layout.row_axes), elementwise.column_sums(G.block))

@@ -10,12 +10,14 @@ caller gives them up.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays import backend, blocking
+from distgnn.comm.staging import read_later
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.ledger import holds
@@ -25,9 +27,11 @@ from distgnn.operators.dense import DistDense, scatter
 from distgnn.split import TEST, TRAIN, labelled
 
 Array = Any
+Loss = Callable[[], float]  # waits for it on a device
 
 #: Metrics by loss, the default first. With "r2" comes the mean absolute error.
 METRICS = {"softmax": ("accuracy",), "binary": ("f1", "rocauc"), "mse": ("r2",)}
+NAMES = {"softmax": "softmax cross-entropy", "binary": "binary cross-entropy", "mse": "squared error"}
 LABELS = {"softmax": "one class of a node", "binary": "several classes of a node", "mse": "numbers of a node"}
 
 
@@ -240,8 +244,19 @@ def cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> t
     The loss is the squared error of numbers, binary where nodes have several classes, else softmax
     cross-entropy; arguments and results are those of each.
     """
-    losses = {"mse": squared_error, "binary": binary_cross_entropy, "softmax": softmax_cross_entropy}
-    return losses[targets.loss](Z, targets, overwrite)
+    loss, G = begin_loss(Z, targets, overwrite)
+    return loss(), G
+
+
+def begin_loss(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[Loss, DistDense]:
+    """Compute as :func:`cross_entropy`, but return the loss as a function that waits for it on a device.
+
+    What is queued before it is called goes on meanwhile. Collective; the function is not.
+    """
+    if targets.loss == "softmax":
+        return _of_rows(Z, targets, overwrite)
+    kernels = {"mse": elementwise.squared_error, "binary": elementwise.binary_cross_entropy}
+    return _of_entries(Z, targets, overwrite, NAMES[targets.loss], kernels[targets.loss])
 
 
 def squared_error(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
@@ -250,7 +265,8 @@ def squared_error(Z: DistDense, targets: LossRows, overwrite: bool = False) -> t
     Rows of `targets` are summed, times their weights, over their count. Arguments, results and cost are those
     of :func:`binary_cross_entropy`, G with 2 weight (Z - labels) / (count columns) in training rows.
     """
-    return _of_entries(Z, targets, overwrite, "squared error", elementwise.squared_error)
+    loss, G = _of_entries(Z, targets, overwrite, NAMES["mse"], elementwise.squared_error)
+    return loss(), G
 
 
 def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
@@ -267,12 +283,13 @@ def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = Fals
 
     Cost: an all-reduce of one word.
     """
-    return _of_entries(Z, targets, overwrite, "binary cross-entropy", elementwise.binary_cross_entropy)
+    loss, G = _of_entries(Z, targets, overwrite, NAMES["binary"], elementwise.binary_cross_entropy)
+    return loss(), G
 
 
 def _of_entries(
     Z: DistDense, targets: LossRows, overwrite: bool, name: str, kernel: Any
-) -> tuple[float, DistDense]:
+) -> tuple[Loss, DistDense]:
     """Compute a loss that is a mean over entries, and its gradient, by a kernel. Collective."""
     layout = Z.layout
     targets.check(Z)
@@ -286,7 +303,8 @@ def _of_entries(
             gradient[targets.train_rows] *= targets.weights[:, None]
         loss = losses.sum().reshape(1)
         layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss, matrix="loss")
-        return float(loss[0]) * share, Z.like(gradient)
+        read = read_later(layout.grid.backend, loss)
+    return lambda: float(read()[0]) * share, Z.like(gradient)
 
 
 def softmax_cross_entropy(
@@ -307,10 +325,16 @@ def softmax_cross_entropy(
     Cost: two all-reduces of one word per local training node over the axes that cut the classes, one of one
     word.
     """
+    loss, G = _of_rows(Z, targets, overwrite)
+    return loss(), G
+
+
+def _of_rows(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Loss, DistDense]:
+    """Compute softmax cross-entropy and its gradient. Collective."""
     layout = Z.layout
     targets.check(Z)
-    ledger.charge("loss", "softmax cross-entropy", touched=3 * Z.block.nbytes)
-    with ledger.timed("loss", "softmax cross-entropy", synchronize=layout.grid.backend.synchronize):
+    ledger.charge("loss", NAMES["softmax"], touched=3 * Z.block.nbytes)
+    with ledger.timed("loss", NAMES["softmax"], synchronize=layout.grid.backend.synchronize):
         known = targets.train_rows, targets.train_labels, targets.position, targets.count
         whole = layout.grid.count(*layout.col_axes) == 1
         fused = elementwise.cross_entropy(Z.block, *known, overwrite) if whole else None
@@ -320,7 +344,8 @@ def softmax_cross_entropy(
             gradient[targets.train_rows] *= targets.weights[:, None]
         loss = losses.sum().reshape(1)
         layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss, matrix="loss")
-        return float(loss[0]) / targets.count, Z.like(gradient)
+        read = read_later(layout.grid.backend, loss)
+    return lambda: float(read()[0]) / targets.count, Z.like(gradient)
 
 
 def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array]:

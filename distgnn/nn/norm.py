@@ -11,6 +11,7 @@ from distgnn.arrays import backend, blocking
 from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
 from distgnn.operators.dense import DistDense
+from distgnn.operators.later import Later, Made, block_of, summed_over
 
 Array = Any
 EPSILON = 1e-5
@@ -61,7 +62,9 @@ class LayerNorm:
                 backend.module(Z.block).multiply(Z.block[rows], self.gain.block, out=out.block[rows])
                 out.block[rows] += self.shift.block
 
-    def backward(self, Z: DistDense, scales: Array, G: DistDense) -> tuple[Array, Array]:
+    def backward(
+        self, Z: DistDense, scales: Array, G: DistDense, later: Later | None = None
+    ) -> tuple[Any, Any]:
         """Put the gradient of what was normalised in place of that of what ``apply`` gives. Collective.
 
         Returns those of gain and shift. Z and ``scales`` are what ``normalize`` left.
@@ -86,9 +89,9 @@ class LayerNorm:
                 g = G.block[rows]
                 g -= means[0, rows] + Z.block[rows] * means[1, rows]
                 g *= scales[rows]
-            Z.grid.along(*Z.layout.row_axes).allreduce(own, matrix="gradients")
-        own = own.astype(G.dtype)
-        return own[:1], own[1:]
+            sums = summed_over(later, Z.grid.along(*Z.layout.row_axes), own, lambda own: own.astype(G.dtype))
+        gain, shift = Made(lambda: block_of(sums)[:1]), Made(lambda: block_of(sums)[1:])
+        return (gain, shift) if later is not None else (gain.block, shift.block)
 
 
 def _timed(Z: DistDense, passes: int) -> Any:

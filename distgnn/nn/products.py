@@ -71,8 +71,9 @@ class AggregateFirst:
 
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         dT = None if W is None else buffers.dT
-        dW, dT = A.weights.backward(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
-        return [dW.block], None if dT is None else A.T.multiply(dT, buffers.dH)  # dH = Aᵀ dT
+        dW, dT = A.weights.shares(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
+        dW = A.weights.sum(dW, buffers.T, buffers.later)
+        return [dW], None if dT is None else A.T.multiply(dT, buffers.dH)  # dH = Aᵀ dT
 
 
 class TransformFirst:
@@ -89,8 +90,8 @@ class TransformFirst:
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
         dH = None if W is None else buffers.dH
-        dW, dH = A.weights.backward(buffers.H, S, W, dH)  # dW = Hᵀ S, dH = S Wᵀ
-        return [dW.block], dH
+        dW, dH = A.weights.shares(buffers.H, S, W, dH)  # dW = Hᵀ S, dH = S Wᵀ
+        return [A.weights.sum(dW, buffers.H, buffers.later)], dH
 
 
 def choose(A: DistSparse, asked: str, shape: Shape, need_input: bool, fixed_input: bool) -> str:

@@ -6,6 +6,7 @@ normalisation of H), D the row sums of A: every vertex's own features beside the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from distgnn.errors import ArgumentError
@@ -14,6 +15,7 @@ from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import GraphConvolution
 from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, associative
 from distgnn.operators.dense import DistDense
+from distgnn.operators.later import Made, stacked
 from distgnn.operators.operator import DistSparse
 
 Array = Any
@@ -63,14 +65,14 @@ class OwnAndMean(AggregateFirst):
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         T, H = buffers.T, _first_rows(buffers.H, buffers.T)
         if W is None:
-            halves = A.weights.backward(H, G)[0], A.weights.backward(T, G)[0]  # dW = Hᵀ G | Tᵀ G
-            return [_stacked(*halves)], None
+            halves = A.weights.shares(H, G)[0], A.weights.shares(T, G)[0]  # dW = Hᵀ G | Tᵀ G
+            return [_stacked(A, halves, H, buffers)], None
         W_own, W_mean = _halves(W)
-        dW_own, _ = A.weights.backward(H, G, W_own, buffers.d_own)  # dW_own = Hᵀ G, d_own = G W_ownᵀ
-        dW_mean, _ = A.weights.backward(T, G, W_mean, buffers.dT)  # dW_mean = Tᵀ G, dT = G W_meanᵀ
+        dW_own, _ = A.weights.shares(H, G, W_own, buffers.d_own)  # dW_own = Hᵀ G, d_own = G W_ownᵀ
+        dW_mean, _ = A.weights.shares(T, G, W_mean, buffers.dT)  # dW_mean = Tᵀ G, dT = G W_meanᵀ
         dH = A.T.multiply(buffers.dT, buffers.dH)  # dH = Aᵀ dT
         dH.block[: len(H.block)] += buffers.d_own.block  # dH += d_own
-        return [_stacked(dW_own, dW_mean)], dH
+        return [_stacked(A, (dW_own, dW_mean), H, buffers)], dH
 
 
 def _first_rows(H: DistDense, T: DistDense) -> DistDense:
@@ -82,8 +84,9 @@ def _halves(W: DistDense) -> tuple[DistDense, DistDense]:
     return DistDense(W.block[:f], W.layout, (f, width)), DistDense(W.block[f:], W.layout, (f, width))
 
 
-def _stacked(above: DistDense, below: DistDense) -> Array:
-    return above.grid.backend.xp.concatenate((above.block, below.block))
+def _stacked(A: DistSparse, shares: Sequence[Array], H: DistDense, buffers: Buffers) -> Made:
+    """Sum shares of gradients of W over ranks; one below the other. Collective."""
+    return stacked(*(A.weights.sum(share, H, buffers.later) for share in shares))
 
 
 class MeanConvolution(GraphConvolution):

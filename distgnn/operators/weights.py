@@ -20,6 +20,7 @@ from distgnn.operators import summed
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
 from distgnn.operators.gemm_tuning import fastest
+from distgnn.operators.later import Later, summed_over
 
 #: The products of a layer with its weights, as logs name them.
 FORWARD, WEIGHTS, INPUT = "T W", "TᵀG", "G Wᵀ"
@@ -70,13 +71,26 @@ class DenseProducts(ABC):
 
         No ``dT`` without ``W``; ``dT`` in ``out`` if given, which shares no memory with ``T`` and ``G``.
         """
+        share, dT = self.shares(T, G, W, out)
+        return DistDense(self.sum(share, T), self.weight_layout, (T.shape[1], G.shape[1])), dT
+
+    def shares(
+        self, T: DistDense, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
+    ) -> tuple[Any, DistDense | None]:
+        """Compute this rank's share of dW, which :meth:`sum` takes, and dT, as :meth:`backward` does."""
         self.check(T, G, W)
         compare("backward of T W", T=T, G=G)
         if W is not None and out is None:
             out = DistDense.empty(T.layout, T.shape, T.dtype)
         dT = None if W is None else out
-        dW = self._backward(T, G, W, dT)
-        return DistDense(dW, self.weight_layout, (T.shape[1], G.shape[1])), dT
+        return self._backward(T, G, W, dT), dT
+
+    @abstractmethod
+    def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
+        """Sum the ranks' shares of dW; return this rank's block, or with ``later`` perhaps a :class:`Sum`.
+
+        Shares for several matrices like T may stand below each other. Collective.
+        """
 
     def _form(self, product: str, below: DistDense, above: DistDense) -> Form | None:
         """Return the form for these operands' widths, of the layer below and of the layer."""
@@ -88,7 +102,7 @@ class DenseProducts(ABC):
 
     @abstractmethod
     def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
-        """Return this rank's block of ``Tᵀ G``; compute ``G Wᵀ`` in ``dT`` if there is ``W``."""
+        """Return this rank's share of ``Tᵀ G``; compute ``G Wᵀ`` in ``dT`` if there is ``W``."""
 
     def check(self, T: DistDense | None, G: DistDense | None, W: DistDense | None) -> None:
         """Raise ValueError, on every rank alike, unless shapes and layouts fit together."""
@@ -147,10 +161,15 @@ class ReplicatedWeights(DenseProducts):
                 if dT is not None and W is not None:
                     W_c = W.block[own, actv]
                     local.gemm(G_c, W_c, out=dT.block, accumulate=k > 0, trans_b=True, form=of_input)
-        dW = panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
-        dW = self.along_rows.allreduce(dW, matrix="gradients")
+        return panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
+
+    def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
         columns = T.layout.cols.vector(self.grid, T.shape[1])
-        return self.along_row.allgather_rows(dW, columns, matrix="gradients")
+
+        def whole(rows: Any) -> Any:
+            return self.along_row.allgather_rows(rows, columns, matrix="gradients")
+
+        return summed_over(later, self.along_rows, share, whole)
 
 
 class ShardedWeights(DenseProducts):
@@ -187,3 +206,6 @@ class ShardedWeights(DenseProducts):
                 self.grid, self.contract, G.block, W_block, dT.block, trans_b=True, form=form
             )  # fmt: skip
         return dW
+
+    def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
+        return share  # summed already, as its parts are scattered

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import weakref
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,8 @@ class _Cached:
         self.products: dict[tuple[str, int, bool], tuple[int, Array]] = {}
         self.dense: dict[str, tuple[tuple[int, int, int], int]] = {}
         self.tuners: dict[int, Tuner[str]] = {}
+        # Not at the end of the program, where the library may have gone before.
+        weakref.finalize(self, _destroy, api, self.dense, self.products).atexit = False
 
     def _dense(self, role: str, array: Array) -> int:
         """Return the descriptor of a row-major matrix, made anew only where another stands in this role."""
@@ -89,11 +92,12 @@ class _Cached:
         sparse, buffer = self.products[key]
         self.api.spMM(*product(sparse), address(buffer))
 
-    def __del__(self) -> None:
-        for _, descriptor in self.dense.values():
-            self.api.destroyDnMat(descriptor)
-        for sparse, _ in self.products.values():
-            self.api.destroySpMat(sparse)
+
+def _destroy(api: Any, dense: dict[Any, tuple[Any, int]], products: dict[Any, tuple[int, Array]]) -> None:
+    for _, descriptor in dense.values():
+        api.destroyDnMat(descriptor)
+    for sparse, _ in products.values():
+        api.destroySpMat(sparse)
 
 
 @functools.cache
