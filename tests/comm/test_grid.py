@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn.comm.devices import Sight, assign
+from distgnn.comm.devices import Sight, assign, is_near
 from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
 
@@ -135,8 +136,23 @@ def test_every_rank_of_a_node_takes_another_gpu():
     taken = lambda *seen: assign([Sight(rank, *one) for rank, one in enumerate(seen)])  # noqa: E731
     assert taken(*[(node, None)] * 6) == [0, 1, 2, 3, 0, 1]
     assert taken(*(([device], None) for device in node)) == [0, 0, 0, 0]
-    assert taken((node[2:], None), (node, None), (node[:1], None)) == [0, 0, 0]
+    assert taken((node[2:], None), (node, None), (node[:1], None)) == [0, 1, 0]
     assert taken((node[:2], None), (node[1:], None), (node[:2], 0)) == [1, 1, 0]
+
+
+def test_a_rank_takes_a_gpu_near_its_cores(tmp_path):
+    """As on nodes that count GPUs against the order of cores; a rank near one of them chooses first."""
+    node, left, right = ["a", "b", "c", "d"], [True, True, False, False], [False, False, True, True]
+    taken = lambda *near: assign([Sight(rank, node, None, one) for rank, one in enumerate(near)])  # noqa: E731
+    assert taken(right, right, left, left) == [2, 3, 0, 1]
+    assert taken(right, right, right) == [2, 3, 0]
+    assert taken(left, [True, False, False, False], [True] * 4, []) == [1, 0, 2, 3]
+    core, device = min(os.sched_getaffinity(0)), tmp_path / "0000:0f:00.0"
+    device.mkdir()
+    for cores, near in ((f"{core}", True), (f"0-{core},5000-5003", True), ("5000-5003,6000", False), ("", True)):
+        (device / "local_cpulist").write_text(f"{cores}\n")
+        assert is_near("0000:0F:00.0", tmp_path) == is_near("00000000:0F:00.0", tmp_path) == near
+    assert is_near("0000:10:00.0", tmp_path), "nobody says"
 
 
 @pytest.mark.ranks(2, 4)
