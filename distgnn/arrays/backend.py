@@ -164,6 +164,7 @@ class Backend:
 
 
 CACHE_LINE = 64
+PAGE = 1 << 16  # bytes that pinned memory is a multiple of
 
 
 def _at_cache_line(allocate: Callable[..., Any], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -221,8 +222,10 @@ class CupyBackend(Backend):
         return self.xp.asnumpy(x)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        count = math.prod(shape)
-        memory = self.xp.cuda.alloc_pinned_memory(max(1, count * np.dtype(dtype).itemsize))
+        count, cuda = math.prod(shape), self.xp.cuda
+        # Not CuPy's pool, which rounds up to a power of two and keeps all that it ever had.
+        pages = max(1, -(-count * np.dtype(dtype).itemsize // PAGE))
+        memory = cuda.PinnedMemoryPointer(cuda.PinnedMemory(pages * PAGE), 0)
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
     def copy_in(self, host: np.ndarray, array: Any) -> None:

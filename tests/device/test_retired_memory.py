@@ -7,7 +7,7 @@ import gc
 import numpy as np
 
 from distgnn.arrays import backend as backends
-from distgnn.arrays.backend import DONE
+from distgnn.arrays.backend import DONE, PAGE
 from distgnn.comm.staging import Staging
 
 
@@ -22,3 +22,15 @@ def test_copies_end_before_pinned_memory_is_let_go(stand_in):
     gc.collect()
     assert float(array.sum()) == 1 << 16
     assert not stand_in.hazards()
+
+
+def test_pinned_memory_is_not_rounded_to_a_power_of_two(stand_in):
+    """A page more at most; and it is let go where nobody needs it any more."""
+    on = backends.get("cupy")
+    pool = on.xp.get_default_pinned_memory_pool()
+    before = pool.used_bytes()
+    array = on.pinned((300, 1000), np.float32)
+    assert array.shape == (300, 1000) and array.nbytes <= pool.used_bytes() - before < array.nbytes + PAGE
+    del array
+    assert pool.used_bytes() == before
+    assert on.pinned((0, 5), np.float32).shape == (0, 5)

@@ -99,22 +99,31 @@ class PinnedMemoryPool(MemoryPool):
 POOL, PINNED_POOL = MemoryPool(), PinnedMemoryPool()
 
 
+class PinnedMemory:
+    """Host memory of ``size`` bytes that the device copies at full speed, used through one pointer."""
+
+    def __init__(self, size: int, flags: int = 0) -> None:
+        self.size = size
+
+
 class PinnedMemoryPointer(bytearray):
     """Pinned memory of the host; it has the buffer interface, and lives as long as who uses that."""
 
-    mem: Memory
+    def __init__(self, mem: PinnedMemory, offset: int) -> None:
+        if offset:
+            raise NotImplementedError("the stand-in has pointers to the beginning of pinned memory only")
+        super().__init__(bytes([NOBODYS]) * max(mem.size, 1))
+        DEVICE.counts["pinned"] += 1
+        self.mem = mem
+        self.memory = Memory(_address(np.frombuffer(self, np.uint8)), mem.size, PINNED_POOL)
 
     @property
     def ptr(self) -> int:
-        return self.mem.start
+        return self.memory.start
 
 
 def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
-    """Allocate host memory of ``size`` bytes that the device copies at full speed."""
-    DEVICE.counts["pinned"] += 1
-    pointer = PinnedMemoryPointer(bytes([NOBODYS]) * max(size, 1))
-    pointer.mem = Memory(_address(np.frombuffer(pointer, np.uint8)), size, PINNED_POOL)
-    return pointer
+    return PinnedMemoryPointer(PinnedMemory(size), 0)
 
 
 def allocate(shape: tuple[int, ...], dtype: Any, order: str = "C") -> tuple[Memory, np.ndarray]:

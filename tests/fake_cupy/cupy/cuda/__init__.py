@@ -8,6 +8,7 @@ from typing import Any
 from cupy._memory import (
     MemoryPointer,
     MemoryPool,
+    PinnedMemory,
     PinnedMemoryPointer,
     PinnedMemoryPool,
     alloc_pinned_memory,
@@ -16,7 +17,7 @@ from cupy._streams import Event, ExternalStream, Stream, current, get_elapsed_ti
 from cupy.cuda import cusparse, nccl, runtime
 
 __all__ = [
-    "Device", "Event", "ExternalStream", "MemoryPointer", "MemoryPool", "PinnedMemoryPointer",
+    "Device", "Event", "ExternalStream", "MemoryPointer", "MemoryPool", "PinnedMemory", "PinnedMemoryPointer",
     "PinnedMemoryPool", "Stream", "alloc_pinned_memory", "cusparse", "device", "get_current_stream",
     "get_elapsed_time", "is_available", "nccl", "runtime", "set_allocator", "set_pinned_memory_allocator",
 ]  # fmt: skip
