@@ -59,11 +59,13 @@ def apart() -> Iterator[None]:
 
 
 def wait(
-    done: Callable[[], bool], advance: Callable[[], bool], check: Callable[[], object] = lambda: None
-) -> None:
+    done: Callable[[], bool], advance: Callable[[], bool], check: Callable[[], object] = lambda: None,
+    naps: bool = True,
+) -> None:  # fmt: skip
     """Drive own messages until ``done()``, by ``advance()``, which says if any has completed, and others'.
 
-    Where none has completed for LONG seconds, ``check()`` may raise.
+    Where none has completed for LONG seconds, ``check()`` may raise. Without ``naps`` the core is this rank's
+    own, and messages that it must hand on wait for it less.
     """
     since = time.perf_counter()
     while not done():
@@ -71,7 +73,7 @@ def wait(
             since = time.perf_counter()
         else:
             waited = time.perf_counter() - since
-            _rest(waited)
+            _rest(waited if naps else 0)
             if waited > LONG:
                 check()
         poll()

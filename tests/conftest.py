@@ -3,6 +3,7 @@
 import pytest
 
 from distgnn import ledger, progress
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm import flight
 
 pytest_plugins = ["mpi_helpers.plugin"]
@@ -13,6 +14,13 @@ def books():
     """Give each test its own books, so that it counts no memory of earlier tests."""
     with ledger.apart():
         yield
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch):
+    """Let messages on the stand-in be in as many parts as on a host."""
+    monkeypatch.setattr(TUNING, "device_segment", 0)
+    monkeypatch.setattr(TUNING, "sum_chunk_on_device", 0)
 
 
 @pytest.fixture(autouse=True)

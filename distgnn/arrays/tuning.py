@@ -54,6 +54,10 @@ class Tuning:
     """Segments of a panel that travels around a ring, unless they would be smaller or larger than these."""
     relay_segment: int = 1 << 18
     largest_segment: int = 4 << 20
+    device_segment: int = 16 << 20
+    """A segment of a panel on a device at least: a quarter of the panel, up to four times this. A link
+    between devices takes 4 MiB in the time that the host needs to begin a message. 0: as on a host.
+    """
     relay_at_a_time: int = 8
     """Segments of a panel that a rank receives, and sends, at a time."""
     relay_buffers: int = 2
@@ -68,6 +72,8 @@ class Tuning:
     """Messages of an exchange that a rank sends at a time."""
     sum_chunk: int = 4 << 20
     """Summed at a time; less costs more calls than it hides."""
+    sum_chunk_on_device: int = 32 << 20
+    """The same on a device, for the same reason; sum_chunk where that is more."""
     sums_under_way: int = 3
     """Chunks at a time: one arriving, one being sent on, one to come."""
 

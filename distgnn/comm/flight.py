@@ -45,14 +45,17 @@ class Flight(AbstractContextManager["Flight"]):
         step: called at each look, to start what can be started.
         computed: gives a mark of what a device has been given to compute; None on a host.
         failed: called when the operation fails; check: called in long waits, to raise if another rank failed.
+        naps: leave the core to others in long waits.
     """
 
     def __init__(
         self, mpi: Communicator, operation: str, group: str, matrix: str,
         step: Callable[[], object] = lambda: None, computed: Callable[[], Mark] | None = None,
         failed: Callable[[], object] = lambda: None, check: Callable[[], object] = lambda: None,
+        naps: bool = True,
     ) -> None:  # fmt: skip
         self.mpi, self.step, self.computed, self.failed, self.check = mpi, step, computed, failed, check
+        self.naps = naps
         self.operation, self.group, self.matrix = operation, group, matrix
         self.requests: list[Any] = []  # of MPI, or of a communicator of another kind
         self._then: list[tuple[bool, Callable[[], object]]] = []  # of each: is it a receive, what follows
@@ -107,7 +110,7 @@ class Flight(AbstractContextManager["Flight"]):
                 ledger.timed("comm", self.operation, self.group, self.matrix),
                 Wait(self.operation, self.group, self.matrix),
             ):
-                progress.wait(done, self._look, self.check)
+                progress.wait(done, self._look, self.check, self.naps)
 
     @contextmanager
     def driven(self, really: bool = True) -> Iterator[None]:

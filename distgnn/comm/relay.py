@@ -191,7 +191,8 @@ class Relay(AbstractContextManager[Generator[Array]]):
             turn, (stage, root) = self.next, self.turns[self.next]
             array, buffer = self._begin()
             wire = self.comm.wire(array, self.narrow)
-            panel = _Panel(wire, array, turn, self.first_tag + stage, buffer)
+            tag, on_device = self.first_tag + stage, self.comm.backend.on_device
+            panel = _Panel(wire, array, turn, tag, buffer, on_device)
             panel.last_stop = self.successor == root
             panel.marks = self._marks(panel)
             self.panels[turn] = panel
@@ -250,6 +251,13 @@ class Relay(AbstractContextManager[Generator[Array]]):
         self._move(panel)
 
 
+def _segment(nbytes: int, on_device: bool) -> int:
+    """Return the bytes of a segment of a panel of so many."""
+    if on_device and (least := TUNING.device_segment):
+        return min(max(nbytes // 4, least), 4 * least)
+    return min(max(nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
+
+
 class _Panel:
     """A panel of a relay on one rank.
 
@@ -262,13 +270,14 @@ class _Panel:
         taken: whether the taker has done with it.
     """
 
-    def __init__(self, wire: Array, array: Array, turn: int, tag: int, buffer: int) -> None:
+    def __init__(
+        self, wire: Array, array: Array, turn: int, tag: int, buffer: int, on_device: bool
+    ) -> None:  # fmt: skip
         self.wire, self.array, self.turn, self.tag, self.buffer = wire, array, turn, tag, buffer
         self.own, self.last_stop, self.taken, self.copied = buffer < 0, False, False, DONE
         self.posted_at = time.perf_counter()
         self.marks: deque[tuple[Mark, int]] = deque()
-        size = min(max(wire.nbytes // TUNING.relay_segments, TUNING.relay_segment), TUNING.largest_segment)
-        self.step = max(size // wire.itemsize, 1)
+        self.step = max(_segment(wire.nbytes, on_device) // wire.itemsize, 1)
         self.count = max(-(-wire.size // self.step), 1)
         self.states = [CLOSED] * self.count
         self.number = [self.count, 0, 0, 0, 0, 0]

@@ -151,7 +151,8 @@ class Series:
 
     def start(self, flat: Array) -> None:
         """Begin to sum an array of one dimension."""
-        step = min(max(TUNING.sum_chunk // flat.itemsize, 1), self.group.count_limit)
+        chunk = max(TUNING.sum_chunk, TUNING.sum_chunk_on_device * self.group.backend.on_device)
+        step = min(max(chunk // flat.itemsize, 1), self.group.count_limit)
         if self.root is not None:  # so that what the root receives fits the rooms of an all-reduce
             step = -(-step // self.group.size)
         for room in range(TUNING.sums_under_way if self.group.direct else 0):

@@ -10,6 +10,7 @@ one that computes, which waits for them by events. The host waits for kernels in
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -55,6 +56,7 @@ class Wires:
         ring: the ranks in an order in which panels go around, those of a node one after another.
         nodes: as given.
         tiers: the two tiers of the group, or None (see ``tiers.py``).
+        has_core: this rank is one of a GPU, which has a core to itself: it takes no naps.
     """
 
     #: The largest count handed to MPI in one call; longer arrays travel in several, so any MPI will do.
@@ -74,10 +76,12 @@ class Wires:
             links.join(name, ranks, derive, self._connect)
         self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.ranks = range(self.size) if ranks is None else ranks
-        self.nodes = [0] * self.size if nodes is None else nodes
+        self.nodes = [0] * self.size if nodes is None else list(nodes)
         self.ring, self.charge = around(self.nodes), Charges(name, self.rank, self.ranks, self.nodes)
         self.tiers = self.charge.tiers
         self.direct = direct(backend)
+        here = self.nodes.count(self.nodes[self.rank])
+        self.has_core = backend.on_device and here <= (os.cpu_count() or 1)
 
     def _connect(self, mpi: Any) -> None:
         """Use this communicator from now on."""
@@ -128,7 +132,8 @@ class Wires:
         computed = self.backend.mark if self.backend.on_device else None
         mpi = self.mpi
         check = mpi.begin(flight=True) if isinstance(mpi, Watched) else None
-        return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, check or (lambda: None))
+        waits: tuple[Any, bool] = check or (lambda: None), not self.has_core
+        return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, *waits)
 
     def narrows(self, array: Array, narrow: bool = True) -> bool:
         """Tell whether an array travels in 16 bits; ``narrow``: it holds features or gradients of nodes."""

@@ -15,10 +15,10 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn import ledger, progress
 from distgnn.arrays import backend as backends
-from distgnn.arrays.tuning import TUNING
+from distgnn.arrays.tuning import TUNING, Tuning
 from distgnn.comm import flight
 from distgnn.comm.group import Comm
-from distgnn.comm.relay import Relay, upstream
+from distgnn.comm.relay import Relay, _segment, upstream
 from distgnn.operators import make_grid
 
 from .test_group import StagedBackend
@@ -65,6 +65,30 @@ def test_the_number_of_buffers_is_read_when_a_relay_is_made(comm, backend, monke
     monkeypatch.setattr(TUNING, "relay_buffers", 3)
     group = dg.Grid(comm, backend=backend).along("rows")
     assert Relay(group, [], [], lambda stage, buffer: None, "H").free == [0, 1, 2]
+
+
+def test_segments_are_larger_on_a_device(monkeypatch):
+    sizes = [1 << 10, 1 << 22, 1 << 26, 1 << 27, 1 << 30]
+    assert [_segment(size, False) for size in sizes] == [1 << 18, 1 << 18, 1 << 22, 1 << 22, 1 << 22]
+    assert [_segment(size, True) for size in sizes] == [_segment(size, False) for size in sizes]
+    monkeypatch.setattr(TUNING, "device_segment", Tuning.device_segment)
+    assert [_segment(size, True) for size in sizes] == [1 << 24, 1 << 24, 1 << 24, 1 << 25, 1 << 26]
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_rank_of_a_gpu_takes_no_naps(comm, backend, monkeypatch):
+    """Unless ranks outnumber the cores of a node."""
+    naps = list[float]()
+    monkeypatch.setattr(progress.time, "sleep", naps.append)
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    for cores in (64, 1):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        group, looks = dg.Grid(comm, backend=backend).along("rows"), iter(range(9))
+        with group.flight("receive", "H") as flight:
+            flight.computed = None
+            flight.until(lambda looks=looks: next(looks) == 8)
+        assert any(naps) == (not backend.on_device or cores < comm.Get_size()), cores
+        naps.clear()
 
 
 @pytest.mark.ranks(1, 2, 3, 4, 9)
