@@ -149,7 +149,8 @@ def test_a_rank_takes_a_gpu_near_its_cores(tmp_path):
     assert taken(left, [True, False, False, False], [True] * 4, []) == [1, 0, 2, 3]
     core, device = min(os.sched_getaffinity(0)), tmp_path / "0000:0f:00.0"
     device.mkdir()
-    for cores, near in ((f"{core}", True), (f"0-{core},5000-5003", True), ("5000-5003,6000", False), ("", True)):
+    lists = {f"{core}": True, f"0-{core},5000-5003": True, "5000-5003,6000": False, "": True}
+    for cores, near in lists.items():
         (device / "local_cpulist").write_text(f"{cores}\n")
         assert is_near("0000:0F:00.0", tmp_path) == is_near("00000000:0F:00.0", tmp_path) == near
     assert is_near("0000:10:00.0", tmp_path), "nobody says"
