@@ -87,7 +87,7 @@ LAUNCH_PROBE = "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size())"
 
 @dataclass
 class Machine:
-    """What the machine has.
+    """Equipment of this machine.
 
     Attributes:
         told: lines for the report.

@@ -71,7 +71,7 @@ def test_flags_that_pages_name_exist() -> None:
     parsers = map(cli.command_parser, cli.COMMANDS)
     known |= {flag for parser in parsers for action in parser._actions for flag in action.option_strings}
     known |= {flag.replace("--", "--no-") for flag in known}
-    of_others = {"--distribution", "--mpi-lib-version", "--parsable"}  # srun, mpi4py, Open MPI
+    of_others = {"--distribution", "--gpu-bind", "--mpi-lib-version", "--parsable"}  # srun, mpi4py, Open MPI
     assert named - known == of_others
 
 

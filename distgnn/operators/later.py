@@ -60,7 +60,7 @@ class Later:
 
 
 class Made:
-    """What is made of sums when it is asked for, which is after :meth:`Later.finish`."""
+    """Array that is made of sums when it is asked for, which is after :meth:`Later.finish`."""
 
     def __init__(self, make: Callable[[], Array]) -> None:
         self.make = make

@@ -141,7 +141,7 @@ def test_every_rank_of_a_node_takes_another_gpu():
 
 
 def test_a_rank_takes_a_gpu_near_its_cores(tmp_path):
-    """As on nodes that count GPUs against the order of cores; a rank near one of them chooses first."""
+    """Nodes count GPUs against the order of cores, for one; a rank near one GPU alone chooses first."""
     node, left, right = ["a", "b", "c", "d"], [True, True, False, False], [False, False, True, True]
     taken = lambda *near: assign([Sight(rank, node, None, one) for rank, one in enumerate(near)])  # noqa: E731
     assert taken(right, right, left, left) == [2, 3, 0, 1]
