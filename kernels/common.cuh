@@ -50,6 +50,17 @@ template <int N, class T> __device__ inline Pack<T, N> load_shared(const T* from
   return values;
 }
 
+// A load of what no block of this kernel stores, by the read-only path. The compiler cannot tell by itself where
+// the address comes out of `advance`.
+template <int N, class T> __device__ inline Pack<T, N> load_read_only(const T* from) {
+  using W = typename Word<alignof(Pack<T, N>)>::type;
+  Pack<T, N> values;
+#pragma unroll
+  for (int i = 0; i < int(sizeof(values) / sizeof(W)); i++)
+    reinterpret_cast<W*>(&values)[i] = __ldg(reinterpret_cast<const W*>(from) + i);
+  return values;
+}
+
 template <int N, class T> __device__ inline bool aligned(const T* at) {
   return reinterpret_cast<size_t>(at) % alignof(Pack<T, N>) == 0;
 }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from distgnn.arrays import backend
-from distgnn.local.cuda import Variant, launch
+from distgnn.local.cuda import Variant, csr, launch
 from distgnn.local.cuda.launch import kernels_folder
 
 
@@ -50,47 +50,36 @@ class GPU(SimpleNamespace):
         return view
 
 
-#: Variants of every kind: all group shapes for float32, and the others with few. Rows over S are cut.
+#: Variants of every kind: all numbers of teams, groups that fill a warp and that don't, bundles of short rows
+#: and of all. Rows over S are cut.
 GROUPS = [(G, P) for G, P in itertools.product((1, 2, 4, 8, 16, 32), repeat=2) if G * P <= 32]
 VARIANTS = {
     "float32": [
-        *(Variant(V=4, C=1, G=G, P=P, U=4, S=32 * P, sorted=P > 1) for G, P in GROUPS),
-        *(Variant(V=4, C=2, G=32, P=1, U=U, S=64) for U in (2, 4)),
-        Variant(V=4, C=1, G=32, P=1, U=8, S=2000, sorted=True),
-        Variant(V=4, C=1, G=8, P=2, U=1, S=700),
-        Variant(V=2, C=4, G=32, P=1, U=4, S=100),
-        Variant(V=2, C=1, G=16, P=2, U=8, S=100),
-        Variant(V=1, C=4, G=32, P=1, U=4, S=100),
-        Variant(V=1, C=2, G=32, P=1, U=8, S=100),
-        Variant(V=1, C=1, G=4, P=8, U=8, S=100),
-        *(Variant(V=4, C=1, G=G, P=1, U=4, S=32, K=8) for G in (2, 16, 32)),
-        Variant(V=4, C=2, G=32, P=1, U=2, S=2000, K=4),
-        Variant(V=2, C=1, G=8, P=1, U=8, S=3, K=2),
-        Variant(V=1, C=4, G=32, P=1, U=1, S=32, K=8),
+        *(Variant(V=4, G=G, P=P, S=32 * P, sorted=P > 1) for G, P in GROUPS),
+        *(Variant(V=4, G=G, P=P, S=100) for G, P in ((3, 2), (5, 1), (10, 1), (11, 2), (25, 1), (7, 4))),
+        Variant(V=4, G=32, P=1, S=2000, sorted=True),
+        Variant(V=2, G=16, P=2, S=100),
+        Variant(V=2, G=9, P=1, S=100),
+        Variant(V=1, G=32, P=1, S=100),
+        Variant(V=1, G=4, P=8, S=700),
+        *(Variant(V=4, G=G, P=1, S=32, K=8) for G in (2, 10, 32)),
+        *(Variant(V=4, G=G, P=1, S=S, K=4, sorted=True) for G, S in ((4, 5), (10, 64), (32, 2000))),
+        Variant(V=2, G=8, P=1, S=3, K=2),
+        Variant(V=1, G=32, P=1, S=32, K=8),
     ],
     "float64": [
-        Variant(V=2, C=1, G=4, P=4, U=4, S=64),
-        Variant(V=2, C=2, G=32, P=1, U=4, S=64),
-        Variant(V=1, C=1, G=1, P=32, U=8, S=512, sorted=True),
-        Variant(V=1, C=4, G=32, P=1, U=4, S=64),
-        Variant(V=2, C=1, G=8, P=1, U=4, S=32, K=8),
+        Variant(V=2, G=4, P=4, S=64),
+        Variant(V=2, G=32, P=1, S=64),
+        Variant(V=1, G=1, P=32, S=512, sorted=True),
+        Variant(V=2, G=8, P=1, S=32, K=8),
+        Variant(V=1, G=12, P=1, S=32, K=8, sorted=True),
     ],
 }
 
 
-def names_of(dtype: str, way: Variant, index: str = "int") -> list[str]:
-    """List the kernels of a variant."""
-    return [f"spmm<{launch.C_TYPES[dtype]},{index},{way.arguments}>", f"cut_rows<{index}>"]
-
-
-def spmm_names(variants: dict[str, list[Variant]] = VARIANTS) -> list[str]:
-    """List all kernels of these variants, and of each dtype's first variant with wide indices."""
-    names = []
-    for dtype, ways in variants.items():
-        for way in ways:
-            names += names_of(dtype, way)
-        names += names_of(dtype, ways[0], index="int64")
-    return list(dict.fromkeys(names))
+def spmm_names() -> list[str]:
+    """List all kernels of csr_spmm.cu."""
+    return csr.kernel_names()
 
 
 LANES = (1, 2, 4, 8, 16, 32)

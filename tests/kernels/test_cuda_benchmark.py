@@ -72,7 +72,7 @@ def test_report(tmp_path):
     assert done.returncode == 0 and "WRONG" not in report and report == done.stdout, done.stderr
     for f in (16, 32, 128):
         assert f"| uniform-6 | {f} | raw |" in report and f"| rmat-6 | {f} | cuSPARSE CSR_ALG3 |" in report
-    assert "| raw V4 C1" in report and "- copy: " in report and "| 512 bytes |" in report
+    assert "| raw V4 G" in report and "- copy: " in report and "| 512 bytes |" in report
 
 
 def test_a_wrong_kernel_is_reported(gpu_spmm, gpu):

@@ -12,7 +12,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.local import cuda
 from distgnn.local.cuda import launch
 from distgnn.local.narrow import KINDS
-from kernels.conftest import OTHER_KERNELS, VARIANTS, names_of
+from kernels.conftest import OTHER_KERNELS, VARIANTS, spmm_names
 
 from ..sampling.test_relabel import SIZES, N, problem
 from .test_cuda_extract import random as sparse
@@ -46,8 +46,7 @@ def on(any_gpu, stand_in, monkeypatch):
 
     for file in FILES:
         any_gpu.xp.build(launch.source(file), OTHER_KERNELS[file])
-    names = [name for at, (_, way) in enumerate(SPMM) for name in names_of(f"float{32 + at // 4 * 32}", way)]
-    any_gpu.xp.build(launch.source("csr_spmm.cu"), list(dict.fromkeys(names)))
+    any_gpu.xp.build(launch.source("csr_spmm.cu"), spmm_names())
     init, seen = _kernels.RawKernel.__init__, set()
 
     def made(kernel, code, name, **options):

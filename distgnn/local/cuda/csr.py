@@ -1,8 +1,8 @@
 """CSR times dense on a GPU: the choice of a variant of ``kernels/csr_spmm.cu``, and of its rows.
 
-A variant is described in the kernel's source. P and S decide in which order a row is summed, so they follow
-from the matrix, the width and B's alignment, on every GPU alike. All else changes no bit and is tuned, unless
-``DISTGNN_SPMM_TUNE=0``.
+A variant is described in the kernel's source; few of its numbers are compiled (`kernel_names`). P and S decide
+in which order a row is summed, so they follow from the matrix, the width and B's alignment, on every GPU alike.
+All else changes no bit and is tuned, unless ``DISTGNN_SPMM_TUNE=0``.
 """
 
 from __future__ import annotations
@@ -16,57 +16,70 @@ import numpy as np
 from distgnn.arrays.backend import event_clock
 from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import launch as gpu
-from distgnn.local.cuda.launch import WARP, Array, address, blocks_for, c_type, check, lanes_for
+from distgnn.local.cuda.launch import THREADS, WARP, Array, address, blocks_for, c_type, check
 from distgnn.local.tuner import Tuner
 
 FILE = "csr_spmm.cu"
 VECTOR_BYTES = 16  # what one load instruction of a lane fetches at most
 LARGE = 1 << 20  # non-zeros from which sorting rows and waiting for a number pay before the first product
-
-# What the length of pieces is made from; nominal, so that results don't depend on the GPU.
-BANDWIDTH = 4.3e12  # bytes per second
-CACHE = 32 << 20  # bytes of B that stay in the L2 cache
-LATENCY = {True: 0.25e-6, False: 0.6e-6}  # seconds of a load, by whether B stays there
-LAUNCH = 3e-6  # seconds
+RESIDENT = 1 << 18  # lanes that a large GPU has room for; nominal, so that results don't depend on the GPU
+SHORT = 8  # non-zeros of a row that goes into a bundle where others are visited by length
 
 
 @dataclass(frozen=True)
 class Variant:
-    """V columns per load, C loads per lane and row of B, G lanes side by side, P teams of U non-zeros each.
+    """V columns per load, G lanes side by side on a row of B, P teams of them on a row.
 
-    Rows of more than S non-zeros are cut; K rows per group, one after the other.
+    Rows of more than S non-zeros are cut; K short rows per group, one after the other.
 
-    ``sorted``: rows are visited by length, so that the groups of a warp end together. ``padded``: B is first
-    copied to rows of whole 16-byte vectors.
+    ``sorted``: rows are visited by length, so that the groups of a warp end together; with K > 1 short ones
+    are bundled instead. ``padded``: B is first copied to rows of whole 16-byte vectors.
     """
 
     V: int
-    C: int
     G: int
     P: int
-    U: int
     S: int
     K: int = 1
     sorted: bool = False
     padded: bool = False
 
     def __str__(self) -> str:
-        numbers = " ".join(f"{name}{getattr(self, name)}" for name in "VCGPUSK")
+        numbers = " ".join(f"{name}{getattr(self, name)}" for name in "VGPSK")
         return f"{numbers}{' sorted' * self.sorted}{' padded' * self.padded}"
 
     @property
     def arguments(self) -> str:
         """The last template arguments of the kernel."""
-        return ",".join(str(getattr(self, name)) for name in "VCGPUK")
+        return f"{self.V},{'true' if self.K > 1 else 'false'}"
 
     @property
     def width(self) -> int:
         """Columns of a panel."""
-        return self.V * self.C * self.G
+        return self.V * self.G
+
+    @property
+    def groups(self) -> int:
+        """Groups of a block."""
+        return THREADS // WARP * (WARP // (self.G * self.P))
 
     def panels(self, f: int) -> int:
         """Return the number of column panels that a product of width ``f`` falls into."""
         return -(-f // self.width)
+
+
+def kernel_names() -> list[str]:
+    """List the kernels of products, all that a variant may ask for, and that of `Pieces`."""
+    vectors = (("float", (4, 2, 1)), ("double", (2, 1)))
+    ways = [f"{V},{bundles}" for V in (4, 2, 1) for bundles in ("false", "true")]
+    names = [
+        f"spmm<{number},{index},{way}>"
+        for index in ("int", "int64")
+        for number, widths in vectors
+        for way in ways
+        if int(way[0]) in widths
+    ]
+    return [*names, "cut_rows<int>", "cut_rows<int64>"]
 
 
 @dataclass(frozen=True)
@@ -84,26 +97,27 @@ class Size:
         """Non-zeros per row."""
         return self.nnz / max(self.m, 1)
 
-    def longest_piece(self, P: int) -> int:
-        """Return S, a power of two: non-zeros that P teams sum in a quarter of the expected time."""
-        seconds = self.nnz * (4 + self.itemsize * (1 + self.f)) / BANDWIDTH + LAUNCH
-        latency = LATENCY[self.k * self.f * self.itemsize <= CACHE]
-        return min(max(32, gpu.power_of_two(4 * P * seconds / 4 / latency)), 1 << 20)
+    def longest_piece(self, G: int, P: int) -> int:
+        """Return S, a power of two: the share of a group, were all non-zeros spread over `RESIDENT` lanes."""
+        return min(max(32, 16 * P, gpu.power_of_two(self.nnz * G * P / RESIDENT)), 1 << 20)
+
+
+def teams(G: int, most: float) -> int:
+    """Return P, a power of two up to ``most``: of those that leave fewest lanes of a warp idle, the largest."""
+    fitting = [P for P in (1, 2, 4, 8, 16, 32) if P <= max(most, 1) and G * P <= WARP]
+    return max(fitting, key=lambda P: (WARP // (G * P) * G * P, P))
 
 
 def variant_for(size: Size, V: int) -> Variant:
     """Return the variant expected to be best with vectors of V."""
     vectors, average = -(-size.f // V), size.average
-    G = lanes_for(vectors)
-    # Registers: at most 32 bytes of sums per lane, beyond which fewer warps hide the latency of the gathers.
-    most = max(1, 32 // (V * size.itemsize))
-    C = min(most, gpu.power_of_two(2 * -(-vectors // G) - 1), 4)
-    P = min(WARP // G, gpu.power_of_two(average / 8))
-    U = 4 if V * C * size.itemsize >= VECTOR_BYTES else 8
-    # Short rows in bundles, as long as there are some groups for every place of a warp on a large GPU.
-    K = min(8, gpu.power_of_two(size.m * G / (1 << 19))) if average < 8 else 1
+    G = min(vectors, WARP)
+    # Narrow rows of B are cheaper than indices, which more teams read side by side.
+    P = teams(G, average / (2 if vectors <= 2 else 8))
     order = average >= 8 and size.nnz >= LARGE
-    return Variant(V, C, G, P, U, size.longest_piece(P), K, sorted=order)
+    # Short rows in bundles, as long as there are some groups for every place of a warp on a large GPU.
+    K = min(8, gpu.power_of_two(size.m * G / (2 * RESIDENT))) if P == 1 and (average < 8 or order) else 1
+    return Variant(V, G, P, size.longest_piece(G, P), K, sorted=order)
 
 
 def candidates(size: Size, alignment: int) -> list[Variant]:
@@ -114,36 +128,32 @@ def candidates(size: Size, alignment: int) -> list[Variant]:
     f, widest = size.f, VECTOR_BYTES // size.itemsize
     V = next(v for v in (4, 2, 1) if v <= widest and f % v == 0 and alignment % (v * size.itemsize) == 0)
     first = variant_for(size, V)
-    variants = [first, replace(first, U=first.U * 2 if first.V * first.C <= 4 else first.U // 2)]
-    if first.C > 1:
-        variants.append(replace(first, C=first.C // 2))
-    variants.append(replace(first, K=1, sorted=not first.sorted))
-    if first.K > 1:
+    variants = [first, replace(first, sorted=not first.sorted, K=1 if first.sorted else first.K)]
+    if first.K > 1 and not first.sorted:
         variants.append(replace(first, K=1))
     if V < widest and f >= widest and size.average >= 8:
-        # The copy costs as much as gathering two rows per row of B. Fewer lanes, so that the same teams fit.
-        variants.append(replace(variant_for(size, widest), P=first.P, S=first.S, padded=True))
+        # The copy costs as much as gathering two rows per row of B.
+        G = min(-(-f // widest), WARP // first.P)
+        variants.append(replace(first, V=widest, G=G, padded=True))
     return variants
 
 
 def panels(first: Variant, size: Size, columns: int, cache: int) -> list[Variant]:
-    """List the two widest panels of B, narrower than those of ``first``, that fit into a cache.
+    """List panels of B narrower than those of ``first``.
 
-    At most 0.7 of a cache of so many bytes is filled by ``columns`` rows of such a panel. There are none if
-    all of B fits.
+    The widest of 128 and 64 columns of which ``columns`` rows fill at most 0.7 of a cache of so many bytes,
+    where those of ``first`` do not; and those of 32 and 16, whose hottest rows fit an L1 cache.
     """
     room = 0.7 * cache / max(columns * size.itemsize, 1)
-    if room >= size.f:
-        return []
-    widths = [w for w in (128, 64, 32, 16) if w <= room and first.V <= w < first.width]
-    lanes = [min(first.G, w // first.V) for w in widths[:2]]
-    return [replace(first, G=G, C=w // (first.V * G)) for w, G in zip(widths, lanes, strict=False)]
+    widths = [w for w in (128, 64) if w <= room][:1] if min(size.f, first.width) > room else []
+    narrow = [w for w in (*widths, 32, 16) if first.V <= w < first.width]
+    return [replace(first, G=w // first.V) for w in narrow]
 
 
 def ways(xp: Any, plan: Plan, size: Size, alignment: int) -> list[Variant]:
     """List all that the tuner tries: `candidates`, and `panels` where they may help."""
     variants = candidates(size, alignment)
-    if size.f >= 64 and size.average >= 16 and size.nnz >= LARGE:
+    if size.f >= 64 and size.average >= 8 and size.nnz >= LARGE:
         variants += panels(variants[0], size, plan.hot_columns(), gpu.cache_bytes(xp))
     return variants
 
@@ -166,6 +176,8 @@ class Plan:
         self.indptr, self.indices = _aligned(A.indptr), _aligned(A.indices)
         self._pieces: dict[int, Pieces] = {}
         self._by_length: tuple[Array, Array, Array] | None = None
+        self._longer: int | None = None
+        self._hot: int | None = None
 
     @classmethod
     def of(cls, xp: Any, A: CSR) -> Plan:
@@ -196,11 +208,19 @@ class Plan:
             self._by_length = rows, self.indptr[rows], lengths[rows]
         return self._by_length
 
+    def longer_rows(self) -> int:
+        """Count the rows of more than `SHORT` non-zeros, which come first in `by_length`; waits once."""
+        if self._longer is None:
+            self._longer = int(self.xp.count_nonzero(self.by_length()[2] > SHORT))
+        return self._longer
+
     def hot_columns(self) -> int:
-        """Count the columns that have four fifths of the non-zeros, the fullest first."""
-        xp = self.xp
-        counts = xp.sort(xp.bincount(self.indices, minlength=self.shape[1]))[::-1]
-        return int(xp.count_nonzero(xp.cumsum(counts) < 0.8 * self.nnz)) + 1
+        """Count the columns that have four fifths of the non-zeros, the fullest first; waits once."""
+        if self._hot is None:
+            xp = self.xp
+            counts = xp.sort(xp.bincount(self.indices, minlength=self.shape[1]))[::-1]
+            self._hot = int(xp.count_nonzero(xp.cumsum(counts) < 0.8 * self.nnz)) + 1
+        return self._hot
 
 
 class Pieces:
@@ -258,20 +278,35 @@ def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Varian
 def _launch(
     xp: Any, plan: Plan, weights: Array, B: Array, out: Array, accumulate: bool, variant: Variant
 ) -> None:
-    (m, f), group = out.shape, variant.G * variant.P
+    (m, f), panels = out.shape, variant.panels(out.shape[1])
     B = _padded(xp, B, variant.V) if variant.padded else B
-    pieces, panels = plan.pieces(variant.S), variant.panels(f)
+    pieces = plan.pieces(variant.S)
     cut: tuple[Any, ...] = np.int32(0), None, None, None, np.int32(0), None
     if pieces.most:
         width = -(-f // variant.V) * variant.V
         sums = xp.empty((pieces.most, width), out.dtype), np.int32(width)
         cut = np.int32(pieces.most), pieces.total, pieces.table, *sums, pieces.arrived(xp, panels)
-    rows = plan.by_length() if variant.sorted else (None, plan.indptr, None)
+    alone, bundled = _shares(plan, variant)
+    rows = plan.by_length() if variant.sorted else (None, None, None)
+    tasks = pieces.most, alone, -(-m // variant.K) if bundled else 0
+    bundles = np.int32(m), np.int32(variant.K), np.int32(bundled), plan.indptr
     factors = plan.indices, weights, B, np.int32(B.shape[1]), np.int32(f)
-    grid = blocks_for(pieces.most * group) + blocks_for(-(-m // variant.K) * group), panels
+    grid = sum(-(-count // variant.groups) for count in tasks), panels
     name = f"spmm<{c_type(B)},{c_type(plan.indices)},{variant.arguments}>"
-    numbers = np.int32(variant.S), np.int32(m)
-    gpu.launch(xp, FILE, name, grid, *cut, *numbers, *rows, *factors, out, np.int32(accumulate))
+    shape, ahead = (np.int32(variant.G), np.int32(variant.P)), (np.int32(variant.S), np.int32(alone))
+    arguments = *shape, *cut, *ahead, *rows, *bundles, *factors, out, np.int32(accumulate)
+    gpu.launch(xp, FILE, name, grid, *arguments)
+
+
+def _shares(plan: Plan, variant: Variant) -> tuple[int, int]:
+    """Return how many rows stand alone, and up to which length the others are in bundles; 0: none are."""
+    m = plan.shape[0]
+    if variant.K == 1:
+        return m, 0
+    if not variant.sorted:
+        return 0, variant.S
+    longer = plan.longer_rows()
+    return longer, min(SHORT, variant.S) if longer < m else 0
 
 
 def _tuner(xp: Any, A: CSR, B: Array, plan: Plan) -> Tuner[Variant]:

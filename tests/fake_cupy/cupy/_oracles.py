@@ -18,15 +18,13 @@ _UNITS = {"uint4": 16, "uint2": 8, "unsigned": 4}  # bytes
 
 
 def spmm(
-    types: list[str], most: Any, total: Array, pieces: Array, workspace: Array, ldw: Any, arrived: Array,
-    longest: Any, count: Any, rows: Array, begins: Array, lengths: Array, indices: Array, weights: Array,
-    B: Array, ldb: Any, f: Any, out: Array, accumulate: Any,
+    types: list[str], G: Any, P: Any, most: Any, total: Array, pieces: Array, workspace: Array, ldw: Any,
+    arrived: Array, longest: Any, count: Any, rows: Array, begins: Array, lengths: Array, m: Any, K: Any,
+    bundled: Any, indptr: Array, indices: Array, weights: Array, B: Array, ldb: Any, f: Any, out: Array,
+    accumulate: Any,
 ) -> None:  # fmt: skip
     B = np.ascontiguousarray(B.reshape(-1, int(ldb))[:, : int(f)])
-    indptr = begins if rows is None else np.append(np.empty_like(begins), begins.dtype.type(indices.size))
-    if rows is not None:
-        indptr[rows] = begins
-    product = sp.csr_matrix((weights, indices, indptr), shape=(int(count), len(B))) @ B
+    product = sp.csr_matrix((weights, indices, indptr), shape=(int(m), len(B))) @ B
     out[...] = product + out if accumulate else product
 
 
