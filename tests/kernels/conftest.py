@@ -16,16 +16,17 @@ from distgnn.local.cuda import Variant, csr, launch
 from distgnn.local.cuda.launch import kernels_folder
 
 
-def load_emulator() -> Any:
-    """Load the module kernels/emulation/emulator.py, which lies outside of the package."""
-    spec = importlib.util.spec_from_file_location("emulator", kernels_folder() / "emulation" / "emulator.py")
+def load(path: Path) -> Any:
+    """Load a module that lies outside of the package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-emulator = load_emulator()
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+emulator = load(kernels_folder() / "emulation" / "emulator.py")
 
 
 class GPU(SimpleNamespace):
@@ -108,7 +109,7 @@ OTHER_KERNELS = {
         *(f"{name}<{element}>" for name in ("sum_runs", "keep_entries") for element in ELEMENTS),
         *(f"expand_products<{element},{index}>" for element in ELEMENTS for index in ("int", "int64")),
     ],
-    str(Path(__file__).parents[2] / "benchmarks" / "ceilings.cu"): ["read_repeatedly", "gather_randomly"],
+    str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly", "gather_randomly"],
     "optimizers.cu": [f"adam<{element}>" for element in ELEMENTS],
 }  # fmt: skip
 

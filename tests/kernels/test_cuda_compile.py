@@ -5,148 +5,113 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from distgnn.local.cuda import csr, launch
 from distgnn.local.cuda.launch import kernels_folder
 from kernels import nvrtc
-from kernels.conftest import OTHER_KERNELS, emulator, spmm_names
+from kernels.conftest import BENCHMARKS, OTHER_KERNELS, emulator, load, spmm_names
 
+ptxas = load(BENCHMARKS / "ptxas.py")
 pytestmark = pytest.mark.timeout(900)
 
-#: What clusters have: Volta, Ampere, Hopper. Newer machines run code of the newest of their family.
-ARCHITECTURES = (70, 80, 90)
+ARCHITECTURES = ptxas.ARCHITECTURES
+OLDER = 70  # which nvcc 13 no longer knows, and an older NVRTC does
 KERNELS = {csr.FILE: spmm_names(), **OTHER_KERNELS}
-PARTS = 4  # that the variants of a file are cut into, to be compiled side by side
 
-
-def nvcc() -> str | None:
-    return os.environ.get("NVCC") or shutil.which("nvcc")
+without_nvcc = pytest.mark.skipif(ptxas.nvcc() is None, reason="no nvcc here (in PATH, or named by NVCC)")
 
 
 def supported() -> list[int]:
     """List the architectures that this nvcc compiles for."""
-    listing = subprocess.run(
-        [str(nvcc()), "--list-gpu-code"], capture_output=True, text=True, check=True
-    ).stdout
-    return sorted(int(number) for number in re.findall(r"sm_(\d+)$", listing, re.MULTILINE))
+    return sorted(map(int, re.findall(r"sm_(\d+)$", ptxas.run("--list-gpu-code"), re.MULTILINE)))
 
 
-def unit(file: str, names: list[str]) -> str:
-    """Return a source with these instances of its templates; other kernels are there anyway."""
-    instances = (f"template __global__ decltype({name}) {name};" for name in names if "<" in name)
-    return launch.source(file) + "\n".join(instances) + "\n"
-
-
-def report_of(file: str, names: list[str], architecture: int) -> str:
+def report_of(file: str, architecture: int) -> str:
     """Return ptxas' report on the kernels; kept in a folder, because nothing changes the report but the
     sources and the compiler.
     """
-    text = unit(file, names)
-    version = subprocess.run([str(nvcc()), "--version"], capture_output=True, text=True, check=True).stdout
-    key = hashlib.sha256(f"{architecture}{version}{text}".encode()).hexdigest()[:32]
+    source = ptxas.unit(file, KERNELS[file])
+    key = hashlib.sha256(f"{architecture}{ptxas.version()}{source}".encode()).hexdigest()[:32]
     kept = emulator.cache_folder() / f"{key}.ptxas"
-    if kept.exists():
-        return kept.read_text()
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-        source = Path(folder, "kernels.cu")
-        source.write_text(text)
-        flags = ["-std=c++17", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings", "-diag-suppress", "177"]
-        command = [
-            str(nvcc()),
-            *flags,
-            f"-arch=sm_{architecture}",
-            str(source),
-            "-o",
-            str(source.with_suffix(".cubin")),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, f"{file} for sm_{architecture}:\n{done.stderr[:4000]}"
-        source.with_suffix(".ptxas").write_text(done.stderr)
-        source.with_suffix(".ptxas").replace(kept)
-        return done.stderr
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        made = kept.with_suffix(f".{os.getpid()}")
+        made.write_text(ptxas.report(source, architecture))
+        made.replace(kept)
+    return kept.read_text()
 
 
-def spills(report: str) -> list[str]:
-    """List the kernels that use local memory, with ptxas' words on them."""
-    kernels = re.findall(
-        r"Compiling entry function '(\w+)'.*\n.*\n[ptxas .]*(\d+) bytes stack frame, (.*)\n", report
-    )
-    assert len(kernels) == report.count("Compiling entry function") > 0
-    return [
-        f"{name}: {frame} bytes of stack, {rest}"
-        for name, frame, rest in kernels
-        if frame != "0" or not rest.startswith("0 ")
-    ]
+@without_nvcc
+@pytest.mark.parametrize(
+    "architecture", [pytest.param(a, marks=[] if a == 90 else [pytest.mark.slow]) for a in ARCHITECTURES]
+)
+def test_registers(architecture):
+    """No kernel spills; those of products take at most 64 registers, so that four blocks fit."""
+    if architecture not in supported():
+        pytest.skip(f"this nvcc does not compile for sm_{architecture}")
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        made = pool.map(lambda file: report_of(file, architecture), KERNELS)
+        reports = dict(zip(KERNELS, made, strict=True))
+    for file, report in reports.items():
+        found = ptxas.uses(report)
+        assert len(found) == len(KERNELS[file])
+        wrong = {name: use for name, use in found.items() if use.stack or use.spilled}
+        assert not wrong, f"{file} for sm_{architecture}"
+    products = ptxas.uses(reports[csr.FILE])
+    assert len(products) == len(csr.kernel_names())
+    assert max(use.registers for use in products.values()) <= 64
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("file", KERNELS)
-def test_registers(file, architecture):
-    if nvcc() is None:
-        pytest.skip("no nvcc here (in PATH, or named by NVCC)")
-    if architecture < supported()[0]:
-        pytest.skip(
-            f"this nvcc begins with sm_{supported()[0]}; an older NVRTC covers sm_{architecture} below"
-        )
-    names = KERNELS[file]
-    shares = [names[part::PARTS] for part in range(PARTS if len(names) > 40 else 1)]
-    with ThreadPoolExecutor(max_workers=min(PARTS, os.cpu_count() or 1)) as pool:
-        for report in pool.map(lambda share: report_of(file, share, architecture), shares):
-            assert not spills(report)
-
-
+@without_nvcc
 @pytest.mark.slow
 def test_spills_are_seen():
     """A kernel with an array that no registers can hold."""
-    if nvcc() is None:
-        pytest.skip("no nvcc here (in PATH, or named by NVCC)")
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "local.cu")
-        source.write_text(
-            "__global__ void f(int* x, int i) { int a[99]; for (int k = 0; k < 99; k++) a[k] = x[k * i]; "
-            "x[0] = a[i]; }"
-        )
-        command = [
-            str(nvcc()),
-            "-cubin",
-            f"-arch=sm_{max(80, supported()[0])}",
-            "-Xptxas",
-            "-v",
-            str(source),
-            "-o",
-            f"{folder}/x",
-        ]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    assert len(spills(report)) == 1
+    text = "int a[99]; for (int k = 0; k < 99; k++) a[k] = x[k * i]; x[0] = a[i];"
+    text = f"__global__ void f(int* x, int i) {{ {text} }}"
+    (use,) = ptxas.uses(ptxas.report(text, max(80, supported()[0]))).values()
+    assert use.stack > 0
+    with pytest.raises(ValueError, match="0 kernels understood"):
+        ptxas.uses("ptxas info : Compiling entry function 'f' for 'sm_90'")
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@without_nvcc
+def test_features_are_gathered_by_wide_read_only_loads():
+    """The PTX has an ld.global.nc per row of B in flight, as wide as V columns, and no generic load."""
+    names = [name for name in csr.kernel_names() if ",int," in name]
+    text = ptxas.ptx(ptxas.unit(csr.FILE, names), 90)
+    assert not re.search(r"\bld\.(v\d\.)?[fsub]\d+", text)
+    bodies = {body.split("(")[0].strip(): body for body in text.split(".visible .entry")[1:]}
+    for name in names:
+        (body,) = (body for known, body in bodies.items() if known.startswith(ptxas.mangled(name)))
+        V, itemsize = int(name.split(",")[2]), 4 if "float" in name else 8
+        wide = {4: "u32", 8: "v2.u32", 16: "v4.u32"}[V * itemsize]
+        turns = 3 if "true" in name else 2  # whole turns and the last one of a row, and the turns of bundles
+        loads, gathers = body.count(f"ld.global.nc.{wide}"), turns * csr.in_flight(V, itemsize)
+        assert loads == gathers if wide == "v4.u32" else loads >= gathers, (name, loads, gathers)
+
+
+@pytest.mark.parametrize("architecture", [OLDER, ARCHITECTURES[-2]])
 @pytest.mark.parametrize("file", KERNELS)
 @pytest.mark.slow
 def test_nvrtc(file, architecture):
     """Compile as CuPy does: from one string, without headers, instances by name. All where nvcc can't; else a
-    few of each file, for the newest alone, because such a source is good for all or none.
+    few of each file, because such a source is good for all or none.
     """
     compiler = nvrtc.find(architecture)
     if compiler is None:
         pytest.skip(f"no NVRTC here that compiles for sm_{architecture} (pip install nvidia-cuda-nvrtc-cu12)")
     names = KERNELS[file]
-    if nvcc() is not None and architecture >= supported()[0]:
-        if architecture != ARCHITECTURES[-1]:
-            pytest.skip("nvcc compiled for it; NVRTC does for the newest")
+    if ptxas.nvcc() is not None and architecture in supported():
         names = names[:: max(1, len(names) // 6)]
     options = [*launch.OPTIONS, "--ptxas-options=-v"]
     cubin, log = compiler.compile(launch.source(file), names, architecture, options)
     assert cubin[:4] == b"\x7fELF"
-    assert not spills(log)
+    found = ptxas.uses(log)
+    assert len(found) >= len(names)
+    assert architecture == OLDER or not any(use.stack or use.spilled for use in found.values())
 
 
 def test_nvrtc_reports_errors():

@@ -319,7 +319,7 @@ def test_plan_of_a_large_block(built, monkeypatch):
 
 
 def test_short_rows_of_a_sorted_block_go_into_bundles(built, monkeypatch):
-    """Rows by length have no more than the long ones, and bundles of the others no long ones: each row once."""
+    """The list has the long rows alone, and bundles leave them out."""
     gpu, launched = built, []
     block = block_of(gpu, HUBS, np.float32)
     B, exact = dense((block.shape[1], 16), np.float32)

@@ -1,8 +1,8 @@
 """CSR times dense on a GPU: the choice of a variant of ``kernels/csr_spmm.cu``, and of its rows.
 
-A variant is described in the kernel's source; few of its numbers are compiled (`kernel_names`). P and S decide
-in which order a row is summed, so they follow from the matrix, the width and B's alignment, on every GPU alike.
-All else changes no bit and is tuned, unless ``DISTGNN_SPMM_TUNE=0``.
+A variant is described in the kernel's source; few of its numbers are compiled (`kernel_names`). P and S
+decide in which order a row is summed, so they follow from the matrix, the width and B's alignment, on every
+GPU alike. All else changes no bit and is tuned, unless ``DISTGNN_SPMM_TUNE=0``.
 """
 
 from __future__ import annotations
@@ -82,6 +82,11 @@ def kernel_names() -> list[str]:
     return [*names, "cut_rows<int>", "cut_rows<int64>"]
 
 
+def in_flight(V: int, itemsize: int) -> int:
+    """Return U, the non-zeros that a team has in flight: at most 64 bytes of B per lane."""
+    return 2 if itemsize == 8 and V > 1 else 4
+
+
 @dataclass(frozen=True)
 class Size:
     """The sizes that choose a variant: an (m, k) matrix of nnz non-zeros, B of width f, bytes per element."""
@@ -103,7 +108,7 @@ class Size:
 
 
 def teams(G: int, most: float) -> int:
-    """Return P, a power of two up to ``most``: of those that leave fewest lanes of a warp idle, the largest."""
+    """Return P, a power of two up to ``most``: the largest of those that leave fewest lanes idle."""
     fitting = [P for P in (1, 2, 4, 8, 16, 32) if P <= max(most, 1) and G * P <= WARP]
     return max(fitting, key=lambda P: (WARP // (G * P) * G * P, P))
 
