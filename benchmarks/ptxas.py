@@ -19,8 +19,8 @@ ARCHITECTURES = (80, 90, 100)
 FLAGS = ("-std=c++17", "-Werror", "all-warnings", "-diag-suppress", "177")
 
 _ENTRY = re.compile(
-    r"Compiling entry function '(\w+)'.*\n.*\n[ptxas .:info]*(\d+) bytes stack frame, (\d+) bytes spill stores"
-    r", (\d+) bytes spill loads\n.*Used (\d+) registers"
+    r"Compiling entry function '(\w+)'.*\n.*\n[ptxas .:info]*(\d+) bytes stack frame, "
+    r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*Used (\d+) registers"
 )
 
 

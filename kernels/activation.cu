@@ -1,4 +1,4 @@
-// ReLU and dropout in one pass over a matrix, and their backward pass.
+// ReLU, dropout and the bits that their backward pass needs, in one pass over a matrix; and that pass.
 //
 // Dropout masks are those of distgnn/rng.py to the bit: functions of a key and of the global row and column.
 // A row and a column are hashed once (dropout_keys); an entry costs five 32-bit operations.
@@ -19,24 +19,39 @@ __device__ inline bool kept(uint64 row_key, uint64 column_key, uint64 threshold)
   return x < threshold;
 }
 
-// out = dropout(x), or of its positive part with `relu`, for m x f entries in rows; out may be x. A thread
-// makes eight entries, so that it divides once.
+// out = dropout(relu(x)) for m x f entries in rows, and bits = whether that is positive, in the order of
+// numpy.packbits: entry 0 is the highest bit of byte 0. `out` may be x. Without `relu`, `row_keys`, `out` or
+// `bits`, which may be null, the pass does without. bits: whole words.
+//
+// A warp makes 256 neighbouring entries, 32 at a time, so that loads and stores are of whole lines, and a
+// thread divides once. Lane l has entry l ^ 7 of the 32: a ballot then has their bits in the order of packbits.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    dropout(int64 size, int f, const T* x, int relu, const uint64* __restrict__ row_keys,
-            const uint64* __restrict__ column_keys, uint64 threshold, T scale, T* out) {
-  const int64 first = flat_index() * 8;
-  if (first >= size) return;
-  int64 row = first / f;
-  int column = int(first - row * f);
+    activate(int64 size, int f, const T* x, int relu, const uint64* __restrict__ row_keys,
+             const uint64* __restrict__ column_keys, uint64 threshold, T scale, T* out, unsigned* bits) {
+  constexpr int STEPS = 8;
+  const int lane = threadIdx.x % WARP, down = WARP / f, along = WARP % f;
+  const int64 base = flat_index() / WARP * (STEPS * WARP);
+  if (base >= size) return;  // whole warps leave
+  int64 at = base + (lane ^ 7), row = row_keys ? at / f : 0;
+  int column = row_keys ? int(at - row * f) : 0;
+  unsigned word = 0;
 #pragma unroll
-  for (int k = 0; k < 8; k++) {
-    if (first + k >= size) break;
-    T y = x[first + k];
+  for (int k = 0; k < STEPS; k++, at += WARP) {
+    const bool there = at < size;
+    T y = there ? x[at] : T(0);
     if (relu) y = y < T(0) ? T(0) : y;  // NaN stays NaN, as in numpy.maximum
-    out[first + k] = y * (kept(row_keys[row], column_keys[column], threshold) ? scale : T(0));
-    if (++column == f) column = 0, row++;
+    if (row_keys && there) y *= kept(row_keys[row], column_keys[column], threshold) ? scale : T(0);
+    if (out && there) out[at] = y;
+    if (bits) {
+      const unsigned positive = __ballot_sync(ALL_LANES, y > T(0));
+      if (lane == k) word = positive;
+    }
+    row += down;
+    column += along;
+    if (column >= f) column -= f, row++;
   }
+  if (bits && lane < STEPS && base + lane * WARP < size) bits[base / WARP + lane] = word;
 }
 
 // gradient *= scale where the entry's bit is set, else 0: the backward of ReLU followed by dropout. Bits are

@@ -56,6 +56,25 @@ def dropout(
     return KERNELS.kernel("dropout", block)(block, out, k, rows, cols, keep, relu)
 
 
+def activate(
+    block: Array, out: Array, mask: tuple[int, Array, Array, float] | None, relu: bool, remember: bool
+) -> Array:
+    """Compute ``out``, the dropout of ``block`` or of its positive part with ``relu``: one pass on a GPU.
+
+    Returns ``positive_bits(out)`` with ``remember``, else None.
+
+    mask: ``k, rows, cols, keep`` of :func:`dropout`; None for none, then ``out`` is ``block``.
+    """
+    fused = KERNELS.find("activate", block)
+    if fused is not None:
+        return fused(block, out, mask, relu, remember)
+    if mask is not None:
+        dropout(block, out, *mask, relu=relu)
+    elif relu:
+        KERNELS.kernel("relu", out)(out)
+    return positive_bits(out) if remember else None
+
+
 def cross_entropy(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
 ) -> tuple[Array, Array] | None:
@@ -139,7 +158,8 @@ _COMPILED: Functions = {
     "binary_cross_entropy": host_elementwise.binary_cross_entropy, "adam": host_elementwise.adam,
 }  # fmt: skip
 _CUDA: Functions = {
-    "keep_positive": cuda.keep_positive, "dropout": cuda.dropout, "cross_entropy": _softmax_on_gpu,
+    "activate": cuda.activate, "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive,
+    "dropout": cuda.dropout, "cross_entropy": _softmax_on_gpu,
     "binary_cross_entropy": _binary_on_gpu, "adam": cuda.adam,
 }  # fmt: skip
 _ARRAYS: Functions = {

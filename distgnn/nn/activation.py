@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from distgnn import ledger
-from distgnn.local.elementwise import elu, elu_back, keep_positive, positive_bits, relu
+from distgnn.local.elementwise import activate, elu, elu_back, keep_positive, positive_bits
 from distgnn.nn.buffers import Buffers
 from distgnn.nn.dropout import Dropout
 from distgnn.nn.norm import LayerNorm
@@ -34,29 +34,34 @@ class Activation:
         self.index, self.norm, self.seed, self.rate = index, norm, seed, rate
         self.elu = kind == ELU
 
-    def forward(self, Z: DistDense, buffers: Buffers) -> DistDense:
-        """Compute H, in place of a Z that is scratch. Collective with a norm."""
+    def forward(self, Z: DistDense, buffers: Buffers, remember: bool) -> DistDense:
+        """Compute H, in place of a Z that is scratch. Collective with a norm.
+
+        remember: keep one bit for each entry of H, 1 where it is positive. Layer 0 has no ReLU, needs none.
+        """
         mode, epoch = buffers.plan.mode, buffers.epoch
         H = buffers.hold("H", Z)
         if self.norm is not None:
             buffers.scales = self.norm.normalize(Z)  # N, in place of Z
             H = buffers.beside("H", "N") if mode.keep else Z
             self.norm.apply(Z, H)  # H = gain N + shift
+        relu, mask = self.index > 0 and not self.elu, None
         if self.elu and self.index > 0:
             with _timed(H):
                 elu(H.block)  # H = elu(H)
+        Z = H
         if epoch is not None and self.rate > 0:
-            H, Z = H if mode.scratch else buffers.beside("H", "X"), H
-            positive = self.index > 0 and not self.elu
-            with _timed(H):
-                self._masks(H, buffers).apply(Z.block, epoch, H.block, positive)  # H = mask max(Z, 0)
-        elif self.index > 0 and not self.elu:
-            with _timed(H):
-                relu(H.block)  # H = max(H, 0)
+            H = H if mode.scratch else buffers.beside("H", "X")
+            mask = self._masks(H, buffers).mask(epoch)
+        if mask is not None or relu:
+            with _timed(H, 2 if relu and remember else 1):  # H = mask max(Z, 0), or mask Z
+                buffers.positive = activate(Z.block, H.block, mask, relu, relu and remember)
+        if remember and not relu:
+            self.remember(H, buffers)
         return H
 
     def remember(self, H: DistDense, buffers: Buffers) -> None:
-        """Keep one bit for each entry of H, 1 where it is positive, or all of H. Layer 0 needs none."""
+        """Keep the bits of an H that is there, with ELU all of it. Layer 0 needs none."""
         if self.index > 0 and self.elu:
             buffers.kept += ("H",)
         elif self.index > 0:
@@ -87,6 +92,6 @@ class Activation:
         return plan.masks
 
 
-def _timed(H: DistDense) -> AbstractContextManager[None]:
-    ledger.charge("activation", "relu, dropout", touched=2 * H.block.nbytes)
+def _timed(H: DistDense, passes: int = 1) -> AbstractContextManager[None]:
+    ledger.charge("activation", "relu, dropout", touched=2 * passes * H.block.nbytes)
     return ledger.timed("activation", "relu, dropout", synchronize=H.grid.backend.synchronize)

@@ -25,6 +25,10 @@ class Dropout:
         self.scale = 1 / (1 - rate)
         self.nodes, self.cols = nodes, cols
 
+    def mask(self, epoch: int) -> tuple[int, Array, Array, float]:
+        """Return what `elementwise.activate` takes as the epoch's mask."""
+        return rng.key(self.seed, rng.DROPOUT, epoch, self.layer), self.nodes, self.cols, 1 - self.rate
+
     def apply(self, block: Array, epoch: int, out: Array | None = None, relu: bool = False) -> Array:
         """Multiply `block`, or its positive part with `relu`, by the epoch's mask.
 
@@ -32,6 +36,5 @@ class Dropout:
 
         Without `relu` it is its own adjoint: the backward pass applies it to the gradient.
         """
-        k = rng.key(self.seed, rng.DROPOUT, epoch, self.layer)
         out = block if out is None else out
-        return elementwise.dropout(block, out, k, self.nodes, self.cols, 1 - self.rate, relu)
+        return elementwise.dropout(block, out, *self.mask(epoch), relu)

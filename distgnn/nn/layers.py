@@ -103,10 +103,9 @@ class GraphConvolution:
             epoch: whose dropout masks apply; see :class:`Buffers`.
         """
         buffers, products = Buffers(plan, epoch), plan.products
-        H = self.activation.forward(H, buffers)  # H = dropout(relu(norm(H)))
+        bits = plan.mode.keep and "H" not in products.keeps
+        H = self.activation.forward(H, buffers, remember=bits)  # H = dropout(relu(norm(H)))
         own = copy_rows(H, buffers.H_like_Z) if self.options.residual else None
-        if plan.mode.keep and "H" not in products.keeps:
-            self.activation.remember(H, buffers)
         Z = products.forward(plan.A, H, plan.W, buffers)  # Z = A H W
         if self.b is not None:
             Z.block += self.b.block  # Z += b

@@ -98,7 +98,7 @@ OTHER_KERNELS = {
     ],
     "activation.cu": [
         "dropout_keys",
-        *(f"{name}<{element}>" for name in ("dropout", "keep_positive") for element in ELEMENTS),
+        *(f"{name}<{element}>" for name in ("activate", "keep_positive") for element in ELEMENTS),
     ],
     "softmax_cross_entropy.cu": [f"softmax_cross_entropy<{element}>" for element in ELEMENTS],
     "binary_cross_entropy.cu": [f"binary_cross_entropy<{element}>" for element in ELEMENTS],

@@ -113,6 +113,8 @@ def passes(on):
             ids = on.asarray(10**12 + random.permutation(m)), on.asarray(np.arange(f))
             for relu in (False, True):
                 cuda.dropout(X, on.empty((m, f), dtype), 42, *ids, 0.6, relu)
+                cuda.activate(X, X.copy(), (42, *ids, 0.6), relu, remember=True)
+                cuda.activate(X, X.copy(), None, relu, remember=True)
             cuda.keep_positive(X.copy(), on.xp.packbits(X.reshape(-1) > 0), 1.5)
             trained = np.flatnonzero(random.random(m) < 0.7)
             position = np.full(m, -1, np.int32)

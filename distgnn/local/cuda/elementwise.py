@@ -16,19 +16,39 @@ def dropout(
     block: Array, out: Array, k: int, rows: Array, cols: Array, keep: float, relu: bool = False
 ) -> Array:
     """See ``local.elementwise.dropout``; block (m, f), rows int64 (m), cols int64 (f). Returns ``out``."""
-    xp, (m, f), number = library(block), block.shape, block.dtype.type
-    check("dropout", (m, f), block.dtype, block=block, out=out)
-    check("dropout", (m,), np.int64, rows=rows)
-    check("dropout", (f,), np.int64, cols=cols)
+    activate(block, out, (k, rows, cols, keep), relu)
+    return out
+
+
+def positive_bits(block: Array) -> Array:
+    """See ``local.elementwise.positive_bits``."""
+    return activate(block, None, None, remember=True)
+
+
+def activate(
+    block: Array, out: Array, mask: tuple[int, Array, Array, float] | None, relu: bool = False,
+    remember: bool = False,
+) -> Array:  # fmt: skip
+    """See ``local.elementwise.activate``; without ``out``, nothing but the bits is made."""
+    xp, f, number = library(block), block.shape[-1], block.dtype.type
+    check("dropout" if mask else "activate", block.shape, block.dtype, block=block, out=out)
+    words: Array = xp.empty(-(-block.size // WARP), np.uint32) if remember else None
+    factors = (None, None, np.uint64(0), number(1)) if mask is None else _mask(xp, block, *mask)
+    arguments = np.int64(block.size), np.int32(f), block, np.int32(relu), *factors, out, words
+    launch(xp, "activation.cu", f"activate<{c_type(block)}>", blocks_for(-(-block.size // 8)), *arguments)
+    return words.view(np.uint8)[: -(-block.size // 8)] if remember else None
+
+
+def _mask(xp: Array, block: Array, k: int, rows: Array, cols: Array, keep: float) -> tuple[Array, ...]:
+    """Hash rows and columns; return the keys, the threshold and the scale of a mask."""
+    check("dropout", block.shape[:1], np.int64, rows=rows)
+    check("dropout", block.shape[1:], np.int64, cols=cols)
     keys = []
     for ids, seed in ((rows, k), (cols, rng.key(k, 1))):
         keys.append(xp.empty(ids.shape, np.uint64))
         hashed = np.int64(ids.size), ids, np.uint64(seed), keys[-1]
         launch(xp, "activation.cu", "dropout_keys", blocks_for(ids.size), *hashed)
-    mask = *keys, np.uint64(rng.keep_threshold(keep)), number(1 / keep)
-    arguments = np.int64(block.size), np.int32(f), block, np.int32(relu), *mask, out
-    launch(xp, "activation.cu", f"dropout<{c_type(block)}>", blocks_for(-(-block.size // 8)), *arguments)
-    return out
+    return *keys, np.uint64(rng.keep_threshold(keep)), block.dtype.type(1 / keep)
 
 
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:

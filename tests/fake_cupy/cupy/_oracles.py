@@ -79,16 +79,22 @@ def _hashed(x: Array) -> Array:
     return x ^ (x >> np.uint64(31))
 
 
-def dropout(
+def activate(
     types: list[str], size: Any, f: Any, x: Array, relu: Any, row_keys: Array, column_keys: Array,
-    threshold: Any, scale: Any, out: Array,
+    threshold: Any, scale: Any, out: Array, bits: Array,
 ) -> None:  # fmt: skip
     y = x.reshape(-1, int(f))
     y = np.where(y < 0, y.dtype.type(0), y) if relu else y
-    low, high = (row_keys.astype(np.uint32)[:, None], (row_keys >> np.uint64(32)).astype(np.uint32)[:, None])
-    mixed = ((column_keys >> np.uint64(32)).astype(np.uint32) ^ low) * (high | np.uint32(1))
-    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x846CA68B)
-    out.reshape(y.shape)[...] = y * np.where(mixed < threshold, scale, y.dtype.type(0))
+    if row_keys is not None:
+        low, high = ((row_keys >> np.uint64(by)).astype(np.uint32)[:, None] for by in (0, 32))
+        mixed = ((column_keys >> np.uint64(32)).astype(np.uint32) ^ low) * (high | np.uint32(1))
+        mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x846CA68B)
+        y = y * np.where(mixed < threshold, scale, y.dtype.type(0))
+    if bits is not None:
+        packed = np.packbits(y.reshape(-1) > 0)
+        bits.view(np.uint8)[...] = np.append(packed, np.zeros(bits.nbytes - packed.size, np.uint8))
+    if out is not None:
+        out.reshape(y.shape)[...] = y
 
 
 def keep_positive(types: list[str], size: Any, bits: Array, scale: Any, gradient: Array) -> None:
