@@ -75,6 +75,33 @@ def activate(
     return positive_bits(out) if remember else None
 
 
+def has_layer_norm(Z: Array) -> bool:
+    """Tell whether a kernel does layer norm of blocks such as this one in one pass."""
+    return Z.shape[1] <= cuda.NORM_COLUMNS and KERNELS.find("layer_norm", Z) is not None
+
+
+def layer_norm(
+    Z: Array, gain: Array, shift: Array, epsilon: float, normal: Array | None, out: Array
+) -> Array:  # fmt: skip
+    """Compute ``out = gain N + shift`` for N, the rows of Z with mean 0 and variance 1, in one pass.
+
+    Returns 1 / sqrt(variance + epsilon), float64 (rows, 1).
+
+    gain, shift: (1, f). normal: where N goes, None: nowhere. It or ``out`` may be Z.
+    """
+    scales: Array = KERNELS.kernel("layer_norm", Z)(Z, gain, shift, epsilon, normal, out)
+    return scales
+
+
+def layer_norm_backward(normal: Array, scales: Array, gain: Array, G: Array) -> Array:
+    """Put the gradient of Z in place of ``G``, that of ``out``, in one pass; arguments of :func:`layer_norm`.
+
+    Returns the gradients of gain and shift, float64 (2, f).
+    """
+    sums: Array = KERNELS.kernel("layer_norm_backward", G)(normal, scales, gain, G)
+    return sums
+
+
 def cross_entropy(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
 ) -> tuple[Array, Array] | None:
@@ -159,8 +186,8 @@ _COMPILED: Functions = {
 }  # fmt: skip
 _CUDA: Functions = {
     "activate": cuda.activate, "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive,
-    "dropout": cuda.dropout, "cross_entropy": _softmax_on_gpu,
-    "binary_cross_entropy": _binary_on_gpu, "adam": cuda.adam,
+    "dropout": cuda.dropout, "layer_norm": cuda.layer_norm, "layer_norm_backward": cuda.layer_norm_backward,
+    "cross_entropy": _softmax_on_gpu, "binary_cross_entropy": _binary_on_gpu, "adam": cuda.adam,
 }  # fmt: skip
 _ARRAYS: Functions = {
     "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,

@@ -42,9 +42,8 @@ class Activation:
         mode, epoch = buffers.plan.mode, buffers.epoch
         H = buffers.hold("H", Z)
         if self.norm is not None:
-            buffers.scales = self.norm.normalize(Z)  # N, in place of Z
             H = buffers.beside("H", "N") if mode.keep else Z
-            self.norm.apply(Z, H)  # H = gain N + shift
+            buffers.scales = self.norm.forward(Z, H)  # N, in place of Z; H = gain N + shift
         relu, mask = self.index > 0 and not self.elu, None
         if self.elu and self.index > 0:
             with _timed(H):

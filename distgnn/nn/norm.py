@@ -35,6 +35,20 @@ class LayerNorm:
         self.gain = DistDense(xp.ones(local, dtype), along_columns, (1, width))
         self.shift = DistDense(xp.zeros(local, dtype), along_columns, (1, width))
 
+    def forward(self, Z: DistDense, out: DistDense) -> Array:
+        """Compute gain N + shift, with N the normalised rows of Z; return what `normalize` does.
+
+        N stays in place of Z, unless ``out`` is Z. Collective. Cost: as `normalize`, none of it where no axis
+        cuts the columns.
+        """
+        if _in_one_pass(Z):
+            keep, factors = None if out is Z else Z.block, (self.gain.block, self.shift.block, EPSILON)
+            with _timed(Z, 6):
+                return elementwise.layer_norm(Z.block, *factors, keep, out.block)
+        scales = self.normalize(Z)
+        self.apply(Z, out)
+        return scales
+
     def normalize(self, Z: DistDense) -> Array:
         """Make rows of mean 0 and variance 1, in place; return 1 / sqrt(variance + 1e-5), float64 (rows, 1).
 
@@ -72,6 +86,17 @@ class LayerNorm:
         Cost: an all-reduce of two words per local row over the axes that cut columns, one of two words per
         local column over those that cut rows.
         """
+        if _in_one_pass(Z):
+            with _timed(Z, 5):
+                own = elementwise.layer_norm_backward(Z.block, scales, self.gain.block, G.block)
+        else:
+            own = self._backward_in_parts(Z, scales, G)
+        sums = summed_over(later, Z.grid.along(*Z.layout.row_axes), own, lambda own: own.astype(G.dtype))
+        gain, shift = Made(lambda: block_of(sums)[:1]), Made(lambda: block_of(sums)[1:])
+        return (gain, shift) if later is not None else (gain.block, shift.block)
+
+    def _backward_in_parts(self, Z: DistDense, scales: Array, G: DistDense) -> Array:
+        """Do so by array operations, and return this rank's gradients of gain and shift. Collective."""
         xp, width = backend.module(G.block), Z.shape[1]
         own = xp.zeros((2, Z.block.shape[1]), np.float64)
         means = xp.zeros((2, len(Z.block), 1), np.float64)
@@ -89,9 +114,12 @@ class LayerNorm:
                 g = G.block[rows]
                 g -= means[0, rows] + Z.block[rows] * means[1, rows]
                 g *= scales[rows]
-            sums = summed_over(later, Z.grid.along(*Z.layout.row_axes), own, lambda own: own.astype(G.dtype))
-        gain, shift = Made(lambda: block_of(sums)[:1]), Made(lambda: block_of(sums)[1:])
-        return (gain, shift) if later is not None else (gain.block, shift.block)
+        return own
+
+
+def _in_one_pass(Z: DistDense) -> bool:
+    """Tell whether a kernel does these rows: one of a device, which no axis cuts."""
+    return Z.grid.along(*Z.layout.col_axes).size == 1 and elementwise.has_layer_norm(Z.block)
 
 
 def _timed(Z: DistDense, passes: int) -> Any:

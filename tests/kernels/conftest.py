@@ -100,6 +100,9 @@ OTHER_KERNELS = {
         "dropout_keys",
         *(f"{name}<{element}>" for name in ("activate", "keep_positive") for element in ELEMENTS),
     ],
+    "layer_norm.cu": [
+        *(f"{name}<{element}>" for name in ("layer_norm", "layer_norm_backward") for element in ELEMENTS),
+    ],
     "softmax_cross_entropy.cu": [f"softmax_cross_entropy<{element}>" for element in ELEMENTS],
     "binary_cross_entropy.cu": [f"binary_cross_entropy<{element}>" for element in ELEMENTS],
     "sample.cu": ["sample_weighted", "sample_ones", "ring_times", "inclusion"],

@@ -1,4 +1,4 @@
-"""One pass over memory each: ReLU and dropout, their backward pass, softmax and binary cross-entropy, Adam.
+"""One pass over memory each: ReLU and dropout, layer norm, backward passes, softmax and binary loss, Adam.
 
 What they compute is said in ``distgnn/local/elementwise.py``. Dropout masks agree with it to the bit, the
 rest to rounding.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from distgnn import rng
+from distgnn.local.array_elementwise import column_sums_in_parts
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, launch, library
+
+NORM_COLUMNS = 128  # in the registers of a warp of layer_norm_backward
 
 
 def dropout(
@@ -58,6 +61,33 @@ def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
     arguments = np.int64(G.size), bits, G.dtype.type(scale), G
     launch(library(G), "activation.cu", f"keep_positive<{c_type(G)}>", blocks_for(G.size), *arguments)
     return G
+
+
+def layer_norm(
+    Z: Array, gain: Array, shift: Array, epsilon: float, normal: Array, out: Array
+) -> Array:  # fmt: skip
+    """See ``local.elementwise.layer_norm``; gain and shift (1, f)."""
+    xp, (m, f) = library(Z), Z.shape
+    check("layer_norm", (m, f), Z.dtype, Z=Z, normal=normal, out=out)
+    check("layer_norm", (1, f), Z.dtype, gain=gain, shift=shift)
+    scales = xp.empty((m, 1), np.float64)
+    arguments = np.int64(m), np.int32(f), np.float64(epsilon), gain, shift, Z, normal, out, scales
+    launch(xp, "layer_norm.cu", f"layer_norm<{c_type(Z)}>", blocks_for(m * WARP), *arguments)
+    return scales
+
+
+def layer_norm_backward(normal: Array, scales: Array, gain: Array, G: Array) -> Array:
+    """See ``local.elementwise.layer_norm_backward``; f is at most NORM_COLUMNS."""
+    xp, (m, f) = library(G), G.shape
+    check("layer_norm_backward", (m, f), G.dtype, normal=normal, G=G)
+    check("layer_norm_backward", (1, f), G.dtype, gain=gain)
+    check("layer_norm_backward", (m, 1), np.float64, scales=scales)
+    height = min(max(m >> 12, 4), 64)  # a function of m alone, as it decides in which order is summed
+    sums = xp.empty((-(-m // height), 2 * f), np.float64)
+    arguments = np.int64(m), np.int32(f), np.int32(height), normal, scales, gain, G, sums
+    kernel = f"layer_norm_backward<{c_type(G)}>"
+    launch(xp, "layer_norm.cu", kernel, blocks_for(len(sums) * WARP), *arguments)
+    return column_sums_in_parts(sums).reshape(2, f)
 
 
 def softmax_cross_entropy(

@@ -79,6 +79,31 @@ def _hashed(x: Array) -> Array:
     return x ^ (x >> np.uint64(31))
 
 
+def layer_norm(
+    types: list[str], m: Any, f: Any, epsilon: Any, gain: Array, shift: Array, z: Array, normal: Array,
+    out: Array, scales: Array,
+) -> None:  # fmt: skip
+    centred = z - z.mean(axis=1, keepdims=True, dtype=np.float64)
+    scales[...] = 1 / np.sqrt((centred**2).mean(axis=1, keepdims=True) + epsilon)
+    n = (centred * scales).astype(z.dtype)
+    if normal is not None:
+        normal[...] = n
+    out[...] = gain * n + shift
+
+
+def layer_norm_backward(
+    types: list[str], m: Any, f: Any, height: Any, normal: Array, scales: Array, gain: Array, gradient: Array,
+    sums: Array,
+) -> None:  # fmt: skip
+    for warp, first in enumerate(range(0, int(m), int(height))):
+        rows = slice(first, first + int(height))
+        n, g = normal[rows].astype(np.float64), gradient[rows]
+        sums[warp] = np.append((n * g).sum(axis=0), g.sum(axis=0, dtype=np.float64))
+        g = g * gain
+        along = (n * g).mean(axis=1, keepdims=True)
+        gradient[rows] = (g - g.mean(axis=1, keepdims=True, dtype=np.float64) - n * along) * scales[rows]
+
+
 def activate(
     types: list[str], size: Any, f: Any, x: Array, relu: Any, row_keys: Array, column_keys: Array,
     threshold: Any, scale: Any, out: Array, bits: Array,
