@@ -1,4 +1,4 @@
-"""What nvcc and ptxas say of the CUDA kernels: registers, spills and PTX, by architecture. Needs no GPU."""
+"""Registers, spills and PTX of the CUDA kernels by architecture, from nvcc and ptxas. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENTRY = re.compile(
 
 
 class Use(NamedTuple):
-    """What a kernel takes: 32-bit registers of a thread; bytes of its stack, and of spilled registers."""
+    """Resources of a kernel: 32-bit registers of a thread; bytes of its stack, and of spilled registers."""
 
     registers: int
     stack: int

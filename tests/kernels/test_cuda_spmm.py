@@ -214,7 +214,7 @@ def test_candidates_fill_a_warp_and_cover_the_columns():
 
 
 def test_all_kernels_are_known():
-    """What can be chosen is what is listed, no more and no less, and so what the compile test compiles."""
+    """The list has all that can be chosen and no more, and the compile test compiles the list."""
     names = {
         f"spmm<{number},{index},{way.arguments}>"
         for size, _, ways, narrow in chosen()

@@ -34,8 +34,8 @@ from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sam
 
 __all__ = [
     "NORM_COLUMNS", "Numbering", "Product", "Variant", "activate", "adam", "binary_cross_entropy",
-    "candidates", "compact", "draw_weighted", "dropout", "entries_of", "find_columns", "gather_rows", "inclusion", "keep_entries",
-    "keep_positive", "layer_norm", "layer_norm_backward", "narrow", "narrow_rows", "positive_bits",
-    "row_keys", "row_lengths", "sample_ones", "sample_weighted", "scatter_add", "softmax_cross_entropy",
-    "spgemm", "spmm", "spmm_cusparse", "widen",
+    "candidates", "compact", "draw_weighted", "dropout", "entries_of", "find_columns", "gather_rows",
+    "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",
+    "narrow_rows", "positive_bits", "row_keys", "row_lengths", "sample_ones", "sample_weighted",
+    "scatter_add", "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "widen",
 ]  # fmt: skip
