@@ -82,7 +82,8 @@ class Sequence:
         self.aware: Any = False
         if self.case.algorithm in SPARSITY_AWARE:
             self.aware = (False, True, "auto", "cover")[int(rng.integers(4))]
-        self.wire = (None, None, "bfloat16", "float16")[int(rng.integers(4))] if self.dtype == np.float32 else None
+        wire = (None, None, "bfloat16", "float16")[int(rng.integers(4))]
+        self.wire = wire if self.dtype == np.float32 else None
         self.on_a_node = int(rng.choice([ranks, 1, 2, 3]))
         self.dealt = ("in a row", "in turns")[int(rng.integers(2))]
         self.steps: list[Step] = []

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -23,28 +24,37 @@ import numpy as np
 from distgnn.arrays.tuning import TUNING
 from distgnn.arrays.workspace import Take
 from distgnn.comm.exchange import Exchange
+from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
-from distgnn.layout import partition, within
-from distgnn.operators.dense import DistDense
+from distgnn.comm.rows import consecutive
+from distgnn.layout import partition
 
 Array = Any
+Heights = tuple[Sequence[int], Sequence[int]]  # of X and Y, by rank
 
 
 @contextmanager
-def by_columns(row: Comm, X: DistDense, Y: DistDense, matrix: str) -> Iterator[Iterator[tuple[Array, Array]]]:
+def by_columns(
+    grid: Grid, row: Comm, X: Array, Y: Array, heights: Heights, matrix: str, operation: str = "alltoall"
+) -> Iterator[Iterator[tuple[Array, Array]]]:  # fmt: skip
     """Give pairs (X_k, Y_k) of all rows of the process row in some of this rank's columns.
 
     The caller makes Y_k of X_k; ``Y`` is complete when all were asked for. Collective over ``row``.
 
     Args:
-        row: the process row; X, Y: in block rows, each rank its own. X stays as it is.
-        matrix: what the ledger calls X; the product is T.
+        row: the process row; X, Y: this rank's rows. X stays as it is.
+        heights: the rows of X and of Y that each rank has.
+        matrix: what the ledger calls X, whose product is T; operation: what it calls an exchange.
+
+    X begins to travel when the context is entered: what is computed before the first pair is asked for has it
+    beside it.
 
     Cost: of X the other ranks' rows in the own columns, of Y the own rows in other ranks' columns, in two
     all-to-alls for each part.
     """
-    with X.grid.workspace.rooms() as take, ExitStack() as exchanges:
-        yield _Swap(row, X, Y, take, exchanges).pairs(matrix)
+    with grid.workspace.rooms() as take, ExitStack() as exchanges:
+        swap = _Swap(row, X, Y, heights, take, _Begun(exchanges, row, grid.overlap, operation), matrix)
+        yield swap.pairs(swap.to_columns(0))
 
 
 class _Swap:
@@ -56,10 +66,12 @@ class _Swap:
         packed: by part and other rank, what is sent of X; came: what is received of Y.
     """
 
-    def __init__(self, row: Comm, X: DistDense, Y: DistDense, take: Take, exchanges: ExitStack) -> None:
-        self.row, self.X, self.Y, self.exchanges = row, X, Y, exchanges
+    def __init__(
+        self, row: Comm, X: Array, Y: Array, heights: Heights, take: Take, begin: _Begun, matrix: str
+    ) -> None:
+        self.row, self.X, self.Y, self.begin, self.matrix = row, X, Y, begin, matrix
         self.columns = column_parts(X.shape[1], row.size)
-        self.rows_of_X, self.rows_of_Y = _rows(row, X), _rows(row, Y)
+        self.rows_of_X, self.rows_of_Y = (list(consecutive(dict(enumerate(h))).values()) for h in heights)
         own = [part[row.rank] for part in self.columns]
         others = [part[r] for part in self.columns for r in row.others()]
 
@@ -71,62 +83,65 @@ class _Swap:
 
         self.X_k = rooms("columns", self.rows_of_X[-1].stop, own)
         self.Y_k = rooms("columns of the product", self.rows_of_Y[-1].stop, own)
-        self.packed = self._by_part(rooms("columns sent", len(X.block), others))
-        self.came = self._by_part(rooms("columns received", len(Y.block), others))
+        self.packed = self._by_part(rooms("columns sent", len(X), others))
+        self.came = self._by_part(rooms("columns received", len(Y), others))
 
     def _by_part(self, rooms: list[Array]) -> list[dict[int, Array]]:
         others = self.row.others()
         return [dict(zip(others, rooms[k * len(others) :], strict=False)) for k in range(len(self.columns))]
 
-    def pairs(self, matrix: str) -> Iterator[tuple[Array, Array]]:
-        """Give the parts, the next one under way."""
+    def pairs(self, first: Exchange) -> Iterator[tuple[Array, Array]]:
+        """Give the parts, the next one under way. ``first``: the exchange of the first part of X."""
         parts, others = range(len(self.columns)), self.row.others()
-        arriving, leaving = [self._to_columns(0, matrix)], []
+        arriving, leaving = [first], []
         for k in parts:
             if k + 1 in parts:
-                arriving.append(self._to_columns(k + 1, matrix))
+                arriving.append(self.to_columns(k + 1))
             arriving[k].wait(others)
             yield self.X_k[k], self.Y_k[k]
             leaving.append(self._to_rows(k))
         for k in parts:
             leaving[k].wait(others)
             for r in others:
-                self.Y.block[:, self.columns[k][r]] = self.came[k][r]
+                self.Y[:, self.columns[k][r]] = self.came[k][r]
 
-    def _to_columns(self, k: int, matrix: str) -> Exchange:
+    def to_columns(self, k: int) -> Exchange:
         """Begin to exchange a part of X."""
         me, columns = self.row.rank, self.columns[k]
-        self.X_k[k][self.rows_of_X[me]] = self.X.block[:, columns[me]]
+        self.X_k[k][self.rows_of_X[me]] = self.X[:, columns[me]]
         for r, room in self.packed[k].items():
-            room[...] = self.X.block[:, columns[r]]
+            room[...] = self.X[:, columns[r]]
         into = {q: self.X_k[k][self.rows_of_X[q]] for q in self.row.others()}
-        return self._begin(self.packed[k], into, matrix)
+        return self.begin(self.packed[k], into, self.matrix)
 
     def _to_rows(self, k: int) -> Exchange:
         """Begin to exchange a part of Y."""
         me = self.row.rank
-        self.Y.block[:, self.columns[k][me]] = self.Y_k[k][self.rows_of_Y[me]]
+        self.Y[:, self.columns[k][me]] = self.Y_k[k][self.rows_of_Y[me]]
         sent = {r: self.Y_k[k][self.rows_of_Y[r]] for r in self.row.others()}
-        return self._begin(sent, self.came[k], "T")
+        return self.begin(sent, self.came[k], "T")
 
-    def _begin(self, sent: dict[int, Array], into: dict[int, Array], matrix: str) -> Exchange:
-        overlap = self.X.grid.overlap
-        begun = Exchange(self.row, list(into.items()), matrix, overlap, "alltoall", narrow=True)
-        exchange = self.exchanges.enter_context(begun)
+
+@dataclass(frozen=True)
+class _Begun:
+    """Exchanges among the ranks of a process row, complete when the stack is left."""
+
+    stack: ExitStack
+    row: Comm
+    overlap: bool
+    operation: str
+
+    def __call__(self, sent: dict[int, Array], into: dict[int, Array], matrix: str) -> Exchange:
+        """Begin an exchange."""
+        begun = Exchange(self.row, list(into.items()), matrix, self.overlap, self.operation, narrow=True)
+        exchange = self.stack.enter_context(begun)
         for r in reversed(self.row.others()):
             exchange.send(sent[r], r)
-        if overlap:
-            self.exchanges.enter_context(exchange.flight.driven())
+        if self.overlap:
+            self.stack.enter_context(exchange.flight.driven())
         else:
             exchange.finish()
         return exchange
-
-
-def _rows(row: Comm, X: DistDense) -> list[slice]:
-    """List the rows of each rank among those of the process row."""
-    grid, cut = X.grid, X.layout.rows
-    outer = grid.index(*cut.axes) // row.size
-    return [slice(*ends) for ends in pairwise(within(cut.vector(grid, X.shape[0]), outer, row.size).tolist())]
 
 
 def column_parts(width: int, ranks: int) -> list[list[slice]]:

@@ -29,20 +29,23 @@ class BlockRowEdges(EdgePattern):
     Words of a product with f columns, either way: those of ``A @ H``. Of :meth:`rows_of`: those of ``A @ v``,
     without the sum over ``reps`` of 1.5D. Of dot products: those of :meth:`rows_of` with f columns; of RDM
     H and U are redistributed, and an all-reduce over ``cols`` adds up nnz heads/r words.
+
+    Args:
+        A: the operator; held: another of the same matrix, whose blocks have the edges; default: A.
     """
 
-    def __init__(self, A: Any) -> None:
+    def __init__(self, A: Any, held: Any = None) -> None:
         if A.sparsity_aware == "cover":
             problem = "edges lie where their rows do, which covers leave; take True, or False"
             raise ArgumentError("sparsity_aware", "cover", problem)
         grid = A.grid
-        self.whole = not A.sparsity_aware
-        pairs = A.A
+        self.pairs = pairs = A.A if held is None else held.A
+        self.whole = not (A if held is None else held).sparsity_aware
         own = [] if self.whole or pairs.diagonal is None else [pairs.diagonal]
-        held = pairs.blocks if self.whole else [*own, *(block for block, _, _ in pairs.groups)]
+        given = pairs.blocks if self.whole else [*own, *(block for block, _, _ in pairs.groups)]
         reps = ("reps",) if "reps" in grid.shape else ()
         row_layout = Layout(grid, Cut(("rows",), A.row_parts, A.row_order), Cut())
-        super().__init__(A, held, grid.along(*reps), row_layout)
+        super().__init__(A, given, grid.along(*reps), row_layout)
         self.column_layout = Layout(grid, Cut(("rows",), A.col_parts, A.col_order), Cut())
         self.inner = A.inner_layouts or (A.input_layout, A.output_layout)
         self.reps = grid.along(*reps) if reps else None
@@ -51,14 +54,14 @@ class BlockRowEdges(EdgePattern):
 
     @contextmanager
     def rows_of(self, v: DistDense) -> Iterator[Iterator[Array]]:
-        with self.A.A.rows_of(recut(v, self.column_layout).block) as pairs:
+        with self.pairs.rows_of(recut(v, self.column_layout).block) as pairs:
             yield (rows for _, rows in pairs)
 
     def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
         H = recut(H, self.inner[0])
         Z = T if T.layout.same(self.inner[1], T.shape) else DistDense.empty(self.inner[1], T.shape, T.dtype)
         bounds = self.bounds(E.heads, H)
-        with self.A.A.rows_of(H.block) as pairs:
+        with self.pairs.rows_of(H.block) as pairs:
             for stage, ((_, H_j), block, place) in enumerate(
                 zip(pairs, self.blocks, self.places, strict=True)
             ):
@@ -81,15 +84,15 @@ class BlockRowEdges(EdgePattern):
     def _summed_rows(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
         """Add up needed rows: the groups of A in reverse, then the diagonal block."""
         bounds, order = self.bounds(E.heads, G), list(range(len(self.blocks)))
-        first = [0] if self.A.A.diagonal is not None else []
-        with self.A.A.sums_in(F.block) as pairs:
+        first = [0] if self.pairs.diagonal is not None else []
+        with self.pairs.sums_in(F.block) as pairs:
             for k, (At, C) in zip([*order[len(first) :][::-1], *first], pairs, strict=True):
                 own = permuted(self.blocks[k], E.data[self.places[k]])
                 entries.multiply(At, own, G.block, bounds, C)
 
     def _summed_panels(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
         """Add up panels on the ranks that have them, in an order that is the same on all ranks."""
-        A, bounds, transposed = self.A.A, self.bounds(E.heads, G), self.transposed
+        A, bounds, transposed = self.pairs, self.bounds(E.heads, G), self.transposed
         shapes = [(cut.stop - cut.start, F.block.shape[1]) for cut in A.rows]
         own = lambda stage: F.block[A.rows[stage]]  # noqa: E731
         with summed(self.grid, A.comm, A.roots, own, shapes, F.dtype) as panels:
@@ -105,7 +108,7 @@ class BlockRowEdges(EdgePattern):
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
         U, V = recut(U, self.inner[1]), recut(V, self.inner[0])
         bounds = self.bounds(E.heads, V)
-        with self.A.A.rows_of(V.block) as pairs:
+        with self.pairs.rows_of(V.block) as pairs:
             for (_, V_j), block, place in zip(pairs, self.blocks, self.places, strict=True):
                 entries.dots(block, U.block, V_j, bounds, E.data[place])
         self.features.allreduce(E.data, matrix="sums")

@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from distgnn.arrays.canonical import canonical
 from distgnn.comm.grid import Grid
-from distgnn.layout import Cut, Layout, nested
+from distgnn.layout import Cut, Layout, nested, within
+from distgnn.local.crossing import crossing
 from distgnn.operators.block_1d import Block1D
+from distgnn.operators.block_rows import CoveredRows, NeededRows
 from distgnn.operators.by_columns import by_columns
+from distgnn.operators.crossing_rows import CrossingRows
 from distgnn.operators.dense import DistDense
-from distgnn.operators.sources import BlockSource
+from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edges_of_rows import BlockRowEdges
+from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
 Product = Callable[[Any, Any], None]
@@ -40,6 +48,11 @@ class Rdm(Block1D):
     a rank has m of its process row's M rows and w of the f columns, the first all-to-all brings (M - m) w
     words, the second m (f - w). For each part, 2 (c - 1) messages and those of `1d`.
 
+    Sparsity-aware with r = 1, a rank multiplies the entries of A of which it has row and column while columns
+    travel, and only rows travel that have other entries: above, m and M count columns of A with an entry in
+    another rank's row, and in the second all-to-all rows with one in another rank's column. Covers are the
+    same there.
+
     Extra memory: n f/P for X by columns, its product, and what is sent and received of them each.
 
     Args:
@@ -51,6 +64,7 @@ class Rdm(Block1D):
     name = "rdm"
     axes = ("rows", "cols")
     column_axis = "cols"
+    crossing: CrossingRows | None = None  # sparsity-aware with r = 1
 
     def __init__(
         self, grid: Grid, source: BlockSource, row_parts: Any = None, col_parts: Any = None,
@@ -74,13 +88,48 @@ class Rdm(Block1D):
         self._by_columns(G, F, self._adjoint_product, "G")
 
     def _by_columns(self, X: DistDense, Y: DistDense, product: Product, matrix: str) -> None:
+        adjoint = matrix == "G"
         if self.row.size == 1:
             product(X.block, Y.block)
             return
-        self._prepare(adjoint=matrix == "G")
-        with by_columns(self.row, X, Y, matrix) as parts:  # all-to-all: rows to columns
+        self._prepare(adjoint)
+        if self.crossing is not None:
+            self.crossing.multiply(X.block, Y.block, product, matrix, adjoint)
+            return
+        heights = self._heights(X), self._heights(Y)
+        with by_columns(self.grid, self.row, X.block, Y.block, heights, matrix) as parts:  # rows to columns
             for X_k, Y_k in parts:
                 product(X_k, Y_k)  # in 1D over `rows`; and an all-to-all: columns to rows
+
+    def _heights(self, X: DistDense) -> list[int]:
+        """List the rows of each rank of the process row."""
+        ends = X.layout.rows.vector(self.grid, X.shape[0])
+        return np.diff(within(ends, self.grid.coords["rows"], self.row.size)).tolist()
+
+    def _needed_rows(self) -> NeededRows | CoveredRows:
+        grid, row = self.grid, self.grid.along("cols")
+        if grid.shape["rows"] > 1 or row.size == 1:
+            return super()._needed_rows()
+        (given,), holders = blocks(self.source, self._windows()), self.holders()
+        with grid.world.together():
+            A = canonical(given, self.dtype)
+            cuts = nested(self.row_parts, row.size), nested(self.col_parts, row.size)
+            divided = crossing(A, *cuts, row.rank)
+        grid.nonzeros += A.nnz
+        self.crossing = CrossingRows(grid, row, divided, self.dtype)
+        width = np.array([divided.far.shape[1]])
+        return NeededRows(holders, self.column, {0: divided.far}, width, self.dtype, None)
+
+    def _prepare(self, adjoint: bool) -> None:
+        super()._prepare(adjoint)
+        if self.crossing is not None and adjoint:
+            self.crossing.prepare()
+
+    def _edge_pattern(self) -> EdgePattern:
+        if self.crossing is None:
+            return super()._edge_pattern()
+        whole = Rdm(self.grid, self.source, self.row_parts, self.col_parts)
+        return BlockRowEdges(self, whole)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -15,9 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.canonical import canonical
 from distgnn.layout import block, partition
+from distgnn.local.crossing import crossing
 from distgnn.operators.plexus_3d import ROLES
 from distgnn.plan.dry.graphs import Graph, Histogram
+from distgnn.plan.dry.shapes import ShapeMatrix
 from distgnn.plan.machine import Machine
 
 Sizes = Mapping[str, int]
@@ -239,12 +242,36 @@ def _columns_of_rows(case: Case) -> Formula:
 
 def _columns_of_needed_rows(case: Case) -> Formula:
     r, c = case.grid["rows"], case.grid["cols"]
+    if r == 1:
+        return _crossing_rows(case)
     most = cut(case.graph, r)
     text = "2 L (a (2 (c-1) + r-1) + b (2 n f/P (c-1)/c + (r-1) cut f/c)) on r x c ranks"
     needed = 2 * (r - 1) * most * case.nf / case.graph.n / c
     words: dict[tuple[str, ...], float] = {DENSE: _swapped(case) + needed}
     where = f"{_F}; cut: the most rows that a rank needs of one other, {most:.4g}; weights are left out"
     return case.formula("RDM", text, where, 2 * case.layers * (2 * (c - 1) + r - 1), words)
+
+
+def _crossing_rows(case: Case) -> Formula:
+    c, share = case.grid["cols"], crossing_share(case.graph, case.grid["cols"])
+    text = "2 L (a 2 (c-1) + b 2 s n f/P (c-1)/c) on 1 x c ranks"
+    where = f"{_F}; s: the nodes with neighbours of other ranks, a share of {share:.4g}; no weights"
+    words: dict[tuple[str, ...], float] = {DENSE: share * _swapped(case)}
+    return case.formula("RDM", text, where, 4 * case.layers * (c - 1), words)
+
+
+def crossing_share(graph: Graph, ranks: int) -> float:
+    """Return the share of the rows with entries in columns of other ranks, which share the nodes evenly.
+
+    Of a graph of which only numbers of non-zeros are known, what is expected where they lie at random.
+    """
+    ends = partition(graph.n, ranks)
+    whole = (0, graph.n)
+    if isinstance(graph.source, Histogram):
+        A = ShapeMatrix((graph.n, graph.n), int(graph.source.nnz.sum()), np.dtype(np.float32))
+    else:
+        A = canonical(graph.source.block(whole, whole), graph.source.dtype)
+    return sum(rows.size for rows in crossing(A, ends, ends, 0).rows) / graph.n
 
 
 def cut(graph: Graph, parts: int) -> float:

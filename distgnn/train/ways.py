@@ -87,18 +87,22 @@ def arrangements(settings: Settings, ranks: int) -> Iterator[Way]:
 
 
 def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[Way]:
-    """Yield the algorithms and shapes of grids for these settings, each shape once. A single block row, which
-    nobody sends rows, is sparsity-aware only on one rank, where scaling begins, or where that is asked for.
+    """Yield the algorithms and shapes of grids for these settings, each shape once.
 
-    Covers of grids on which an algorithm is 1D are those of 1D.
+    A single block row of 1.5D, which nobody sends rows, is sparsity-aware only on one rank, where scaling
+    begins, or where that is asked for.
+
+    Covers of grids on which an algorithm is 1D are those of 1D; those of a single block row are needed rows.
     """
     rows, able = settings.sparsity_aware, asked(settings)
     rows = True if rows == AUTO else rows  # goes by measured seconds
     for name, sizes in able.items():
         for grid in operators.grids(name, ranks):
             if sizes.items() <= grid.items():
-                sends = name in operators.SPARSITY_AWARE and (rows or ranks == 1 or grid.get("rows") != 1)
+                single = grid.get("rows") == 1 < ranks
+                sends = name in operators.SPARSITY_AWARE and (rows or name == "rdm" or not single)
                 twice = name != "1d" and "1d" in able and grid.get("rows") == ranks > 1
+                twice |= single and not rows
                 sent = [aware for aware in SENDS if not aware or (sends and not (twice and aware == "cover"))]
                 given = {axis: grid[axis] for axis in (*sizes, *(a for a in grid if a not in sizes))}
                 yield from (Way(name, given, order, some) for some in sent if rows in (None, some))

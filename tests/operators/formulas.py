@@ -241,9 +241,32 @@ def words_rdm(g, A, f):
     return {"H": there + (A.shape[1] - of_H) * width, "T": back}
 
 
+def crossing(A, c, j):
+    """Return of one process row how many columns and rows of A rank j and all ranks share with others."""
+    entries = A.tocoo()
+    of_row, of_column = (
+        np.searchsorted(np.cumsum(sizes(n, c)), numbers, side="right")
+        for n, numbers in zip(A.shape, (entries.row, entries.col), strict=True)
+    )
+    away = of_row != of_column
+    columns, rows = np.unique(entries.col[away]), np.unique(entries.row[away])
+    mine = np.unique(entries.col[away & (of_column == j)]), np.unique(entries.row[away & (of_row == j)])
+    return mine[0].size, columns.size, mine[1].size, rows.size
+
+
+def words_rdm_crossing(g, A, f, count=needed):
+    """Return the words of the all-to-alls of the rows that cross, on one process row."""
+    c, j = g.shape["cols"], g.coords["cols"]
+    width = sizes(f, c)[j]
+    columns, all_columns, rows, _ = crossing(A, c, j)
+    return {"H": (all_columns - columns) * width, "T": rows * (f - width)}
+
+
 def words_rdm_sparsity_aware(g, A, f, count=needed):
     """Return the words of `words_rdm` with the needed rows of the other blocks."""
     r, i = g.shape["rows"], g.coords["rows"]
+    if r == 1:
+        return words_rdm_crossing(g, A, f)
     _, width, there, back = swapped_rdm(g, A, f)
     tops, lefts = cut_nodes(A.shape[0], r), cut_nodes(A.shape[1], r)
     return {"H": there + rows_fetched(A, tops, lefts, i, range(r), count) * width, "T": back}
@@ -252,6 +275,9 @@ def words_rdm_sparsity_aware(g, A, f, count=needed):
 def adjoint_words_rdm_sparsity_aware(g, A, f, count=needed):
     """Return the words of the all-to-alls of Aᵀ; between them the words sent in ``A @ H`` come back."""
     r, i = g.shape["rows"], g.coords["rows"]
+    if r == 1:
+        words = words_rdm_crossing(g, A.T.tocsr(), f)
+        return {"G": words["H"], "T": words["T"]}
     _, width, there, back = swapped_rdm(g, A.T.tocsr(), f)
     tops, lefts = cut_nodes(A.shape[0], r), cut_nodes(A.shape[1], r)
     return {"G": there, "sums": rows_returned(A, tops, lefts, i, count) * width, "T": back}

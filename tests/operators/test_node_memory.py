@@ -11,7 +11,7 @@ from awkward_shapes import awkward
 from distgnn import ledger
 from distgnn.arrays.csr import CSR
 from distgnn.comm import shared
-from distgnn.operators.block_rows import BlockRows
+from distgnn.operators.block_rows import BlockRows, CoveredRows
 from distgnn.operators.sources import MatrixSource, RootMatrix
 from distgnn.store import prepare
 
@@ -25,7 +25,7 @@ def blocks(D: BlockRows) -> list[CSR]:
     """Return the blocks that a rank multiplies, forward and back."""
     if not D.sparsity_aware:
         return [*D.A.blocks, *D.At.blocks]
-    sides = [D.A.fetched, D.A.partial] if D.sparsity_aware == "cover" else [D.A]
+    sides = [D.A.fetched, D.A.partial] if isinstance(D.A, CoveredRows) else [D.A]
     made = [block for side in sides for block in (side.diagonal, side._transposed[0]) if block is not None]
     return made + [group[0] for side in sides for group in (*side.groups, *side._transposed[1])]
 

@@ -37,9 +37,14 @@ def eight():
 
 
 def sends(name, grid, ranks):
-    """Count what may be sent: whole blocks; to other block rows needed rows; covers where it is not 1D."""
-    if name not in SPARSITY_AWARE or grid["rows"] == 1:
+    """Count what may be sent: whole blocks; to other block rows needed rows; covers where it is not 1D.
+
+    On a single block row, of `rdm` also the rows that cross between its ranks.
+    """
+    if name not in SPARSITY_AWARE:
         return 1
+    if grid["rows"] == 1:
+        return 2 if name == "rdm" else 1
     return 2 if grid["rows"] == ranks and name != "1d" else 3
 
 

@@ -87,6 +87,18 @@ def test_rdm_gets_what_the_formula_says_to_the_word(rows, cols):
     assert [dense(one) for one in words] == pytest.approx([formula.words[DENSE]] * len(words))
 
 
+def test_rdm_on_one_process_row_gets_the_rows_that_cross():
+    """In the mean over the ranks; of 3 nodes in 10 no row crosses, nor of a graph of numbers."""
+    r, n = np.random.default_rng(2), N // 8
+    A = sp.random_array((n, n), density=0.6 / n, rng=r, format="csr")
+    known = Graph.known((A + A.T).tocsr(), F, F, np.zeros(n, np.int32), np.ones(n, np.uint8))
+    for graph in (known, Graph.of_size(N, N, F, F)):
+        formula, words = both("rdm", {"rows": 1, "cols": 4}, aware=True, graph=graph, train_features=True)
+        share = formula.words[DENSE] / (2 * L * 2 * graph.n * F / 4 * 3 / 4)
+        assert np.mean([dense(one) for one in words]) == pytest.approx(formula.words[DENSE], rel=1e-6)
+        assert 0.3 < share < 0.8
+
+
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 2, 1), (1, 2, 4), (2, 1, 4)])
 def test_3d_gets_what_plexus_says_to_the_word(sizes):
     formula, words = both("3d", dict(zip("xyz", sizes, strict=True)), train_features=True)

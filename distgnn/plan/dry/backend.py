@@ -17,6 +17,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
 from distgnn.local.additive import KERNELS as ADDITIVE
 from distgnn.local.covers import KERNELS as COVERS
+from distgnn.local.crossing import KERNELS as CROSSINGS
 from distgnn.local.csr_rows import KERNELS as MATRICES
 from distgnn.local.edges import KERNELS as EDGES
 from distgnn.local.elementwise import KERNELS as PASSES
@@ -26,6 +27,7 @@ from distgnn.local.rows import KERNELS as ROWS
 from distgnn.local.spmm import KERNELS as SPARSE_PRODUCTS
 from distgnn.operators.covers import KERNELS as EXCHANGES
 from distgnn.plan.dry.covers import exchanged, split
+from distgnn.plan.dry.crossing import crossing
 from distgnn.plan.dry.shapes import Functions, ShapeArray, ShapeMatrix
 
 
@@ -120,6 +122,7 @@ MATRICES.register("shapes", {
     "columns_read": lambda A: A.columns_read(), "keep_columns": _keep_columns, "side_by_side": _side_by_side,
 })  # fmt: skip
 COVERS.register("shapes", {"split": split})
+CROSSINGS.register("shapes", {"crossing": crossing})
 EXCHANGES.register("shapes", {"exchanged": exchanged})
 
 
