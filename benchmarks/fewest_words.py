@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--machine", help="of the planner that chooses the way `auto`; default: no such way")
     parser.add_argument("--epochs", type=int, default=3, help="timed epochs of each, after one to warm up")
     parser.add_argument("--only", default="", help="ways whose names match this regular expression")
+    parser.add_argument("--dropout", type=float, default=0.0, help="with 0 (default), A X is made once")
     args = parser.parse_args()
     comm, store = MPI.COMM_WORLD, dg.Store(args.store)
     lines = []
@@ -47,7 +48,7 @@ def main() -> None:
             if comm.rank == 0:
                 print(lines[-1], flush=True)
     if comm.rank == 0:
-        what = f"R-MAT, {store.n:,} nodes, {store.nnz:,} non-zeros, 3 layers x 128"
+        what = f"R-MAT, {store.n:,} nodes, {store.nnz:,} non-zeros, 3 layers x 128, dropout {args.dropout}"
         heads = (
             "way",
             "busiest host MB",
@@ -79,8 +80,9 @@ def ways(store: dg.Store, ranks: int, planned: bool) -> Iterator[Way]:
             False,
             None,
         )
+    yield "rdm", f"1x{ranks}", "random", True, None
     yield "1d", None, "random", "cover", "bfloat16"
-    yield "rdm", f"1x{ranks}", "random", False, "bfloat16"
+    yield "rdm", f"1x{ranks}", "random", True, "bfloat16"
     if planned:
         yield "auto", None, "auto", None, None
 
@@ -96,7 +98,7 @@ def opened(comm: MPI.Intracomm, way: Way, args: table.argparse.Namespace) -> Run
     name, grid, order, aware, wire = way
     settings = Settings(
         algorithm=name, grid=grid, order=order, sparsity_aware=aware, wire=wire, layers=3, hidden=(128,),
-        epochs=1 << 20, eval_every=0, tune_gemm=False,
+        epochs=1 << 20, eval_every=0, tune_gemm=False, dropout=args.dropout,
     )  # fmt: skip
     if name == "auto":
         settings = settle_together(comm, settings, args.store, args.machine).settings

@@ -38,8 +38,9 @@ class CrossingRows:
         self.grid, self.row, on = grid, row, grid.backend
         self.holders = Holders(grid, ("near", grid.rank))
         (self.near,) = self.holders.make("near", lambda on: [CSR.from_scipy(divided.near, on, dtype)])
-        self.rows, self.columns = (on.asarray(own[row.rank], np.int64) for own in (divided.rows, divided.columns))
-        self.of_rows, self.of_columns = ([own.size for own in by] for by in (divided.rows, divided.columns))
+        by_rank = divided.rows, divided.columns
+        self.rows, self.columns = (on.asarray(own[row.rank], np.int64) for own in by_rank)
+        self.of_rows, self.of_columns = ([own.size for own in ranks] for ranks in by_rank)
 
     def prepare(self) -> None:
         """Make what the adjoint multiplies by. Collective."""
