@@ -185,6 +185,11 @@ def test_many_epochs_do_not_make_many_lines(store: str, capsys: pytest.CaptureFi
             ["--algorithm", "3d", "--sparsity-aware=auto"],
             "--sparsity-aware auto: algorithm 3d sends whole blocks",
         ),
+        (
+            ["--algorithm", "2d", "--sparsity-aware=cover"],
+            "--sparsity-aware cover: algorithm 2d sends whole blocks; only 1d, 1.5d and rdm can send rows",
+        ),
+        (["--algorithm", "rdm", "--grid", "2x2"], "--grid rows=2,cols=2: not for algorithm rdm on 1 rank"),
         (["--sparsity-aware", "always"], "--sparsity-aware: expected auto, cover, yes or no, not 'always'"),
         (["--hidden", "0"], "--hidden: expected whole numbers, at least 1, as in 64,32, not '0'"),
         (["--hidden", "16", "8"], "unrecognized arguments: 8: several numbers of an option are written 64,"),

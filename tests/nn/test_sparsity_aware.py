@@ -13,6 +13,8 @@ from distgnn.operators import SPARSITY_AWARE
 from distgnn.partition import Wanted
 from distgnn.store import load
 from distgnn.train.full_graph import train
+from distgnn.train.run import Run
+from distgnn.train.settings import Settings
 
 from ..train.stores import events, run, small_store
 from .problem import Problem, each_grid
@@ -29,14 +31,15 @@ def test_losses_are_those_of_whole_blocks(comm, name, backend, dropout):
     """On a directed graph; without dropout, A H of the features is computed once."""
     for grid in each_grid(comm, name, backend):
         losses = []
-        for sparsity_aware in (False, True, "auto"):
+        for sparsity_aware in (False, True, "auto", "cover"):
             A = dg.distribute(PROBLEM.A, grid, name, sparsity_aware=sparsity_aware)
             model = dg.nn.GCN(A, [PROBLEM.width, 8, 7, PROBLEM.classes], dropout=dropout)
             targets = model.targets(PROBLEM.labels, PROBLEM.split)
             X = dg.scatter(PROBLEM.X, model.input_layout)
             records = list(train(model, X, targets, make("sgd", 0.05, momentum=0.9), 4))
             losses.append([[record[key] for key in ("loss", "val_acc", "test_acc")] for record in records])
-        np.testing.assert_allclose(losses[1], losses[0], rtol=1e-11)
+        for rows in losses[1], losses[3]:
+            np.testing.assert_allclose(rows, losses[0], rtol=1e-11)
         assert losses[2] == losses[1]
         grid.free()
 
@@ -81,6 +84,14 @@ def test_losses_in_an_order_by_partition_are_the_serial_ones(comm, flags, shared
     run(comm, store, "--algorithm", *flags, *words)
     if comm.Get_rank() == 0:
         assert "equal those of a serial training" in capsys.readouterr().out
+
+
+@pytest.mark.ranks(4)
+def test_columns_that_are_too_few_are_refused_on_all_ranks(comm, shared_tmp_path):
+    """In a line that names the grids that fit."""
+    problem = "a layer multiplies A by 3 columns, too few for cols=4; possible: rows=2,cols=2"
+    with pytest.raises(dg.UserError, match=f"grid=rows=1,cols=4: {problem}"):
+        Run(small_store(shared_tmp_path, comm), Settings(algorithm="rdm", grid="1x4", hidden=(3,)), comm)
 
 
 @pytest.mark.ranks(2, 4)
