@@ -54,7 +54,9 @@ def ways(ranks: int) -> Iterator[tuple[str, dict[str, int], bool | str]]:
     """Give every algorithm on its grids, with needed rows and covers where it has them."""
     for name in ALGORITHMS:
         for sizes in grids(name, ranks):
-            for aware in (False, True, "cover") if name in SPARSITY_AWARE and sizes["rows"] > 1 else (False,):
+            single = sizes.get("rows") == 1
+            sends = (False, True) if name == "rdm" and single else (False, True, "cover")
+            for aware in sends if name in SPARSITY_AWARE and (name == "rdm" or not single) else (False,):
                 yield name, sizes, aware
 
 
