@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
+from distgnn.arrays.canonical import canonical
 from distgnn.gallery import rmat
 from distgnn.nn.reference import normalize
 from distgnn.operators import make_grid
@@ -47,21 +48,33 @@ def main() -> None:
     parser.add_argument("--interface", default="eth0")
     parser.add_argument("--scale", type=int, default=15, help="log2 of the nodes")
     parser.add_argument("--degree", type=int, default=32, help="before duplicates are merged")
+    parser.add_argument("--store", help="a prepared graph in place of R-MAT, cut evenly in its --order")
+    parser.add_argument("--order", default="random")
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 128, 32])
     parser.add_argument("--epochs", type=int, default=4, help="timed epochs of each, after one to warm up")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
-    A = normalize(rmat(1 << args.scale, degree=args.degree, features=0, classes=0).A).astype(np.float32)
+    A, graph = matrix(args)
     nodes = len(set(dg.Grid(comm, rows=comm.size).nodes))
     rows = [measure(comm, A, *way, args) for way in WAYS]
     if comm.rank == 0:
         widths = "-".join(map(str, args.widths))
-        what = f"{comm.size} ranks on {nodes} nodes; R-MAT 2^{args.scale}, {A.nnz:,} non-zeros"
+        what = f"{comm.size} ranks on {nodes} nodes; {graph}, {A.nnz:,} non-zeros"
         how = f"widths {widths}; medians of {args.epochs} epochs in turns"
         lines = [f"{table.heading(args, comm.size)}. {what}, {how}.", ""]
         head = "way", "counted MB", "link MB", "flat", "busiest host MB", "flat", "s", "flat", "flat / tiers"
         lines += table.columns(*head) + rows
         table.publish(args, "\n".join(lines))
+
+
+def matrix(args: argparse.Namespace) -> tuple[Any, str]:
+    """Return A and what it is."""
+    if args.store:
+        stored = dg.Store(args.store)
+        whole, source = (0, stored.n), stored.order(args.order).versions[0]
+        return canonical(source.block(whole, whole), np.float32), f"{args.store}, order {args.order}"
+    A = normalize(rmat(1 << args.scale, degree=args.degree, features=0, classes=0).A)
+    return A.astype(np.float32), f"R-MAT 2^{args.scale}"
 
 
 def measure(
