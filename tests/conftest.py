@@ -10,13 +10,6 @@ pytest_plugins = ["mpi_helpers.plugin"]
 
 
 @pytest.fixture(autouse=True)
-def books():
-    """Give each test its own books, so that it counts no memory of earlier tests."""
-    with ledger.apart():
-        yield
-
-
-@pytest.fixture(autouse=True)
 def small_segments(monkeypatch):
     """Let messages on the stand-in be in as many parts as on a host."""
     monkeypatch.setattr(TUNING, "device_segment", 0)
@@ -24,9 +17,12 @@ def small_segments(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def messages(request):
-    """Check that a test leaves no message under way, unless it is marked to abandon messages."""
-    yield
+def books_and_messages(request):
+    """Give each test its own books, so that it counts no memory of earlier tests; check that it leaves no
+    message under way, unless it is marked to abandon messages.
+    """
+    with ledger.apart():
+        yield
     left = [(f.operation, f.matrix, len(f.requests)) for f in flight.under_way()]
     flight._under_way.clear()
     assert not progress.pending(), "the test ended while messages were driven"

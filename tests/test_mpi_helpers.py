@@ -261,6 +261,7 @@ def test_comm_is_what_it_says(comm: MPI.Intracomm) -> None:
     assert comm.allgather(comm.rank) == list(range(comm.size))
 
 
+@pytest.mark.ranks(1, 4, 12)
 def test_shared_tmp_path_is_one_folder(comm: MPI.Intracomm, shared_tmp_path: Path) -> None:
     (shared_tmp_path / str(comm.rank)).touch()
     comm.Barrier()

@@ -246,6 +246,7 @@ def test_a_zero_stored_on_one_side_makes_a_matrix_that_is_not_its_own_adjoint():
     assert dg.MatrixSource(both).symmetric
 
 
+@pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -260,6 +261,7 @@ def test_what_is_no_matrix_is_refused(comm: Any, given: Any, problem: str) -> No
         dg.distribute(given, make_grid(comm, "1d"), "1d")
 
 
+@pytest.mark.ranks(1, 3)
 def test_what_is_no_dense_matrix_is_refused(comm: Any) -> None:
     A = dg.distribute(sp.eye_array(3), make_grid(comm, "1d"), "1d")
     for given, problem in ((None, "X=NoneType: rank 0 must give"), (sp.eye_array(3), "such as X.toarray")):

@@ -78,6 +78,7 @@ def test_different_values_differ() -> None:
     assert len({text(value) for value in values}) == len(values)
 
 
+@pytest.mark.ranks(1, 2, 3, 12)
 def test_ranks_agree_or_all_of_them_hear(comm) -> None:
     agree(comm, {"lr": 0.01, "A": np.arange(5)})
     for odd in range(comm.Get_size() if comm.Get_size() > 1 else 0):
@@ -104,7 +105,7 @@ def test_an_error_of_one_rank_names_its_host(comm) -> None:
     error.match(expected)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_library_calls_disagree_on_all_ranks(comm) -> None:
     last = comm.Get_rank() == comm.Get_size() - 1
     grid = dg.Grid(comm, rows=comm.Get_size())

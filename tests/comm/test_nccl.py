@@ -36,7 +36,7 @@ def whole_numbers(on, shape, rank):
     return on.asarray((np.arange(np.prod(shape)).reshape(shape) % 11 + 100.0 * rank).astype(np.float32))
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(3, 4)
 @pytest.mark.parametrize("parts", ["even", "uneven", "empty"])
 def test_collectives(grid, parts):
     """Blocks of one size, of sizes 0, 1, 2 ..., and of none."""
@@ -63,7 +63,7 @@ def test_collectives(grid, parts):
     }  # fmt: skip
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("overlap", [True, False])
 def test_sums_under_way(grid, overlap):
     group, on, grid.overlap = grid.along("rows"), grid.backend, overlap

@@ -25,7 +25,7 @@ def until_error(check, seconds: float = 5.0) -> str:
     return ""
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_a_collective_that_a_rank_began_before_it_left_is_no_wait_in_vain(comm) -> None:
     grid = dg.Grid(comm)
     group, notices = grid.along("rows").mpi, grid.links.notices

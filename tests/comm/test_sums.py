@@ -46,7 +46,7 @@ def in_order(numbers):
     return total
 
 
-@pytest.mark.ranks(2, 3, 6)
+@pytest.mark.ranks(3, 6)
 @pytest.mark.parametrize("overlap", [True, False])
 def test_each_root_gets_its_sums_and_others_keep_their_numbers(grid, overlap):
     """Several arrays for every root, and for all ranks, under way at once."""
@@ -71,7 +71,7 @@ def test_each_root_gets_its_sums_and_others_keep_their_numbers(grid, overlap):
     assert not progress.pending()
 
 
-@pytest.mark.ranks(3, 4)
+@pytest.mark.ranks(3)
 def test_slow_ranks_do_not_mix_sums_up(grid):
     group, on = grid.along("rows"), grid.backend
     roots = list(range(group.size)) * 2
@@ -87,7 +87,7 @@ def test_slow_ranks_do_not_mix_sums_up(grid):
                 np.testing.assert_array_equal(on.to_host(array), in_order(numbers))
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_room_for_what_a_root_receives_does_not_grow_with_the_array(grid):
     if grid.backend.on_device:
         pytest.skip("staged copies are the backend's")
@@ -97,7 +97,7 @@ def test_room_for_what_a_root_receives_does_not_grow_with_the_array(grid):
     assert grid.workspace.reserved <= TUNING.sums_under_way * (TUNING.sum_chunk + 4 * group.size)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.abandons
 def test_an_error_leaves_nothing_to_drive(grid):
     group = grid.along("rows")

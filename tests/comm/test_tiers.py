@@ -51,7 +51,7 @@ def crossing(monkeypatch):
     return sent
 
 
-@pytest.mark.ranks(4, 6, 8, 12)
+@pytest.mark.ranks(4, 6)
 @pytest.mark.parametrize(("size", "chunk"), [(10_007, 1 << 22), (10_007, 1024), (3, 1024)])
 def test_sums_cross_the_network_once_per_node(comm, size, chunk, monkeypatch):
     """All-reduces and reduce-scatters, blocking and under way, with parts of unequal sizes."""
@@ -89,9 +89,11 @@ def test_sums_cross_the_network_once_per_node(comm, size, chunk, monkeypatch):
         grid.free()
 
 
+#: Ranks of a node, and how ranks are dealt to nodes.
+nodes = pytest.mark.parametrize(("k", "dealt"), [(2, "in turns"), (3, "in a row")])
+
 CASES = {
     4: [("1.5d", {"reps": 4}), ("1.5d", {"reps": 2}), ("1d", {}), ("2d", {}), ("3d", {"x": 1, "z": 4})],
-    8: [("1.5d", {"reps": 4}), ("1d", {}), ("3d", {"x": 2, "z": 4}), ("3d-split", {}), ("rdm", {"cols": 4})],
     12: [
         ("1.5d", {"reps": 6}),
         ("1d", {}),
@@ -108,9 +110,8 @@ def by_tiers(grid, name):
     return axis is not None and all(grid.world.gather_objects(grid.along(axis).tiers))
 
 
-@pytest.mark.ranks(4, 8, 12)
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("dealt", ["in a row", "in turns"])
+@pytest.mark.ranks(4, 12)
+@nodes
 def test_products_send_over_the_network_what_is_counted(comm, k, dealt, monkeypatch):
     """On every grid, forward and adjoint, the same words in all as on one node."""
     A = np.random.default_rng(0).standard_normal((211, 211)) * (np.arange(211) % 5 < 2)
@@ -141,10 +142,9 @@ def test_products_send_over_the_network_what_is_counted(comm, k, dealt, monkeypa
         assert totals[0] == totals[1]
 
 
-@pytest.mark.ranks(4, 8, 12)
-@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.ranks(4, 6)
+@nodes
 @pytest.mark.parametrize(("name", "sizes"), [("1d", {}), ("1.5d", {"reps": 2}), ("rdm", {"cols": 2})])
-@pytest.mark.parametrize("dealt", ["in a row", "in turns"])
 def test_needed_rows_come_to_a_node_once(comm, name, sizes, k, dealt):
     """A node gets each row of another node that its ranks read, and sends one sum for it in the adjoint."""
     n, width = 2400, 64
@@ -197,7 +197,7 @@ def operator_width(grid, width):
     return int(cuts[grid.coords["cols"] + 1] - cuts[grid.coords["cols"]])
 
 
-@pytest.mark.ranks(4, 8)
+@pytest.mark.ranks(6)
 @pytest.mark.parametrize("algorithm", ["1d", "1.5d"])
 def test_covers_cross_the_network_once_per_node(comm, algorithm):
     n = 1200

@@ -37,7 +37,7 @@ def trained(comm, algorithm, way, monkeypatch, wire=None):
 
 
 @pytest.mark.slow  # four trainings
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_losses_are_equal_to_the_bit(comm, algorithm, monkeypatch):
     """Sums are made in the order of the ranks where MPI does not make them. NCCL has an order of its own, but
@@ -53,7 +53,7 @@ def test_losses_are_equal_to_the_bit(comm, algorithm, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_so_they_are_where_messages_have_16_bits(comm, algorithm, monkeypatch):
     """Rounded on the device and added up there or on the host. NCCL sums gradients of weights alone."""

@@ -147,7 +147,7 @@ def test_a_kernel_without_an_oracle_is_emulated(cupy, stand_in):
     assert seen.launches == {"scaled": 1} and _emulator().launches[-1] == "scaled"
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, 3)
 @ONE_WAY
 def test_nccl(comm, cupy, stand_in):
     nccl, rank, size = cupy.cuda.nccl, comm.rank, comm.size

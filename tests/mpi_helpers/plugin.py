@@ -22,6 +22,7 @@ import re
 import shutil
 import tempfile
 import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ class Collective:
         if report.failed:
             self.watchdog.hurry(self.config.getoption("grace"), _text(report))
         together = self.groups[_ranks(item)]
-        if call.when == "setup" and together.allreduce(report.failed, MPI.LOR) and not report.failed:
+        if call.when == "setup" and any_of(together, report.failed) and not report.failed:
             report.outcome, report.longrepr = "failed", ELSEWHERE
         return report
 
@@ -192,7 +193,7 @@ class Collective:
         together = self.groups[size]
         own = [_text(report) for report in reports if report.failed and report.longrepr != ELSEWHERE]
         late = RANK == 0 and time.monotonic() > self.end
-        told = together.allreduce(bool(own) | late << 1, MPI.BOR)
+        told = any_of(together, bool(own) | late << 1)
         self.over = bool(told & 2)
         if not told & 1:
             communicators.free_children()
@@ -225,6 +226,13 @@ class Collective:
         session.exitstatus = self.control.bcast(exitstatus)  # a rank may have had no tests of its own
         if RANK == 0 and (SIZE == 1 or exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED)):
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def any_of(together: MPI.Intracomm, bits: int) -> int:
+    """Return the bits that any rank gives. Collective: one word travels; Python objects would take longer."""
+    word = array("i", [bits])
+    together.Allreduce(MPI.IN_PLACE, [word, MPI.INT], MPI.BOR)
+    return word[0]
 
 
 def _comm_size(item: pytest.Item) -> int | None:

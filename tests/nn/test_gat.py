@@ -88,7 +88,7 @@ def test_loss_and_gradients_are_those_of_the_formula(comm, name, aware, backend)
                 assert gradient.reshape(-1)[place] == pytest.approx(numeric, abs=1e-8), [*names, "X"][number]
 
 
-@pytest.mark.ranks(1, 3, 4, 12)
+@pytest.mark.ranks(1, 3, 4, 6)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
 def test_training_is_that_of_one_process(comm, name, aware):
     """Losses and all arrays, with dropout of features and of attention, weight decay and trained features."""

@@ -40,7 +40,7 @@ def test_weights_are_global_and_come_back(comm, name, backend):
         np.testing.assert_allclose(Z, reference.forward(PROBLEM.X), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("name", ["1d", "3d"])
 def test_ids_that_one_rank_cannot_read_are_every_ranks_error(comm, name, backend):
     """Orders are read from files; where only one rank's part is damaged the others must not go on alone."""

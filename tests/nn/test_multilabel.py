@@ -31,7 +31,7 @@ def problem(classes=CLASSES, seed=0):
     return np.round(r.standard_normal((N, classes)) * 3), labels, r.integers(0, 4, N).astype(np.uint8)
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize("classes", [2, CLASSES])
 def test_loss_and_gradient_are_the_serial_ones(comm, passes, backend, classes):
     """Also with fewer classes than ranks they are cut over, and where a rank has no nodes."""
@@ -112,7 +112,7 @@ def test_the_serial_scores_are_the_textbooks() -> None:
     assert reference.micro_f1(-abs(Z), 0 * labels, nodes) == 0
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("metric", ["f1", "rocauc"])
 def test_scores_are_the_serial_ones(comm, backend, metric):
     """Scores of all nodes at once: means over ranks would differ. Without a node for testing, there is no

@@ -41,7 +41,7 @@ def by_hand(Z, labels, split):
     return found
 
 
-@pytest.mark.ranks(1, 3, 4, 8)
+@pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("columns", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_loss_gradient_and_scores_are_the_dense_ones(comm, passes, backend, columns, dtype):
@@ -180,7 +180,7 @@ def numbers(p: Problem, columns: int) -> Problem:
     return p
 
 
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("columns", [1, 5])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_training_is_that_of_the_reference(comm, name, columns, backend):

@@ -71,7 +71,7 @@ def finite_differences(values: list[np.ndarray], number: int) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.ranks(1, 4, 9)
+@pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize("name", ABLE)
 @pytest.mark.slow
 def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:

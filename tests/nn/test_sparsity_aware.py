@@ -70,7 +70,7 @@ def test_check_agrees(comm, name, flag, shared_tmp_path, capsys):
         )
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("flags", [("1d",), ("1.5d", "--replication", 2), ("rdm", "--grid", "cols=2")])
 @pytest.mark.slow
 def test_losses_in_an_order_by_partition_are_the_serial_ones(comm, flags, shared_tmp_path, capsys):
@@ -94,7 +94,7 @@ def test_columns_that_are_too_few_are_refused_on_all_ranks(comm, shared_tmp_path
         Run(small_store(shared_tmp_path, comm), Settings(algorithm="rdm", grid="1x4", hidden=(3,)), comm)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_a_store_is_loaded_the_same_way(comm, backend, shared_tmp_path):
     store = small_store(shared_tmp_path, comm)
     grid = dg.Grid(comm, backend=backend, rows=comm.Get_size())

@@ -12,7 +12,7 @@ from distgnn.layout import Cut, Layout
 from distgnn.operators import ALGORITHMS, grids
 from loops import each
 
-from .orders import Permuted
+from .orders import Permuted, first_last_or_even
 
 N, F = 29, 7
 RNG = np.random.default_rng(5)
@@ -21,16 +21,15 @@ COLUMN, ROW = RNG.standard_normal((N, 1)), RNG.standard_normal(F)
 MATRIX = sp.random_array((N, N), density=0.2, rng=RNG, format="csr")
 ORDER = RNG.permutation(N)
 
-layouts = pytest.mark.parametrize("algorithm", ALGORITHMS)
-sizes = pytest.mark.ranks(1, 4, 12)
+sizes = pytest.mark.ranks(1, 4, 8)
 
 
-@pytest.fixture(params=[0, -1], ids=["first-grid", "last-grid"])
-def layout(request, comm, backend, algorithm):
-    """Make a layout, with the most copies on the last grid, of rows in a permuted order."""
-    grid = dg.Grid(comm, backend=backend, **grids(algorithm, comm.size)[request.param])
-    yield dg.distribute(Permuted(MATRIX, ORDER), grid, algorithm).input_layout
-    grid.free()
+def make_layouts(comm, backend, algorithm):
+    """Make layouts of rows in a permuted order, on the grids of :func:`first_last_or_even`."""
+    for shape in first_last_or_even(algorithm, comm.size):
+        grid = dg.Grid(comm, backend=backend, **shape)
+        yield dg.distribute(Permuted(MATRIX, ORDER), grid, algorithm).input_layout
+        grid.free()
 
 
 def check(H, expected, exact=True):
@@ -62,18 +61,14 @@ EXPRESSIONS = {
 }
 
 
-@sizes
-@layouts
 @each("expression", EXPRESSIONS)
-def test_expressions_are_numpys(layout, expression):
+def expressions_are_numpys(layout, expression):
     compute = EXPRESSIONS[expression]
     H, G, column = (dg.scatter(M, layout) for M in (X, Y, COLUMN))
     check(compute(H, G, ROW, column), compute(X, Y, ROW, COLUMN), exact="functions" not in expression)
 
 
-@sizes
-@layouts
-def test_expressions_in_place_and_copies(layout):
+def expressions_in_place_and_copies(layout):
     H, G = dg.scatter(X, layout), dg.scatter(Y, layout)
     K, block = H.copy(), H.block
     H += G
@@ -88,9 +83,7 @@ def test_expressions_in_place_and_copies(layout):
     check(single + G, expected + Y)
 
 
-@sizes
-@layouts
-def test_reductions_are_numpys_on_every_rank(layout):
+def reductions_are_numpys_on_every_rank(layout):
     M = X.copy()
     M[3, 2], M[4, 3], M[5, 3] = np.nan, np.inf, -np.inf
     for whole in (X, M, X.astype(np.float32), (X * 9).astype(np.int64), X > 0, X[:, :1]):
@@ -122,9 +115,7 @@ def test_reductions_of_integers_and_of_nothing(comm, backend):
     grid.free()
 
 
-@sizes
-@layouts
-def test_products_of_tall_matrices(layout):
+def products_of_tall_matrices(layout):
     H, G = dg.scatter(X, layout), dg.scatter(Y[:, :5], layout)
     for found, expected in ((H.T @ G, X.T @ Y[:, :5]), (H.T @ H, X.T @ X)):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
@@ -136,9 +127,7 @@ def test_products_of_tall_matrices(layout):
     check((H @ np.zeros((F, 0))), np.zeros((N, 0)))
 
 
-@sizes
-@layouts
-def test_words_of_products_are_as_documented(layout):
+def words_of_products_are_as_documented(layout):
     """Sizes that divide evenly: a sum of f k over all ranks, and what is lacking of whole rows."""
     P, c = layout.grid.size, layout.grid.count(*layout.col_axes)
     even = Layout(layout.grid, Cut(layout.row_axes), Cut(layout.col_axes))
@@ -160,9 +149,7 @@ def test_words_of_products_are_as_documented(layout):
     assert ledger.words == len(H.block) * (1 - column.block.shape[1])
 
 
-@sizes
-@layouts
-def test_qr_has_orthonormal_columns(layout):
+def qr_has_orthonormal_columns(layout):
     scaled = X @ np.diag(10.0 ** np.arange(F)) + X[:, :1]
     for whole, near in ((scaled, 1e-13), (scaled.astype(np.float32), 1e-6)):
         H = dg.scatter(whole, layout)
@@ -180,9 +167,7 @@ def test_qr_has_orthonormal_columns(layout):
         )
 
 
-@sizes
-@layouts
-def test_qr_of_dependent_columns_is_refused_on_every_rank(layout):
+def qr_of_dependent_columns_is_refused_on_every_rank(layout):
     repeated, sums = X.copy(), X.copy()
     repeated[:, 4], sums[:, 6] = X[:, 1], X[:, 0] + X[:, 1]
     bad = X.copy()
@@ -193,9 +178,7 @@ def test_qr_of_dependent_columns_is_refused_on_every_rank(layout):
             dg.scatter(whole, where).qr()
 
 
-@sizes
-@layouts
-def test_slices_of_columns(layout):
+def slices_of_columns(layout):
     H = dg.scatter(X, layout)
     for first, last in ((0, F), (2, 5), (None, 3), (3, 4), (-2, None), (5, 2), (6, 99)):
         with dg.Ledger() as ledger:
@@ -211,15 +194,39 @@ def test_slices_of_columns(layout):
     check(H, X)
 
 
-@sizes
-@layouts
-def test_gather_on_another_rank(layout):
+def gather_on_another_rank(layout):
     last = layout.grid.size - 1
     whole = dg.gather(dg.scatter(X, layout), root=last)
     with layout.grid.world.together():
         assert (whole is None) == (layout.grid.rank != last)
         if whole is not None:
             np.testing.assert_array_equal(whole, X)
+
+
+ALGEBRA = [
+    expressions_are_numpys,
+    expressions_in_place_and_copies,
+    reductions_are_numpys_on_every_rank,
+    products_of_tall_matrices,
+    words_of_products_are_as_documented,
+    qr_has_orthonormal_columns,
+    qr_of_dependent_columns_is_refused_on_every_rank,
+    slices_of_columns,
+    gather_on_another_rank,
+]
+
+
+@each("statement", ALGEBRA)
+def check_that(layout, statement):
+    """Check what the function says, on this layout."""
+    statement(layout=layout)
+
+
+@sizes
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_algebra_is_numpys(comm, backend, algorithm):
+    for layout in make_layouts(comm, backend, algorithm):
+        check_that(layout=layout)
 
 
 @pytest.mark.ranks(3, 4)

@@ -24,7 +24,7 @@ def other_orders(name: str, ranks: int) -> list[dict[str, int]]:
     return [dict(order) for order in orders]
 
 
-@pytest.mark.ranks(4, 6, 8)
+@pytest.mark.ranks(4, 6)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
 def test_any_order_gives_the_product_for_the_words_of_the_formula(comm, name, aware, backend):
     A, words, back = MATRICES["prime"], formulas.WORDS, formulas.ADJOINT_WORDS

@@ -42,6 +42,7 @@ def test_covers_are_covers_and_no_smaller_ones_exist():
         assert np.unique(fetched.indices).size + np.unique(partial.tocoo().row).size == smallest(A), seed
 
 
+@pytest.mark.ranks(1, 3, 4, 12)
 @names
 @pytest.mark.slow
 def test_awkward_matrices(comm, name, backend):
@@ -51,7 +52,7 @@ def test_awkward_matrices(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 3, 4, 12)
+@pytest.mark.ranks(1, 3, 4, 6)
 @names
 @pytest.mark.parametrize("cut", [formulas.partition, uneven])
 def test_ledger_equals_the_covers_on_every_grid(comm, name, backend, cut, monkeypatch):
@@ -75,7 +76,7 @@ def test_ledger_equals_the_covers_on_every_grid(comm, name, backend, cut, monkey
         grid.free()
 
 
-@pytest.mark.ranks(3, 4, 6)
+@pytest.mark.ranks(3, 4)
 @names
 def test_fewer_rows_than_are_read_and_the_same_bits_with_overlap(comm, name, backend):
     """Rows above MPI's eager limit, several products in a row."""

@@ -113,7 +113,7 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
     np.testing.assert_allclose(A.grid.backend.to_host(da), (through * ends).sum(axis=(0, 1)), **close)
 
 
-@pytest.mark.ranks(1, 3, 4, 12)
+@pytest.mark.ranks(1, 3, 4, 6)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
 def test_every_operator_equals_a_dense_one(comm, name, aware, backend):
     shapes = grids(name, comm.Get_size())

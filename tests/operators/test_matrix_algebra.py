@@ -10,8 +10,10 @@ from scipy.sparse.linalg import cg, eigsh, lobpcg
 import distgnn as dg
 from distgnn.errors import DisagreementError, UserError
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
+from loops import each
 
-from .orders import Permuted
+from ..nn.problem import wide_grid
+from .orders import Permuted, first_last_or_even
 
 N = 31
 RNG = np.random.default_rng(7)
@@ -21,15 +23,14 @@ WIDE = sp.random_array((N, 13), density=0.3, rng=RNG, format="csr")
 X = RNG.standard_normal((N, 5))
 ORDERS = RNG.permutation(N), RNG.permutation(N)
 
-sizes = pytest.mark.ranks(1, 4, 12)
 algorithms = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
-@pytest.fixture(params=[0, -1], ids=["first-grid", "last-grid"])
-def grid(request, comm, backend, algorithm):
-    made = dg.Grid(comm, backend=backend, **grids(algorithm, comm.size)[request.param])
-    yield made
-    made.free()
+def make_grids(comm, backend, algorithm):
+    for shape in first_last_or_even(algorithm, comm.size):
+        grid = dg.Grid(comm, backend=backend, **shape)
+        yield grid
+        grid.free()
 
 
 def check(H, expected, rtol=1e-12):
@@ -39,9 +40,7 @@ def check(H, expected, rtol=1e-12):
     np.testing.assert_allclose(H.grid.backend.to_host(H.block), expected[rows, left:right], rtol, 1e-13)
 
 
-@sizes
-@algorithms
-def test_sums_and_diagonals_are_scipys(grid, algorithm):
+def sums_and_diagonals_are_scipys(grid, algorithm):
     for source, matrix in (
         (A, A),
         (Permuted(A, ORDERS[0]), A),
@@ -61,9 +60,7 @@ def test_sums_and_diagonals_are_scipys(grid, algorithm):
             check(op.T.diagonal(), A.diagonal()[:, None], near)
 
 
-@sizes
-@algorithms
-def test_multiples_of_a_matrix(grid, algorithm):
+def multiples_of_a_matrix(grid, algorithm):
     op = dg.distribute(Permuted(A, ORDERS[0]), grid, algorithm)
     H, G = dg.scatter(X, op.input_layout), dg.scatter(X, op.output_layout)
     for scaled, factor in ((2 * op, 2), (np.float64(0.5) * op, 0.5), (-op / 4, -0.25), (op * 2 * 3, 6)):
@@ -77,10 +74,8 @@ def test_multiples_of_a_matrix(grid, algorithm):
     check(layer @ dg.scatter(X, layer.input_layout), 2 * (A @ X))
 
 
-@sizes
-@algorithms
-def test_products_follow_each_other(grid, algorithm):
-    """A layer's operator and the first one both take the product of the first, cut anew."""
+def products_follow_each_other(grid, algorithm):
+    """Take the product of the first operator, cut anew, both by itself and by a layer's."""
     op = dg.distribute(Permuted(A, ORDERS[0]), grid, algorithm)
     once = op @ dg.scatter(X, op.input_layout)
     twice = A @ (A @ X)
@@ -91,9 +86,7 @@ def test_products_follow_each_other(grid, algorithm):
             op @ once
 
 
-@sizes
-@algorithms
-def test_products_follow_each_other_in_two_orders(grid, algorithm):
+def products_follow_each_other_in_two_orders(grid, algorithm):
     op = dg.distribute(Permuted(A, *ORDERS), grid, algorithm)
     once = op @ dg.scatter(X, op.input_layout)
     with pytest.raises(ValueError, match=r"; A.layer\(1\) takes this order$"):
@@ -103,9 +96,10 @@ def test_products_follow_each_other_in_two_orders(grid, algorithm):
         op @ dg.scatter(X, other.input_layout)
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @algorithms
-def test_solvers_of_scipy_run_on_all_ranks(grid, algorithm):
+def test_solvers_of_scipy_run_on_all_ranks(comm, backend, algorithm):
+    grid = wide_grid(comm, algorithm, backend)
     definite = sp.csr_array(A @ A.T + 10 * sp.eye_array(N))
     op = dg.distribute(Permuted(definite, ORDERS[0]), grid, algorithm)
     linear = op.aslinearoperator()
@@ -121,6 +115,7 @@ def test_solvers_of_scipy_run_on_all_ranks(grid, algorithm):
     wide = dg.distribute(WIDE, grid, algorithm).aslinearoperator()
     np.testing.assert_allclose(wide.rmatvec(X[:, 0]), WIDE.T @ X[:, 0], rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(wide @ X[:13], WIDE @ X[:13], rtol=1e-12, atol=1e-13)
+    grid.free()
 
 
 @pytest.mark.ranks(3)
@@ -136,10 +131,8 @@ def test_solvers_with_starts_of_their_own_are_refused(comm):
     grid.free()
 
 
-@sizes
-@algorithms
-@pytest.mark.parametrize("given", ["by all", "by the last"])
-def test_parts_by_node_are_an_order(grid, algorithm, given):
+@each("given", ["by all", "by the last"])
+def parts_by_node_are_an_order(grid, algorithm, given):
     blocks = grid.shape.get("rows", 1) if algorithm in SPARSITY_AWARE else 1
     part = (np.arange(N) * 5 + 2) % (blocks if blocks > 1 else 3)
     part[part == 1] = 0  # an empty part
@@ -157,6 +150,28 @@ def test_parts_by_node_are_an_order(grid, algorithm, given):
         if blocks > 1 and rows.axes == ("rows",):
             assert (part[rows.ids(*G.row_range)] == grid.coords["rows"]).all()
             assert len(G.block) == (part == grid.coords["rows"]).sum()
+
+
+ALGEBRA = [
+    sums_and_diagonals_are_scipys,
+    multiples_of_a_matrix,
+    products_follow_each_other,
+    products_follow_each_other_in_two_orders,
+    parts_by_node_are_an_order,
+]
+
+
+@each("statement", ALGEBRA)
+def check_that(grid, algorithm, statement):
+    """Check what the function says, on this grid."""
+    statement(grid=grid, algorithm=algorithm)
+
+
+@pytest.mark.ranks(1, 4, 8)
+@algorithms
+def test_algebra_is_scipys(comm, backend, algorithm):
+    for grid in make_grids(comm, backend, algorithm):
+        check_that(grid=grid, algorithm=algorithm)
 
 
 @pytest.mark.ranks(4)

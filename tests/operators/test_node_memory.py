@@ -41,7 +41,7 @@ def shared_maps():
     return Path("/proc/self/maps").read_text().count("memfd:distgnn")
 
 
-@pytest.mark.ranks(4, 6)
+@pytest.mark.ranks(6)
 @pytest.mark.parametrize("aware", [False, True, "cover"])
 @pytest.mark.parametrize("rooted", [False, True])
 def test_ranks_that_hold_a_block_hold_one(comm, aware, rooted):

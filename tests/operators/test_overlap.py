@@ -18,7 +18,7 @@ from distgnn.operators import ALGORITHMS, grids, make_grid
 from mpi_helpers import gpu
 
 
-@pytest.mark.ranks(3, 4, 8)
+@pytest.mark.ranks(3, 8)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize(("width", "panel_nonzeros"), [(1, 1), (37, 16), (37, 0.5)])
 def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, panel_nonzeros, monkeypatch):
@@ -57,7 +57,7 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
         grid.free()
 
 
-@pytest.mark.ranks(4, 8)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("reps", [2, 4])
 def test_the_last_product_of_15d_is_as_long_as_its_sum_needs(comm, reps):
     """Panels and the sum have products beside them in proportion to their words, either way."""
@@ -165,7 +165,7 @@ def failing(monkeypatch, call):
         yield calls
 
 
-@pytest.mark.ranks(4, 8)
+@pytest.mark.ranks(4, 6)
 @pytest.mark.abandons
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_products_after_errors_at_different_calls_are_right(comm, name, monkeypatch):
@@ -197,7 +197,7 @@ def test_products_after_errors_at_different_calls_are_right(comm, name, monkeypa
     grid.free()
 
 
-@pytest.mark.ranks(3, 4)
+@pytest.mark.ranks(3)
 @pytest.mark.abandons
 def test_ranks_that_wait_for_one_that_failed_raise(comm, monkeypatch):
     monkeypatch.setattr(progress, "LONG", 0.05)

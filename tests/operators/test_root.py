@@ -15,7 +15,7 @@ MATRICES = {name: awkward()[name] for name in ("directed", "wide", "stored_zeros
 WAYS = [*((name, False) for name in ALGORITHMS), *((name, True) for name in SPARSITY_AWARE)]
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 def test_products_and_adjoints_are_those_of_the_whole_matrix(comm, backend, algorithm, aware) -> None:
     root = comm.size - 1
@@ -47,7 +47,7 @@ def test_a_rank_receives_its_blocks_alone(comm) -> None:
     assert ledger.words == (0 if comm.rank == 0 else own)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_all_ranks_hear_of_a_root_that_fails(comm, monkeypatch) -> None:
     grid = dg.Grid(comm, backend="numpy", rows=comm.size)
     for matrix, root, problem in (

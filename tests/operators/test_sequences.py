@@ -12,7 +12,7 @@ from mpi_helpers.late import LateComm, Lateness, late
 from sequences import Sequence, cases
 
 
-@pytest.mark.ranks(3, 4, 6, 8, 9, 12)
+@pytest.mark.ranks(3, 4, 12)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_operation_changes_another(comm: Any, name: str) -> None:
     """On one or two grids of each algorithm; ``tests/faults/sequences.py`` runs on all."""
@@ -23,7 +23,7 @@ def test_no_operation_changes_another(comm: Any, name: str) -> None:
         assert sequence.run(seconds=0.0005) >= 9
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("early", ["write what is sent", "read what is received", "write there", None])
 def test_late_messages_show_who_uses_their_memory_early(comm: Any, early: str | None) -> None:
     late_comm = LateComm(comm).Dup()

@@ -33,6 +33,7 @@ NEVER_WHOLE = Costs(sent=1.0, packed=0.0, call=0.0)
 names = pytest.mark.parametrize("name", SPARSITY_AWARE)
 
 
+@pytest.mark.ranks(1, 3, 4, 12)
 @names
 @pytest.mark.slow
 def test_awkward_matrices(comm, name, backend):
@@ -42,7 +43,7 @@ def test_awkward_matrices(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.ranks(1, 3, 4)
 @names
 @pytest.mark.slow
 def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
@@ -52,7 +53,7 @@ def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @names
 def test_widths_and_types(comm, name, backend):
     grid = wide_grid(comm, name, backend)
@@ -62,7 +63,7 @@ def test_widths_and_types(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 3, 4, 12)
+@pytest.mark.ranks(1, 3, 4, 6)
 @names
 @pytest.mark.parametrize("cut", [formulas.partition, uneven])
 def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypatch):
@@ -110,7 +111,7 @@ def layouts(operator):
     return operator.input_layout, operator.output_layout
 
 
-@pytest.mark.ranks(4, 6)
+@pytest.mark.ranks(4)
 @names
 @pytest.mark.parametrize(("width", "group_nonzeros"), [(1, 0.01), (37, 16), (37, 0.5)])
 def test_neither_overlap_nor_whole_blocks_change_a_bit(
@@ -144,7 +145,7 @@ def test_neither_overlap_nor_whole_blocks_change_a_bit(
         grid.free()
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(3, 4)
 @names
 def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
     """Some blocks whole, others not: those of which more than half of the rows are needed."""
@@ -173,7 +174,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
     grid.free()
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 def test_measured_costs_are_the_same_on_all_ranks(comm, backend):
     grid = make_grid(comm, "1d", backend=backend)
     costs = fetch_costs.measure(grid, grid.along("rows"))
@@ -191,7 +192,7 @@ def test_whole_blocks_are_sent_where_packing_costs_more():
     assert ALWAYS_WHOLE.choose(rows[:0], 100).size == 0
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(3)
 @names
 def test_rows_that_follow_each_other_are_not_packed(comm, name, backend):
     n = 60
@@ -224,7 +225,7 @@ def test_memory_is_used_again(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @names
 def test_flops_are_shared(comm, name, backend):
     A = MATRICES["prime"]
@@ -237,7 +238,7 @@ def test_flops_are_shared(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @names
 def test_a_rank_asks_for_the_blocks_of_its_stages_only(comm, name, backend):
     """And the adjoint of a directed graph asks for nothing more."""
@@ -250,7 +251,7 @@ def test_a_rank_asks_for_the_blocks_of_its_stages_only(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @names
 def test_what_fails_on_one_rank_fails_on_all(comm, name, backend):
     class Broken(Recorder):
@@ -265,7 +266,7 @@ def test_what_fails_on_one_rank_fails_on_all(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3)
 @names
 def test_without_compiled_kernels(comm, name, monkeypatch):
     kernel = importlib.import_module("distgnn.local.spmm")._spmm_kernel

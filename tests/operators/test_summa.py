@@ -19,7 +19,7 @@ from .test_products import MATRICES, WIDTH, awkward_matrices, check_product, che
 names = pytest.mark.parametrize("name", ["2d", "3d-split"])
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4, 6)
 @names
 @pytest.mark.parametrize("block_size", [1, 5, 1000])
 def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypatch):
@@ -57,7 +57,7 @@ def test_a_panel_has_columns(comm, name):
 
 
 @names
-@pytest.mark.ranks(4, 9)
+@pytest.mark.ranks(4)
 def test_two_panels_of_each_are_the_memory_of_a_product(comm, name, backend):
     """And of its adjoint a few panels of the result, and what the owner of one receives."""
     A = rmat(512, degree=40, directed=True, features=0, classes=0).A.astype(np.float64)
@@ -80,7 +80,7 @@ def test_two_panels_of_each_are_the_memory_of_a_product(comm, name, backend):
 
 
 @names
-@pytest.mark.ranks(4, 9)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("under_way", [1, 3])
 def test_sums_of_the_adjoint_are_under_way_in_few_buffers(comm, name, backend, under_way, monkeypatch):
     """Large enough that MPI keeps the messages where they are until they are received."""

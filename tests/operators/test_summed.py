@@ -24,7 +24,7 @@ def shares(comm, shape, dtype=np.float32):
     return (rng.standard_normal(exponents.shape) * 2.0**exponents).astype(dtype)
 
 
-@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.ranks(1, 3, 6)
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numbers_are_added_in_the_order_of_the_ranks(comm, backend, overlap, dtype, monkeypatch):
@@ -49,7 +49,7 @@ def test_numbers_are_added_in_the_order_of_the_ranks(comm, backend, overlap, dty
     grid.free()
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_products_do_not_depend_on_the_blocks(comm, backend, accumulate, monkeypatch):
     """Bitwise, with sums under way during the products, whatever the rows of a block."""

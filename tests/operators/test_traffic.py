@@ -36,7 +36,7 @@ def test_rows_come_from_the_ranks_that_hold_them(comm, backend, aware):
     assert grid.nonzeros == mine.nnz
 
 
-@pytest.mark.ranks(4, 8)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("algorithm", ["1.5d", "2d", "3d-split", "3d"])
 def test_every_word_has_a_peer_in_a_group_of_the_grid(comm, backend, algorithm):
     for sizes in grids(algorithm, comm.Get_size()):

@@ -64,7 +64,7 @@ def test_messages_under_way_at_once_are_on_tracks_of_their_own():
             assert stop <= start
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_clocks_of_one_machine_are_aligned(comm, backend):
     """perf_counter is one clock for all processes of a machine, so what alignment finds is its error: less
     than it says.

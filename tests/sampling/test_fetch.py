@@ -109,7 +109,7 @@ def test_what_falls_as_one_over_c(comm):
         assert sum(partners) == 2 * (P // c - 1)
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(
     ("ids", "complaint"),
     [
@@ -128,7 +128,7 @@ def test_bad_ids_are_refused_on_all_ranks(comm, backend, ids, complaint):
     assert features.fetch([4, 4]).shape == (2, 2)  # still in step
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_features_cut_by_columns_are_refused(comm):
     grid = dg.Grid(comm, rows=1, cols=comm.Get_size(), backend="numpy")
     H = dg.scatter(numbers(8, 8, np.float32), Layout(grid, Cut(("rows",)), Cut(("cols",))))

@@ -67,7 +67,7 @@ def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(
         grid.free()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_samplers_that_disagree(comm: MPI.Intracomm) -> None:
     last, G = comm.rank == comm.size - 1, Partitioned(wide_grid(comm, "1.5d"), sp.csr_array(matrix()))
     with pytest.raises(DisagreementError, match="ranks disagree: the sampler's seed is 0"):

@@ -232,7 +232,7 @@ def test_replicated_row_blocks(entries):
     assert graph.multiply(Q[:0]).shape == (0, 67)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.slow
 def test_everything_of_one_process_row_and_nothing_elsewhere(comm):
     """Ranks without rows of Q serve the others, also one that asks for every row."""
@@ -257,7 +257,7 @@ def test_a_rank_reads_only_its_block_and_none_that_nobody_asks_for(comm):
         assert sum(grid.world.gather_objects(graph.A.nnz)) == A.nnz  # once in all
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_on_a_grid_of_device_arrays(comm):
     """Sampling moves host arrays, whatever the backend of the grid."""
     A = MATRICES["prime"]
@@ -267,7 +267,7 @@ def test_on_a_grid_of_device_arrays(comm):
         assert grid.backend.copies == 0
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 def test_errors_are_raised_on_all_ranks(comm):
     A = MATRICES["prime"]
     grid = wide_grid(comm, "1.5d", "numpy")
@@ -289,7 +289,7 @@ def test_errors_are_raised_on_all_ranks(comm):
         Partitioned(make_grid(comm, "1d", backend="numpy"), A)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_replicas_must_have_the_same_rows_of_q(comm):
     A = MATRICES["prime"]
     for grid in grids_of(comm, "numpy"):
@@ -335,7 +335,7 @@ def test_from_a_store(comm, shared_tmp_path):
             same(Replicated(order).multiply(Q), Replicated(A).multiply(Q))
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("entries", [None, 12])
 def test_drawn_neighbours_are_the_same_in_every_form(comm, entries):
     """Forms: sample_rows from Q A, the whole degrees, and values of A; from a graph that only multiplies,

@@ -216,7 +216,7 @@ def test_info_has_both_versions(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert expected in capsys.readouterr().out
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.slow
 def test_features_and_targets_on_a_grid(comm, shared_tmp_path: Path) -> None:
     graph = AWKWARD["prime"]
@@ -238,7 +238,7 @@ def test_features_and_targets_on_a_grid(comm, shared_tmp_path: Path) -> None:
     grid.free()
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("algorithm", ["1d", "1.5d", "2d", "3d-split"])
 @pytest.mark.slow
 def test_other_algorithms_refuse_it(algorithm: str, comm, shared_tmp_path: Path) -> None:

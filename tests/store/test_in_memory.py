@@ -73,7 +73,7 @@ def test_facts_and_entries_are_those_of_the_written_store(
             assert (store.split(ours) == written.split(theirs)).all()
 
 
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("order", ["random", "original"])
 @pytest.mark.parametrize("neighbours", [False, True])
 def test_blocks_features_and_targets_reach_the_ranks_that_hold_them(

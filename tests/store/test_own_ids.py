@@ -141,7 +141,7 @@ def test_another_order_is_refused(comm: Any, shared_tmp_path: Path) -> None:
     grid.free()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_sides_of_a_double_order_are_told_apart(comm: Any, shared_tmp_path: Path) -> None:
     grid, store = make_grid(comm, "3d", {"x": 1, "z": 1}), stored(comm, shared_tmp_path)
     A = load(store, grid, "3d", "double")

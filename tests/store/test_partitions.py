@@ -137,7 +137,7 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "g.dg").exists()
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("aware", [False, True])
 @pytest.mark.slow
 def test_blocks_are_the_parts(comm, aware: bool, backend, shared_tmp_path) -> None:
@@ -170,7 +170,7 @@ def test_blocks_are_the_parts(comm, aware: bool, backend, shared_tmp_path) -> No
             grid.free()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_another_number_of_block_rows_is_refused(comm, shared_tmp_path) -> None:
     if comm.Get_rank() == 0:
         prepare(AWKWARD["prime"], shared_tmp_path / "g.dg", partitions=[Wanted("random", 3)])

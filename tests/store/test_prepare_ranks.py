@@ -253,7 +253,7 @@ def test_a_failure_of_one_rank_is_raised_on_all(
     comm.Barrier()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("step", ["write_structure", "write_values", "fingerprint", "write"])
 @pytest.mark.slow
 def test_a_full_disk_on_one_rank(
@@ -289,7 +289,7 @@ def test_bad_arguments(comm: Any, shared_tmp_path: Path) -> None:
         comm.Barrier()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_ranks_that_disagree(comm: Any, shared_tmp_path: Path) -> None:
     last, path = comm.Get_rank() == comm.Get_size() - 1, shared_tmp_path / "g.dg"
     odd: list[tuple[str, dict[str, Any]]] = [

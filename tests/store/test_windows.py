@@ -304,7 +304,7 @@ def test_each_shard_is_read_once_per_node(comm, backend, shared_tmp_path, monkey
     grid.free()
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ["1d", "2d", "3d"])
 @pytest.mark.slow
 def test_a_damaged_file_fails_on_all_ranks(comm, name, backend, shared_tmp_path, monkeypatch) -> None:
@@ -324,7 +324,7 @@ def test_a_damaged_file_fails_on_all_ranks(comm, name, backend, shared_tmp_path,
     grid.free()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("stage", ["count", "_entries"])
 @pytest.mark.parametrize("failing", [0, 1])
 def test_what_fails_on_one_rank_fails_on_all(
@@ -351,7 +351,7 @@ def test_what_fails_on_one_rank_fails_on_all(
     grid.free()
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 def test_no_room_for_a_piece_on_one_rank_fails_on_all(comm, backend, shared_tmp_path, monkeypatch) -> None:
     """Memory may run out where pieces are put into the block, too; the others read the same window."""
     path = store_of(random_graph(60, 400), shared_tmp_path / "g.dg", comm, shards=(2, 2))

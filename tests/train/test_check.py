@@ -54,7 +54,7 @@ def checked(comm: Any, *words: Any) -> dict[str, Any]:
     return whole.end["check"]
 
 
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 def test_every_kind_of_run_is_that_of_one_process(comm, kind, shared_tmp_path) -> None:

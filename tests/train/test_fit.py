@@ -26,7 +26,7 @@ def fitted(comm, *arrays, **settings):
     return dg.fit(*(given if comm.rank == 0 else [None] * len(given)), comm=comm, **FAST | settings)
 
 
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -42,7 +42,7 @@ def test_the_order_of_axes_changes_nothing(comm, name, backend):
     PROBLEM.compare(grid, name, epochs=2, hidden=(6,), bias=True, dropout=0.3, train_features=True)
 
 
-@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_trained_features(comm, name, backend):
     """The gradient of the features on a directed graph, with dropout on them, and their Adam state."""
@@ -223,7 +223,7 @@ def test_every_parameter_is_trained(comm, name, backend):
         assert abs(moved - features).max() > 1e-6
 
 
-@pytest.mark.ranks(1, 2, 4, 8)
+@pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_replicas_do_not_multiply_gradients(comm, name, backend):
     """A weight gradient summed over all ranks is c times too large in 1.5D; Adam would hide it, a gradient

@@ -83,7 +83,7 @@ def test_samples_of_everything_give_full_graph_training(
     grid.free()
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, 3)
 def test_every_update_is_a_step_with_its_own_minibatches(comm: MPI.Intracomm, backend: Any) -> None:
     """Against the serial reference's gradients over the nodes of two minibatches at a time, in the order of
     each epoch.
@@ -134,7 +134,7 @@ def losses(
     return [*found, *(float(np.abs(W).sum()) for W in weights)]
 
 
-@pytest.mark.ranks(3, 4)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.slow
 def test_training_does_not_depend_on_ranks_bulks_or_where_the_graph_is(

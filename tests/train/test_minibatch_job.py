@@ -31,7 +31,7 @@ def flags(kind: str) -> tuple[str, ...]:
     return ("--sampler", kind.partition("-")[0], *KINDS[kind])
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 def test_every_number_of_ranks_trains_the_same(comm: Any, kind: str, shared_tmp_path: Any) -> None:

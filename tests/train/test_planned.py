@@ -144,7 +144,7 @@ def test_a_machine_too_small_and_a_log_that_is_there_are_refused(comm, shared_tm
         run(comm, *words, "--log", shared_tmp_path / "there")
 
 
-@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.ranks(1, 4)
 def test_the_usual_machine_has_nodes_like_these(comm):
     machine = usual_machine(comm, "numpy")
     assert machine.name == "infiniband-cpu"

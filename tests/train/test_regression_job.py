@@ -57,7 +57,7 @@ def expected(logits: np.ndarray, numbers: np.ndarray) -> dict[str, float]:
     }
 
 
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("algorithm", ["1d", "1.5d", "2d", "3d", "rdm"])
 def test_a_run_is_logged_checked_resumed_and_predicts(comm, shared_tmp_path, capsys, algorithm) -> None:
     """Three columns, cut over ranks too."""

@@ -487,7 +487,7 @@ def test_one_number_stands_for_a_list_of_one():
     assert Settings(hidden=64, weight_decay=0.1).decays == [0.1, 0.1]
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(4)
 @pytest.mark.slow
 def test_a_run_on_ranks_that_disagree_is_refused_on_all(comm, shared_tmp_path):
     odd, path = comm.Get_rank() == 1, small_store(shared_tmp_path, comm)

@@ -57,7 +57,7 @@ def contents(path: Path, comm: Any) -> dict[str, Any]:
     return {name: array.tobytes() for name, array in whole.items()} | {"meta": reader.meta}
 
 
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_stopped_anywhere_and_resumed_to_the_same_bits(comm, shared_tmp_path, kind) -> None:
     store, saved, log = small_store(shared_tmp_path, comm), shared_tmp_path / "w", shared_tmp_path / "log"
