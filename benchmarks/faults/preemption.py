@@ -31,6 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 30.0  # seconds in which a launch must end after its signal
+STOPPED = 75  # the exit code of a training that was asked to stop
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
 SAGE = "--sampler sage --fanout 5,5 --batch-size 64 --batches-per-update 4 --eval-every 2"
 TRAININGS = {
@@ -61,9 +62,9 @@ class Row:
 class Trial:
     """A training in a folder of its own, launched again and again."""
 
-    def __init__(self, folder: Path, store: Path, training: str, ranks: int) -> None:
+    def __init__(self, folder: Path, store: Path, flags: str, ranks: int) -> None:
         self.folder, self.ranks = folder, ranks
-        self.words = f"train {store} --quiet --seed 1 --no-tune-gemm {TRAININGS[training]}".split()
+        self.words = f"train {store} --quiet --seed 1 --no-tune-gemm {flags}".split()
 
     def start(self, name: str, more: str = "") -> subprocess.Popen[str]:
         """Launch the training on its files NAME.log and NAME, from the checkpoint if there is one."""
@@ -153,7 +154,7 @@ def preempt(trial: Trial, draw: random.Random, row: Row, most: int) -> Iterator[
         code, said, seconds = ended(launch)
         if code == 0:
             return
-        if code != 75 or "Traceback" in said:
+        if code != STOPPED or "Traceback" in said:
             yield f"code {code}: {said[-500:]}"
             return
         row.reached.append(f"{name} to {whom}")
@@ -196,7 +197,7 @@ def run(folder: Path, store: Path, seed: int, most: int, kills: int) -> Row:
     draw = random.Random(seed)
     training = [*TRAININGS][seed % len(TRAININGS)]
     ranks = 4 if training in ("2d", "1.5d", "3d", "minibatches, graph cut") else draw.choice((2, 3, 4))
-    trial, row = Trial(folder, store, training, ranks), Row(training, ranks)
+    trial, row = Trial(folder, store, TRAININGS[training], ranks), Row(training, ranks)
     code, said, _ = ended(trial.start("whole"))
     if code:
         row.wrong = [f"code {code} without a signal: {said[-500:]}"]
