@@ -58,7 +58,8 @@ def table(samples: list[list[int]], epochs: int) -> tuple[str, bool]:
         first, last = growth(its)
         lines.append(f"| {rank} | {first / 1024:.2f} | {last / 1024:.2f} | {last / first - 1:+.2%} |")
         grown |= last > MOST * first
-    return "\n".join([*lines, "", f"{epochs} epochs, each with a checkpoint, in {len(samples)} samples"]), grown
+    lines += ["", f"{epochs} epochs, each with a checkpoint, in {len(samples)} samples"]
+    return "\n".join(lines), grown
 
 
 def main() -> int:

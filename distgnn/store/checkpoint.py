@@ -39,7 +39,7 @@ CHECKPOINT = Kind("distgnn-checkpoint", 2, "checkpoint", "train again", WRITES)
 BEGUN = "first-save-under-way"
 
 # Every file that an interrupted save can leave.
-_RANK_FILE = re.compile(r"(\d{6,})-\d{5,}\.h5(\.reserve)?")
+_RANK_FILE = re.compile(r"(\d{6,})-\d{5,}\.h5")
 _LEFTOVER = re.compile("|".join([_RANK_FILE.pattern, re.escape(manifest.NAME) + r"\.tmp", BEGUN]))
 
 Piece = tuple[int, int, np.ndarray, tuple[int, int]]
@@ -251,7 +251,7 @@ def _manifest(generation: int, everybody: list[dict[str, Any]], meta: Mapping[st
 
 def _write(path: Path, id: str, pieces: Mapping[str, Piece]) -> dict[str, Any]:
     """Write this rank's file durably; return its fingerprint."""
-    with hdf5.writing(path, sum(piece[2].nbytes for piece in pieces.values())) as file:
+    with hdf5.writing(path) as file:
         stamp(file, id, path.name)
         for name, (_, _, block, _) in pieces.items():
             hdf5.store_array(file.require_group("pieces"), name, block)

@@ -25,6 +25,7 @@ PACKAGE = str(Path(__file__).resolve().parents[2] / "distgnn") + os.sep
 EXCEPTIONS = {kind.__name__: kind for kind in (RuntimeError, MemoryError, KeyboardInterrupt)}
 CHANGES = {"os.rename", "os.mkdir", "os.truncate"}
 STARTED = "cli/__init__.py:agreed"  # MPI is up, which has files of its own
+CALLED_BACK = PACKAGE + os.path.join("store", "format", "steady.py")  # by HDF5; signals come after it
 
 
 class Plant:
@@ -37,7 +38,8 @@ class Plant:
     def calls(self, frame: Any, event: str, callee: Any) -> None:
         """Trace entered functions of the package, and C functions that they call: the profile function."""
         code = frame.f_code
-        if event not in ("call", "c_call") or not code.co_filename.startswith(PACKAGE):
+        own = code.co_filename.startswith(PACKAGE) and code.co_filename != CALLED_BACK
+        if event not in ("call", "c_call") or not own:
             return
         where = f"{code.co_filename[len(PACKAGE) :]}:{code.co_name}"
         if event == "c_call":

@@ -60,7 +60,7 @@ def reseal(folder: Path, content: dict[str, Any], stamped: bool = False) -> None
     content["id"] = manifest.identity(content)
     if stamped:
         for name in content["files"]:
-            with hdf5.writing(folder / name, 0, "r+") as file:
+            with hdf5.writing(folder / name, "r+") as file:
                 stamp(file, content["id"], name)
             content["files"][name] = manifest.fingerprint(folder / name)
     manifest.write(folder, content)

@@ -360,13 +360,12 @@ def test_a_file_of_something_else(store_copy: Path, monkeypatch: pytest.MonkeyPa
     shard.write_bytes(b"x" * size)
     with pytest.raises(UserError, match=r"shard-0000-0000.h5: truncated or corrupt HDF5 file"):
         Store(store_copy).order().block((0, 2), (0, 2))
-    with h5py.File(shard, "w") as file:
+    with hdf5.writing(shard) as file:
         file["other"] = 1
-    with open(shard, "ab") as file:
-        file.truncate(size)
+    os.truncate(shard, size)
     with pytest.raises(UserError, match=r"shard-0000-0000.h5: is not the file that was written here"):
         Store(store_copy).order().block((0, 2), (0, 2))
-    with hdf5.writing(shard, 0, "r+") as file:
+    with hdf5.writing(shard, "r+") as file:
         stamp(file, Store(store_copy).members.id, shard.relative_to(store_copy).as_posix())
     os.truncate(shard, size)
     with pytest.raises(UserError, match=r"shard-0000-0000.h5: indptr is missing; expected an array"):

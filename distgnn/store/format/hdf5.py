@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +13,9 @@ import numpy as np
 from distgnn import ledger
 from distgnn.layout import Range
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.steady import SteadyFile, later
 
 CHUNK_COLUMNS = 128
-CACHE_BYTES, METADATA_BYTES = 16 << 20, 1 << 18  # more than HDF5 caches
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -69,27 +68,19 @@ class Growing:
 
 
 @contextmanager
-def writing(path: Path, size: int, mode: str = "w") -> Iterator[h5py.File]:
-    """Open a file for writing about `size` bytes; with mode "r+" an existing file.
+def writing(path: Path, mode: str = "w") -> Iterator[h5py.File]:
+    """Open a file for writing; with mode "r+" an existing one. Raise the first error of the disk at the end.
 
-    The format is that of HDF5 1.10, the first with checksums for metadata. On a full disk HDF5 cannot write
-    its cache when a file is closed, and the process dies of a segmentation fault later. So room for the cache
-    is reserved, and freed after a failure, before the file closes.
+    The format is that of HDF5 1.10, the first with checksums for metadata.
     """
-    reserved = path.with_name(path.name + ".reserve")
-    try:
-        if hasattr(os, "posix_fallocate"):  # macOS has none
-            with open(reserved, "wb") as room:
-                os.posix_fallocate(room.fileno(), 0, min(size, CACHE_BYTES) + METADATA_BYTES)
-        with h5py.File(path, mode, libver=("v110", "v110"), locking=False) as file:
-            try:
+    with later():
+        below = SteadyFile(path, mode)
+        try:
+            how: Any = {"driver": "fileobj", "fileobj": below, "libver": ("v110", "v110"), "locking": False}
+            with h5py.File(path, mode, **how) as file:
                 yield file
-                file.flush()
-            except BaseException:
-                reserved.unlink(missing_ok=True)
-                raise
-    finally:
-        reserved.unlink(missing_ok=True)
+        finally:
+            below.close()
 
 
 def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:

@@ -66,12 +66,10 @@ def writing(out: AnyPath) -> Iterator[None]:
     """Turn errors of a full or forbidden disk inside into a UserError that names `out`."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # some of HDF5's have the number in the message only
-        quoted = (code for code in _DISK if f"errno = {code}," in str(error))
-        number = getattr(error, "errno", None) or next(quoted, None)
-        if number not in _DISK:
+    except OSError as error:
+        if error.errno not in _DISK:
             raise
-        raise UserError(f"cannot write {out}: {os.strerror(number)}") from error
+        raise UserError(f"cannot write {out}: {os.strerror(error.errno)}") from error
 
 
 def check_target(

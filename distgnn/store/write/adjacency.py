@@ -108,10 +108,9 @@ class AdjacencyWriter:
         with self.team.together():
             for bucket, i, j in followed(self._mine(), "sort and write shards", *self._work()):
                 lo, hi = block(self.grid.rows, i)
-                size = 8 * (int(self.spill.lengths[bucket]) + hi - lo)
                 if degrees is not None:
                     degrees.begin(i, j, (lo, hi))
-                with hdf5.writing(self.path(i, j), size) as file, open(self._weights(i, j), "wb") as weights:
+                with hdf5.writing(self.path(i, j)) as file, open(self._weights(i, j), "wb") as weights:
                     self._write_shard(file, weights, bucket, i, j, degrees)
                 if degrees is not None:
                     degrees.end()
@@ -156,8 +155,8 @@ class AdjacencyWriter:
         """Write the values: the weights times `scale(rows, cols)`. Collective."""
         with self.team.together():
             for _, i, j in followed(self._mine(), "write values", *self._work()):
-                path, size = self._weights(i, j), int(self.nnz[i, j]) * np.dtype(dtype).itemsize
-                with hdf5.writing(self.path(i, j), size, "r+") as file, open(path, "rb") as weights:
+                path = self._weights(i, j)
+                with hdf5.writing(self.path(i, j), "r+") as file, open(path, "rb") as weights:
                     self._write_values(file, weights, i, j, dtype, scale)
                 path.unlink()
 

@@ -91,6 +91,6 @@ def finish(folder: Path, content: dict[str, Any], team: Team) -> None:
 
 def _seal(folder: Path, name: str, id: str) -> dict[str, Any]:
     """Stamp a file that is otherwise complete; return its fingerprint once all of it is on disk."""
-    with hdf5.writing(folder / name, 0, "r+") as file:
+    with hdf5.writing(folder / name, "r+") as file:
         stamp(file, id, name)
     return manifest.fingerprint(folder / name, sync=True)

@@ -35,7 +35,7 @@ def write_permutation(folder: Path, parts: np.ndarray, order: Permutation, team:
     paths = [folder / f"permutation-{index:04d}.h5" for index in range(len(parts) - 1)]
     for index in team.deal(np.diff(parts)):
         positions = np.arange(parts[index], parts[index + 1])
-        with hdf5.writing(paths[index], 16 * len(positions)) as file:
+        with hdf5.writing(paths[index]) as file:
             hdf5.store_array(file, "permutation", order.ids(positions))
             hdf5.store_array(file, "inverse", order.positions(positions))
     return paths
@@ -48,7 +48,7 @@ def write_ids(folder: Path, ids: np.ndarray, team: Team) -> tuple[np.ndarray, li
     paths = [folder / f"ids-{index:04d}.h5" for index in range(len(parts) - 1)]
     for index in team.deal(np.diff(parts)):
         some = ids[slice(*block(parts, index))]
-        with hdf5.writing(paths[index], some.nbytes) as file:
+        with hdf5.writing(paths[index]) as file:
             text = some.dtype.kind == "S"
             hdf5.store_array(file, "ids", some.view(np.uint8).reshape(-1, size) if text else some)
     return parts, paths
@@ -79,7 +79,7 @@ def _write_rows(
 ) -> None:  # fmt: skip
     lo, hi = block(parts, index)
     ids = order.ids(np.arange(lo, hi))
-    with hdf5.writing(path, len(ids) * (row_bytes(source) + 5)) as file:
+    with hdf5.writing(path) as file:
         if source.width:
             features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
             if spilled is None:

@@ -1,0 +1,103 @@
+"""A file for HDF5 in which no write fails, and a time without signal handlers, for the same reason.
+
+HDF5 does not get over a write that fails: its cache of metadata stays locked, so that closing the file is
+another error, or a segmentation fault at the end of the process. And h5py calls Python for each write here,
+where a signal's handler may raise.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from io import FileIO
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+
+class SteadyFile:
+    """A file as h5py's driver "fileobj" takes it. It keeps its first error and leaves later writes out.
+
+    Args:
+        mode: "w", an empty file, or "r+", an existing one.
+    """
+
+    def __init__(self, path: Path, mode: str) -> None:
+        self._file = cast(FileIO, open(path, {"w": "w+b", "r+": "r+b"}[mode], buffering=0))
+        self._error: BaseException | None = None
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place in the file."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer, with zeros where the file has nothing."""
+        view = memoryview(buffer).cast("B")
+        done = self._parts(lambda at: self._file.readinto(view[at:]), len(view))
+        view[done:] = bytes(len(view) - done)
+        return len(view)
+
+    def write(self, data: Any) -> int:
+        """Write all of the data, unless something failed before."""
+        view = memoryview(data).cast("B")
+        if self._parts(lambda at: self._file.write(view[at:]), len(view)) < len(view) and not self._error:
+            self._error = OSError(errno.EIO, os.strerror(errno.EIO))
+        return len(view)
+
+    def truncate(self, size: int) -> int:
+        """Cut or lengthen the file."""
+        self._trying(lambda: self._file.truncate(size))
+        return size
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def _parts(self, action: Callable[[int], int | None], size: int) -> int:
+        """Call an action with how many bytes are done until all are, or none more; return how many are."""
+        done = 0
+        while done < size and (more := self._trying(partial(action, done))):
+            done += more
+        return done
+
+    def _trying(self, action: Callable[[], int | None]) -> int | None:
+        """Return the result of an action; None where it fails, or something failed before."""
+        try:
+            return action() if self._error is None else None
+        except Exception as error:
+            self._error = error
+            return None
+
+    def close(self) -> None:
+        """Close the file; raise the first error."""
+        self._file.close()
+        if self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def later() -> Iterator[None]:
+    """Call handlers of signals that come inside at the end. Only the main thread ever runs handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: dict[int, FrameType | None] = {}
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    own = {number: handler for number, handler in before.items() if callable(handler)}
+    try:
+        for number in own:
+            signal.signal(number, lambda number, frame: came.setdefault(number, frame))
+        yield
+    finally:
+        for number, handler in own.items():
+            signal.signal(number, handler)
+        for number, frame in came.items():
+            own[number](number, frame)
