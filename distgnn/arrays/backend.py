@@ -9,13 +9,13 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from distgnn import progress
+from distgnn.arrays import memory
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
 
@@ -155,12 +155,7 @@ class Backend:
 
     def memory_bytes(self) -> int:
         """Return the bytes of memory of the node, or of its control group; on a GPU, those of the device."""
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        try:
-            limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        except OSError:
-            return total
-        return min(total, int(limit)) if limit.isdecimal() else total
+        return memory.of_node()
 
 
 CACHE_LINE = 64

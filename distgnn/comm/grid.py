@@ -12,6 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from distgnn.arrays import backend as backends
+from distgnn.arrays import memory
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
 from distgnn.comm.agree import agree, together
@@ -173,6 +174,16 @@ class Grid(Axes):
     def memory_of(self, group: Comm) -> Backend:
         """Return the memory in which a group of :meth:`on_node` holds blocks that all of its ranks want."""
         return NodeMemory(group) if self.shares_memory and group.size > 1 else self.backend
+
+    def share_of_memory(self) -> int:
+        """Return the bytes that this rank may fill. Collective.
+
+        They are its share of the device's, or of the node's; with ``ulimit -v`` no more than that.
+        """
+        place = self.node, self.device
+        share = self.backend.memory_bytes() // self.world.gather_objects(place).count(place)
+        own = None if self.backend.on_device else memory.of_process()
+        return share if own is None else min(share, own)
 
     def free(self) -> None:
         """Give the grid's communicators back to MPI, which has room for about two thousand. Collective.

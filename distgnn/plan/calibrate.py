@@ -155,9 +155,7 @@ def _levels(grid: Grid) -> list[Level]:
 
 def memory(grid: Grid) -> float:
     """Return bytes that a rank may fill: its share of the device, or of what the system gives the node."""
-    place = grid.node, grid.device
-    sharing = grid.world.gather_objects(place).count(place)
-    return float(min(grid.world.gather_objects(grid.backend.memory_bytes() // sharing)))
+    return float(min(grid.world.gather_objects(grid.share_of_memory())))
 
 
 def _scale(on: Backend, seconds: float) -> measure.Scale:

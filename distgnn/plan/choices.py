@@ -17,6 +17,7 @@ from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.machine import Machine, read
+from distgnn.train import room
 from distgnn.train.resolve import resolved
 from distgnn.train.run import check_columns
 from distgnn.train.settings import AUTO, Settings
@@ -190,7 +191,10 @@ def priced(
         return [Infeasible(way, problem)]
     given = way.settings(settings)
     try:
-        check_columns(resolved(given, ranks), [graph.width, *given.hidden_widths, graph.classes], way.grid)
+        check_columns(resolved(given, ranks), widths_of(given, graph), way.grid)
+        if (least := least_bytes(given, graph, ranks)) > max(machine.memory, room.LITTLE):
+            problem = f"a rank needs at least {amount(least)} and has {amount(machine.memory)}"
+            return [Infeasible(way, problem, least)]
         dry = counted(settings, graph, ranks, way)
     except UserError as error:
         return [Infeasible(way, str(error))]
@@ -214,6 +218,17 @@ def priced(
         costs.epoch.steps = []  # of many ways they would fill the memory
     problem = f"a rank needs {amount(min(peaks))} and has {amount(machine.memory)}"
     return fit or [Infeasible(way, problem, min(peaks))]
+
+
+def widths_of(settings: Settings, graph: Graph) -> list[int]:
+    """Return the widths of features, hidden layers and classes."""
+    return [graph.width, *settings.hidden_widths, graph.classes]
+
+
+def least_bytes(settings: Settings, graph: Graph, ranks: int) -> int:
+    """Return what the fullest rank must hold, by the widths alone: enormous networks are not dry-run."""
+    needs = room.of_training(resolved(settings, ranks), graph.n, graph.nnz, ranks)
+    return -(-needs.bytes(widths_of(settings, graph)) // ranks)
 
 
 def held_once(dry: DryRun, machine: Machine, way: Way) -> DryRun:
@@ -313,11 +328,22 @@ def shortage(asked: Plan) -> str:
     least = min(full, key=lambda way: way.peak)
     has = f"the {amount(asked.machine.memory)} that a rank of {asked.machine.name} has"
     needs = f"{least.way} on {asked.ranks} ranks needs the least, {amount(least.peak)}"
-    return f"no way to train fits into {has}: {needs}; {_enough(asked, least)}"
+    return f"no way to train fits into {has}: {needs}; {_enough(asked, least)}{_smaller(asked, least)}"
+
+
+def _smaller(asked: Plan, least: Infeasible) -> str:
+    """Return which hidden width, or how many layers, may fit in place of those that cannot."""
+    graph, s = asked.graphs[least.way.order], least.way.settings(asked.settings)
+    if least_bytes(s, graph, asked.ranks) <= asked.machine.memory:
+        return ""
+    needs = room.of_training(resolved(s, asked.ranks), graph.n, graph.nnz, asked.ranks)
+    return f"; {room.would_fit(needs, widths_of(s, graph), int(asked.ranks * asked.machine.memory))}"
 
 
 def amount(size: float) -> str:
     """Write bytes as people read them."""
+    if size > room.MUCH:
+        return room.written(int(size))
     power, unit = next(
         (unit_of for unit_of in ((30, "GiB"), (20, "MiB")) if size >= 2 ** unit_of[0]), (10, "KiB")
     )

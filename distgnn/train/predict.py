@@ -33,6 +33,7 @@ from distgnn.operators.dense import DistDense, by_node
 from distgnn.store import checkpoint
 from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
+from distgnn.train import room
 from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
 from distgnn.train.network import special
@@ -95,6 +96,10 @@ class Predictor:
         with self.grid.world.together():
             self._check(trained, weights)
             self.class_names = self._names(reader.meta, trained["widths"][-1])
+        graph = self.store.n, self.store.nnz
+        needs = room.of_predicting(trained["model"], trained["dtype"], algorithm, *graph, self.grid.size)
+        refuse = lambda problem: UserError(f"{weights}: {problem}")  # noqa: E731
+        room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)
         with self.grid.world.together():
             take_over(reader, self.model.parameters, best=best)

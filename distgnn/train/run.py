@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +36,7 @@ from distgnn.split import TRAIN, VAL
 from distgnn.store.checkpoint import read_alone
 from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
-from distgnn.train import checkpoint, network, sampler
+from distgnn.train import checkpoint, network, room, sampler
 from distgnn.train.best import Best
 from distgnn.train.check import SerialCheck
 from distgnn.train.defaults import from_files
@@ -126,6 +127,7 @@ class Run:
             if self.grid.rank == 0:
                 check_outputs(s)
             self._check_kernels()
+        self._check_room()
         self._load()
         what = f"{name} on grid {self.grid}, order {self.order.name}, {self.grid.transport}"
         where = "shared" if self.grid.shares_memory else "own"
@@ -224,6 +226,13 @@ class Run:
         """Make a product, so that an environment which asks for missing kernels is refused now."""
         ones, on = np.ones((1, 1), self.settings.dtype), self.grid.backend
         local.spmm(CSR.from_scipy(sp.csr_array(ones), on), on.asarray(ones))
+
+    def _check_room(self) -> None:
+        """Raise ArgumentError where the network is beyond the memory. Collective."""
+        s = self.settings
+        needs = room.of_training(s, self.store.n, self.store.nnz, self.grid.size)
+        argument, value = ("layers", s.layers) if s.layers else ("hidden", list(s.hidden))
+        room.check_room(self.grid, needs, self.widths, partial(ArgumentError, argument, value))
 
     def _load(self) -> None:
         """Load operator, model, features, targets and minibatches."""

@@ -64,6 +64,7 @@ def test_settings_stay_as_they_were_made() -> None:
         ({"sampler": "walk"}, "sampler", "sampler=walk: expected one of sage, ladies, fastgcn, saint, none"),
         ({"resume": True}, "resume", "resume=True: say with checkpoint=DIR where to go on from"),
         ({"sampler": "sage", "algorithm": "2d"}, "algorithm", "algorithm=2d: excludes sampler=sage"),
+        ({"layers": 10**12}, "layers", "at most 100000"),
         ({"hidden": (8, 8), "layers": 2}, "hidden", "2 widths make 3 layers, not layers=2"),
         ({"lr": "0.1"}, "lr", "lr='0.1': expected a number"),
         ({"epochs": True}, "epochs", "epochs=True: expected a whole number, at least 1"),
