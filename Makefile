@@ -66,21 +66,12 @@ test-4: $(VENV)/installed-test
 test-12: $(VENV)/installed-test
 	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
 
-# All faults of the programs in tests/faults: ranks that disagree, programs of users, mixed and forged stores, SIGKILL at every change of a
-# file; then damaged files, faulted jobs and sequences of operations at random, each for so many seconds. FIRST: the number of the first, which is its seed.
+# All campaigns of faults (tests/faults/campaign.py), and one table: ranks that disagree, programs of users, mixed and forged stores, SIGKILL at every
+# change of a file; then at random, for so many seconds each, broken files, faulted jobs, preempted trainings and sequences of operations.
 SECONDS ?= 300
 FIRST ?= 0
-RANDOM_FAULTS = --runs 100000 --seconds $(SECONDS) --first $(FIRST)
 faults: $(VENV)/installed-test
-	$(BIN)/python tests/faults/disagree.py
-	$(BIN)/python tests/faults/user_programs.py
-	PYTHONPATH=tests $(BIN)/python -m faults.mixed_stores
-	PYTHONPATH=tests $(BIN)/python -m faults.forged_files
-	DISTGNN_FAULTS=all $(PYTEST) tests/faults/test_killed_while_publishing.py
-	$(BIN)/python tests/faults/fuzz_importers.py $(RANDOM_FAULTS)
-	$(BIN)/python tests/faults/faulted_runs.py $(RANDOM_FAULTS)
-	$(BIN)/python benchmarks/faults/preemption.py --preemptions 100000 --seconds $(SECONDS) --first $(FIRST)
-	$(call rendezvous,6) $(BIN)/python tests/faults/sequences.py --seconds $(SECONDS) --first $(FIRST)
+	$(BIN)/python tests/faults/campaign.py --seconds $(SECONDS) --first $(FIRST) $(ARGS)
 
 # Which statements for a GPU the tests run on the stand-in for CuPy; see benchmarks/results/device-coverage.md.
 COVER = -m coverage run --parallel-mode --source distgnn -m pytest -k "cupy or nccl or device" --ignore tests/kernels

@@ -34,7 +34,7 @@ from distgnn.store.format import manifest
 from distgnn.train import Predictor, Run, Settings
 
 from . import mixed_stores
-from .mixed_stores import manifest_of, markdown, places, restored
+from .mixed_stores import OUTCOMES, manifest_of, markdown, places, restored
 
 SECRET = "outside.h5"  # beside the store: what a link leads to
 SECONDS = 20  # to open and read a forged file
@@ -267,10 +267,14 @@ def _alarm(*_: object) -> None:
     raise TimeoutError
 
 
-def main(every: int = 1) -> None:
+def main(every: int = 1) -> int:
+    """Print the table; 1 where an array is read as another, or is a traceback, or keeps waiting."""
     with tempfile.TemporaryDirectory() as folder:
-        print(markdown("forged", forged(Path(folder), every)))
+        table = forged(Path(folder), every)
+    print(markdown("forged", table, (*OUTCOMES, "waited")))
+    silent = sum(row["silent"] for kind, row in table.items() if "manifest" not in kind)
+    return int(silent + sum(row["traceback"] + row["waited"] for row in table.values()) > 0)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -533,7 +533,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for the inputs that failed")
     parser.add_argument("--show", type=int, default=3, help="faults of a case to print")
     args = parser.parse_args()
-    faults = 0
+    mutants = faults = 0
     heads = ("runs", "accepted", "refused", "faults", "seconds")
     print(f"{'case':20}" + "".join(f"{head:>9}" for head in heads))
     chosen = {name: case for name, case in cases().items() if name.startswith(args.only)}
@@ -546,7 +546,8 @@ def main() -> int:
         shown = {what.strip().splitlines()[-1][:60]: (number, what) for number, what in done.faults.items()}
         for number, what in list(shown.values())[: args.show]:
             print(f"-- {name} {number}: {what}", file=sys.stderr)
-        faults += counts[2]
+        mutants, faults = mutants + sum(counts), faults + counts[2]
+    print(f"\n{mutants} mutants of {len(chosen)} kinds of files: {faults} faults")
     return 1 if faults else 0
 
 

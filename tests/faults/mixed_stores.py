@@ -257,19 +257,24 @@ def edited(folder: Path, edits: int) -> dict[str, Counter[str]]:
     return table
 
 
-def markdown(heading: str, table: dict[str, Counter[str]]) -> str:
-    lines = [f"| {heading} | {' | '.join(OUTCOMES)} |", "|---|" + "---:|" * len(OUTCOMES)]
-    rows = [*sorted(table.items()), ("all", sum(table.values(), Counter()))]
-    return "\n".join(
-        lines + [f"| {name} | {' | '.join(str(row[one]) for one in OUTCOMES)} |" for name, row in rows]
-    )
+def markdown(heading: str, table: dict[str, Counter[str]], outcomes: tuple[str, ...] = OUTCOMES) -> str:
+    """Write a table of outcomes, and a line with their sums."""
+    lines = [f"| {heading} | {' | '.join(outcomes)} |", "|---|" + "---:|" * len(outcomes)]
+    all_of_them = sum(table.values(), Counter())
+    for name, row in [*sorted(table.items()), ("all", all_of_them)]:
+        lines.append(f"| {name} | {' | '.join(str(row[one]) for one in outcomes)} |")
+    sums = ", ".join(f"{all_of_them[one]} {one}" for one in outcomes)
+    return "\n".join([*lines, "", f"{all_of_them.total()} {heading}: {sums}"])
 
 
-def main(edits: int = 300) -> None:
+def main(edits: int = 300) -> int:
+    """Print both tables; 1 where a store is read as another, or is a traceback."""
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        print(markdown("exchanged", mixed(Path(first))), "", sep="\n")
-        print(markdown("edited", edited(Path(second), edits)))
+        tables = {"exchanged": mixed(Path(first)), "edited": edited(Path(second), edits)}
+    print(*(markdown(heading, table) for heading, table in tables.items()), sep="\n\n")
+    counts = sum((row for table in tables.values() for row in table.values()), Counter())
+    return int(counts["silent"] + counts["traceback"] > 0)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> None:
     comm, begun = MPI.COMM_WORLD, time.monotonic()
     for number in range(args.first, args.first + args.sequences):
         if comm.bcast(time.monotonic() - begun > args.seconds):
+            if comm.rank == 0:
+                print(f"{number - args.first} sequences of operations on {comm.size} ranks: 0 wrong")
             return
         sequence = Sequence(comm, number, nodes=1500 if number % 23 == 0 else 150)
         try:
