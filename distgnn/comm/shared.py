@@ -105,8 +105,11 @@ class _Files:
         """Make a file; return its memory, None where there is none, and its path."""
         if not hasattr(os, "memfd_create"):  # not Linux
             return None, ""
-        self.descriptors.append(os.memfd_create("distgnn"))
-        os.ftruncate(self.descriptors[-1], _size(nbytes))
+        try:
+            self.descriptors.append(os.memfd_create("distgnn"))
+            os.ftruncate(self.descriptors[-1], _size(nbytes))
+        except OSError:  # a limit on files, or on their sizes
+            return None, ""
         path = f"/proc/{os.getpid()}/fd/{self.descriptors[-1]}"
         memory = _mapped(path, nbytes)
         if memory is not None:

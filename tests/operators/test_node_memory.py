@@ -1,5 +1,6 @@
 """Ranks of a node that hold the same block of A hold it once, in memory that they share."""
 
+import errno
 import gc
 from pathlib import Path
 
@@ -92,11 +93,17 @@ def test_the_ledger_counts_a_share(comm):
         grid.free()
 
 
+def refused(*_):
+    raise OSError(errno.EFBIG, "File too large")
+
+
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("where", ["no memfd", "one rank", "another file"])
+@pytest.mark.parametrize("where", ["no memfd", "a limit on files", "one rank", "another file"])
 def test_ranks_that_cannot_share_hold_copies(comm, where, monkeypatch):
     if where == "no memfd":
         monkeypatch.delattr(shared.os, "memfd_create")
+    elif where == "a limit on files":
+        monkeypatch.setattr(shared.os, "ftruncate", refused)
     elif comm.Get_rank() == 2:
         other = None if where == "one rank" else np.zeros(8, np.uint8)
         monkeypatch.setattr(shared, "_mapped", lambda path, nbytes: other)

@@ -362,6 +362,15 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
         assert sum(one.peak.values()) == pytest.approx(sum(other.peak.values()), rel=max(lopsided, 0.05))
 
 
+def test_ranks_that_own_other_panels_of_H_are_of_another_kind():
+    """The middle one of three process rows has two panels of H, and receives a message less."""
+    settings = Settings(algorithm="2d", grid={"rows": 3, "cols": 2}, hidden=(24,))
+    uniform = Graph.of_size(600, 600 * 8, 24, 12)
+    everybody, alike = (dry_run(settings, uniform, 6, one_of_each=each) for each in (False, True))
+    messages = [[costs.epoch.messages for costs in dry.ranks] for dry in (everybody, alike)]
+    assert messages[0] == messages[1] and len(set(messages[0])) > 1
+
+
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 @pytest.mark.slow
 def test_one_rank_alone_takes_the_same_steps(monkeypatch, algorithm, aware):

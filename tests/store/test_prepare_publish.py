@@ -260,6 +260,15 @@ def test_an_output_that_appears_while_its_lock_is_awaited_is_seen_before_any_wor
     assert not begun and os.listdir(tmp_path) == ["out"]
 
 
+def test_an_output_that_appears_while_its_work_is_done_is_not_replaced(tmp_path: Path) -> None:
+    """Not everybody takes the lock."""
+    with pytest.raises(UserError, match="out"):
+        with publish.new_directory(tmp_path / "out", force=False, replaceable=lambda path: True) as folder:
+            (folder / "store").touch()
+            (tmp_path / "out" / "thesis").mkdir(parents=True)
+    assert os.listdir(tmp_path) == ["out"] and os.listdir(tmp_path / "out") == ["thesis"]
+
+
 def open_files() -> int:
     """Count the files and datasets that HDF5 holds open."""
     return h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE | h5py.h5f.OBJ_DATASET)
