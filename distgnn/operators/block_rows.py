@@ -19,6 +19,7 @@ from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
+from distgnn.operators.aggregate_ways import OfBlockRows, Way
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
@@ -71,6 +72,9 @@ class BlockRows(DistSparse):
 
     def _edge_pattern(self) -> EdgePattern:
         return BlockRowEdges(self)
+
+    def _aggregate_way(self) -> Way:
+        return OfBlockRows(self)
 
     @cached_property
     def At(self) -> WholeBlocks:

@@ -76,8 +76,8 @@ class EdgeOperators:
         Raises:
             ValueError: shapes, layouts or dtypes don't fit, on every rank.
         """
-        _check(self, u, "u", 0, self.output_layout)
-        _check(self, v, "v", 1, self.input_layout)
+        check_operand(self, u, "u", 0, self.output_layout)
+        check_operand(self, v, "v", 1, self.input_layout)
         if u.shape[1] != v.shape[1]:
             raise ValueError(f"{self.name}: u has {u.shape[1]} heads, v has {v.shape[1]}")
         compare("A.edge_sum(u, v)", A=self, u=u, v=v)
@@ -98,8 +98,8 @@ class EdgeOperators:
         Raises:
             ArgumentError: heads that do not divide f. ValueError: as of :meth:`edge_sum`. On every rank.
         """
-        _check(self, U, "U", 0, self.output_layout)
-        _check(self, V, "V", 1, self.input_layout)
+        check_operand(self, U, "U", 0, self.output_layout)
+        check_operand(self, V, "V", 1, self.input_layout)
         if U.shape[1] != V.shape[1]:
             raise ValueError(f"{self.name}: U has {U.shape[1]} columns, V has {V.shape[1]}")
         check_heads(heads, V.shape[1])
@@ -146,7 +146,7 @@ class EdgeOperators:
             taken, given = given, taken
             side, call, product = 0, "A.multiply_adjoint(G, values=E)", self.pattern.multiply_adjoint
         self.pattern.check(E)
-        _check(self, X, "G" if back else "H", side, taken)
+        check_operand(self, X, "G" if back else "H", side, taken)
         check_heads(E.heads, X.shape[1])
         if out is None:
             out = DistDense.empty(given, (self.shape[1 - side], X.shape[1]), self.dtype)
@@ -161,7 +161,7 @@ def check_heads(heads: int, width: int) -> None:
         raise ArgumentError("heads", heads, f"must divide the {width} columns")
 
 
-def _check(A: Any, X: Any, name: str, side: int, layout: Layout[Any]) -> None:
+def check_operand(A: Any, X: Any, name: str, side: int, layout: Layout[Any]) -> None:
     """Raise, on every rank alike, unless X has a row for each row (0) or column (1) of A, cut so."""
     if not isinstance(X, DistDense):
         raise TypeError(f"{A.name}: {name} must be a DistDense (see scatter), got {type(X).__name__}")

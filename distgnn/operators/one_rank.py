@@ -15,6 +15,7 @@ from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.local import edges as entries
+from distgnn.operators.aggregate_ways import OfOneRank, Way
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges import DistEdges, permuted
@@ -102,6 +103,9 @@ class OneRank(DistSparse):
             pattern = OneRankEdges(self)
             self._pattern = weakref.ref(pattern)
         return pattern
+
+    def _aggregate_way(self) -> Way:
+        return OfOneRank(self)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         local.spmm(self.A, H.block, T.block)

@@ -14,6 +14,7 @@ from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout, NodeOrder, written
+from distgnn.operators.aggregate import Aggregates
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, gather, scatter
 from distgnn.operators.diagonals import diagonal
@@ -27,7 +28,7 @@ from distgnn.operators.weights import DenseProducts
 CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both"
 
 
-class DistSparse(EdgeOperators, ABC):
+class DistSparse(EdgeOperators, Aggregates, ABC):
     """A sparse matrix cut over the grid by one of the algorithms.
 
     Args:

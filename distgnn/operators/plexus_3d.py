@@ -14,6 +14,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
 from distgnn.operators import summed
+from distgnn.operators.aggregate_ways import OfShards, Way
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges_of_planes import ShardEdges
@@ -127,6 +128,9 @@ class Plexus3D(DistSparse):
 
     def _edge_pattern(self) -> EdgePattern:
         return ShardEdges(self)
+
+    def _aggregate_way(self) -> Way:
+        return OfShards(self)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._plane_block(H) as room:

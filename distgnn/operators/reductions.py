@@ -1,4 +1,4 @@
-"""Sums, norms, maxima and minima of the columns of a dense matrix, or of all of it, equal on every rank."""
+"""Sums, norms, maxima and minima of a dense matrix: of its columns, of its rows, or of all of it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import numpy as np
 
 from distgnn.arrays.csr import Shape
 from distgnn.errors import ArgumentError
-from distgnn.layout import Layout
+from distgnn.layout import Cut, Layout
 from distgnn.operators.compared import compare
 
 
 class Reductions:
-    """Reductions of a matrix: of each column with ``axis=0``, of all entries with ``None``.
+    """Reductions of a matrix: of each column with ``axis=0``, of each row with 1, of all entries with None.
 
-    A reduction of columns is a NumPy array (f,), with the same bits on every rank. Collective.
+    A reduction of columns is a NumPy array (f,), with the same bits on every rank. One of rows is a matrix n
+    x 1, cut as the rows are, of which ranks that share the columns have copies: an operand beside this one.
+    Sums and norms of rows have the dtype of the matrix if that is a float. Collective.
 
     Cost: an all-reduce of f words over all ranks, charged as ``reductions``, to which one copy of each block
-    gives its numbers; two of them for maxima and minima of floats.
+    gives its numbers; of rows, one of this rank's rows over the ranks that share the columns. Two of them for
+    maxima and minima of floats.
 
     Raises:
         ArgumentError: another axis. ValueError: the maximum or minimum of no entries. On every rank.
@@ -31,30 +34,34 @@ class Reductions:
     shape: Shape
 
     def sum(self, axis: int | None = None) -> Any:
-        """Sum columns, or all entries, in double precision."""
+        """Sum columns, rows, or all entries, in double precision."""
         _check(axis)
+        if axis == 1:
+            return _column(self, _over_rows(self, self.block.sum(axis=1, dtype=np.float64), "sum"))
         sums = _over_ranks(self, self.block.sum(axis=0, dtype=np.float64), 0.0, "sum")
         return sums if axis == 0 else float(sums.sum())
 
     def norm(self, axis: int | None = None) -> Any:
-        """Return the Euclidean norms of columns, or the Frobenius norm, in double precision."""
+        """Return the Euclidean norms of columns or rows, or the Frobenius norm, in double precision."""
         _check(axis)
-        squares = (self.block.astype(np.float64) ** 2).sum(axis=0)
+        squares = (self.block.astype(np.float64) ** 2).sum(axis=int(axis == 1))
+        if axis == 1:
+            return _column(self, _over_rows(self, squares, "sum") ** 0.5)
         sums = _over_ranks(self, squares, 0.0, "sum")
         return np.sqrt(sums) if axis == 0 else math.sqrt(sums.sum())
 
     def max(self, axis: int | None = None) -> Any:
-        """Return the largest entries of columns, or the largest of all; NaN where one is NaN."""
+        """Return the largest entries of columns or rows, or the largest of all; NaN where one is NaN."""
         return _extremes(self, "max", axis)
 
     def min(self, axis: int | None = None) -> Any:
-        """Return the smallest entries of columns, or the smallest of all; NaN where one is NaN."""
+        """Return the smallest entries of columns or rows, or the smallest of all; NaN where one is NaN."""
         return _extremes(self, "min", axis)
 
 
 def _check(axis: int | None) -> None:
-    if axis not in (None, 0):
-        problem = "expected 0, for each column, or None, for all entries; H @ np.ones((f, 1)) sums rows"
+    if axis not in (None, 0, 1):
+        problem = "expected 0, for each column, 1, for each row, or None, for all entries"
         raise ArgumentError("axis", axis, problem)
 
 
@@ -68,6 +75,19 @@ def _over_ranks(H: Any, own: Any, neutral: Any, operation: str) -> np.ndarray:
     return on.to_host(H.grid.world.allreduce(columns, operation, matrix="reductions"))
 
 
+def _over_rows(H: Any, own: Any, operation: str) -> Any:
+    """Reduce a number for each of this rank's rows over the ranks that share the columns."""
+    compare(f"{operation} of rows", H=H)
+    return H.grid.along(*H.layout.col_axes).allreduce(own, operation, matrix="reductions")
+
+
+def _column(H: Any, numbers: Any) -> Any:
+    """Make a matrix of a number for each row."""
+    kind = H.dtype if H.dtype.kind == "f" else numbers.dtype
+    where = Layout(H.grid, H.layout.rows, Cut())
+    return type(H)(numbers.reshape(-1, 1).astype(kind, copy=False), where, (H.shape[0], 1))
+
+
 def _extremes(H: Any, operation: str, axis: int | None) -> Any:
     _check(axis)
     if 0 in H.shape:
@@ -78,12 +98,19 @@ def _extremes(H: Any, operation: str, axis: int | None) -> Any:
     neutral = limits.min if operation == "max" else limits.max
     if floats:
         neutral = math.copysign(math.inf, neutral)
-    own = xp.full((block.shape[1],), neutral, block.dtype)
-    if len(block):
-        own = getattr(block, operation)(axis=0)
+    by_row = axis == 1
+    own = xp.full((block.shape[0 if by_row else 1],), neutral, block.dtype)
+    if block.shape[int(by_row)]:
+        own = getattr(block, operation)(axis=int(by_row))
+
+    def over_ranks(own: Any, neutral: Any, operation: str) -> Any:
+        return _over_rows(H, own, operation) if by_row else _over_ranks(H, own, neutral, operation)
+
     if floats:  # counted apart: whether a maximum of MPI's is NaN depends on the order of the ranks
-        missing = _over_ranks(H, xp.isnan(own).astype(np.float64), 0.0, "sum")
-    columns = _over_ranks(H, own, neutral, operation)
+        missing = over_ranks(xp.isnan(own).astype(np.float64), 0.0, "sum")
+    found = over_ranks(own, neutral, operation)
     if floats:
-        columns[missing > 0] = math.nan
-    return columns if axis == 0 else getattr(columns, operation)()
+        found[missing > 0] = math.nan
+    if by_row:
+        return _column(H, found)
+    return found if axis == 0 else getattr(found, operation)()

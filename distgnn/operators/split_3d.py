@@ -10,6 +10,7 @@ import numpy as np
 
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block, within
+from distgnn.operators.aggregate_ways import OfFibers, Way
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges_of_planes import FiberEdges
@@ -67,6 +68,9 @@ class Split3D(DistSparse):
         blocks = Cut(("rows",), rows.vector(self.grid, self.shape[0])[::layers], self.row_order)
         columns = cols.vector(self.grid, self.shape[1])
         return FiberEdges(self, Layout(self.grid, blocks, Cut()), ("cols", "fibers"), columns)
+
+    def _aggregate_way(self) -> Way:
+        return OfFibers(self)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._whole(H.block.shape[1]) as partial:

@@ -15,6 +15,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.panels import SparsePanels, broadcast, summed
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
+from distgnn.operators.aggregate_ways import OfPlane, Way
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges_of_planes import PlaneEdges
@@ -78,6 +79,9 @@ class Summa2D(DistSparse):
     def _edge_pattern(self) -> EdgePattern:
         rows = Layout(self.grid, self.output_layout.rows, Cut())
         return PlaneEdges(self, rows, ("cols",), self.inner_parts)
+
+    def _aggregate_way(self) -> Way:
+        return OfPlane(self)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self.plane.multiply(H.block, T.block)

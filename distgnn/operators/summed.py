@@ -43,9 +43,11 @@ def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) ->
     return _in_blocks(grid, group, out, blocks, compute)
 
 
-def add_up(grid: Grid, group: Comm, array: Array) -> Array:
-    """Sum an array over the group, in place: what a rank calls that has nothing to multiply."""
-    return _in_blocks(grid, group, array, row_blocks(grid, group, array), lambda rows: None)
+def add_up(
+    grid: Grid, group: Comm, array: Array, compute: Callable[[Range], Any] = lambda rows: None
+) -> Array:  # fmt: skip
+    """Sum an array over the group, in place; ``compute`` makes its row blocks, if they are not there yet."""
+    return _in_blocks(grid, group, array, row_blocks(grid, group, array), compute)
 
 
 def _in_blocks(

@@ -57,6 +57,22 @@ cdef extern from "elementwise.h" nogil:
     )
 
 
+cdef extern from "aggregate.h" nogil:
+    struct aggregate:
+        int64_t rows, width, first, ldb, ldt, ldc
+        bint wide, wide_indices, plus, least, merge
+        address pointers, indices, values, B, codes, T, C
+        int threads
+
+    struct aggregate_back_arguments "aggregate_back":
+        int64_t rows, width, columns, first, ldg, ldc, ldo
+        bint wide, wide_indices
+        address pointers, indices, values, G, C, places, out
+
+    void aggregate_run(const spmm_set *set, const aggregate *a)
+    void aggregate_back_run(const aggregate_back_arguments *a)
+
+
 cdef extern from "narrow.h" nogil:
     struct narrow_arguments "narrow":
         int64_t count, width, ldx
@@ -453,6 +469,84 @@ def edge_dots(indptr, indices, u, v, bounds, out, *, int isa=0):
     cdef const elementwise_set *passes = passes_over(U, isa)
     with nogil:
         passes.edge_dots(&d)
+
+
+def best(
+    indptr, indices, values, B, codes, T, C, *, int64_t first=0, bint plus=False, bint least=False,
+    bint merge=False, int threads=1, int isa=0,
+):
+    """The best entry in each column of what a row's entries make of rows of B, as aggregate.h says, in T and C.
+
+    Args:
+        indptr, indices: int32 or int64, both the same, of a sound CSR pattern; values (nnz) or None; B (k, f),
+            T (m, f): float32 or float64, all the same. codes (k) or None, C (m, f): int32 or int64, as wide.
+
+    Raises:
+        TypeError, ValueError: an array that does not fit, or that T or C overlaps.
+    """
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array X = Array("B", B, "float32 float64", 2), Y = Array("T", T, X.kind, 2, True), other
+    cdef str integers = "int64" if X.kind == "float64" else "int32"
+    cdef Array Z = Array("C", C, integers, 2, True)
+    cdef Array V = None if values is None else Array("values", values, X.kind, 1)
+    cdef Array N = None if codes is None else Array("codes", codes, integers, 1)
+    cdef aggregate a
+    if P.extent(0) < 1:
+        raise ValueError("indptr: need one more than there are rows, got none")
+    a.rows, a.width = P.extent(0) - 1, X.extent(1)
+    if int(indptr[0]) != 0 or int(indptr[a.rows]) != J.extent(0):
+        raise ValueError(f"indptr: must rise from 0 to {J.extent(0)}")
+    Y.must_have(a.rows, a.width)
+    Z.must_have(a.rows, a.width)
+    if V is not None:
+        V.must_have(J.extent(0))
+    if N is not None:
+        N.must_have(X.extent(0))
+    for other in (P, J, X, V, N):
+        if other is not None:
+            Y.must_be_apart(other)
+            Z.must_be_apart(other)
+    Y.must_be_apart(Z)
+    a.wide, a.wide_indices, a.threads = X.kind == "float64", P.kind == "int64", threads
+    a.pointers, a.indices, a.values, a.B, a.ldb = pointer(P), pointer(J), pointer(V), pointer(X), X.lead()
+    a.codes, a.first, a.plus, a.least, a.merge = pointer(N), first, plus, least, merge
+    a.T, a.ldt, a.C, a.ldc = pointer(Y), Y.lead(), pointer(Z), Z.lead()
+    cdef const spmm_set *chosen = spmm_sets()[check_isa(isa)]
+    with nogil:
+        aggregate_run(chosen, &a)
+
+
+def best_back(indptr, indices, values, G, C, places, out, *, int64_t first=0):
+    """`out[j]`: the sums of the entries of G where C has the code of column j, as aggregate.h says.
+
+    Args:
+        indptr, indices, values: a sound CSR pattern of n rows, rising in a row, as wide as for :func:`best`, and
+            its values or None; G (m, f), out (n, f); C (m, f); places: of codes, or None.
+
+    Raises:
+        TypeError, ValueError: an array that does not fit, or that `out` overlaps.
+    """
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array X = Array("G", G, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True), other
+    cdef str integers = "int64" if X.kind == "float64" else "int32"
+    cdef Array Z = Array("C", C, integers, 2)
+    cdef Array V = None if values is None else Array("values", values, X.kind, 1)
+    cdef Array N = None if places is None else Array("places", places, integers, 1)
+    cdef aggregate_back_arguments a
+    a.rows, a.width, a.columns = X.extent(0), X.extent(1), Y.extent(0)
+    P.must_have(a.columns + 1)
+    Y.must_have(a.columns, a.width)
+    Z.must_have(a.rows, a.width)
+    if V is not None:
+        V.must_have(J.extent(0))
+    for other in (P, J, X, Z, V, N):
+        if other is not None:
+            Y.must_be_apart(other)
+    a.wide, a.wide_indices, a.first = X.kind == "float64", P.kind == "int64", first
+    a.pointers, a.indices, a.values, a.places = pointer(P), pointer(J), pointer(V), pointer(N)
+    a.G, a.ldg, a.C, a.ldc, a.out, a.ldo = pointer(X), X.lead(), pointer(Z), Z.lead(), pointer(Y), Y.lead()
+    with nogil:
+        aggregate_back_run(&a)
 
 
 cdef const narrow_set *to_16_bits(str kind, int isa) except NULL:

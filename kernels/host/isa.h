@@ -3,6 +3,7 @@
  *   FLOAT_LANES, DOUBLE_LANES      literals: numbers to a vector
  *   MOST_VECTORS, FULL_VECTORS(X)  accumulators to keep in registers, and X(1) X(2) ... up to that */
 
+#include "aggregate.h"
 #include "elementwise.h"
 #include "narrow.h"
 #include "spmm.h"
@@ -59,6 +60,7 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #define LANES_FULL FLOAT_LANES
 #include "elementwise_number.h"
 #include "spmm_lanes.h"
+#include "aggregate_lanes.h"
 #undef NUMBER
 #undef LANES_FULL
 
@@ -66,6 +68,7 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #define LANES_FULL DOUBLE_LANES
 #include "elementwise_number.h"
 #include "spmm_lanes.h"
+#include "aggregate_lanes.h"
 
 #include "narrow_passes.h"
 
@@ -81,7 +84,15 @@ static spmm_rows *find(int wide, int wide_indices, int blind, int64_t width)
                 : CONCAT3(find, f32, FLOAT_LANES)(wide_indices, blind, width);
 }
 
+static aggregate_rows *find_best(int wide, int wide_indices, int64_t width)
+{
+    return wide ? CONCAT3(find_best, f64, DOUBLE_LANES)(wide_indices, width)
+                : CONCAT3(find_best, f32, FLOAT_LANES)(wide_indices, width);
+}
+static const struct aggregate_set aggregates = {FLOAT_LANES * sizeof(float), MOST_BEST, find_best};
+
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 const struct spmm_set CONCAT(spmm_, ISA) = {
-    TEXT(ISA), FLOAT_LANES * sizeof(float), MOST_VECTORS, find, passes, narrowing};
+    TEXT(ISA), FLOAT_LANES * sizeof(float), MOST_VECTORS, find, passes, narrowing,
+    &aggregates};

@@ -33,6 +33,7 @@ struct spmm_set {
     spmm_rows *(*find)(int wide, int wide_indices, int blind, int64_t width); /* blind: `ahead` is 0 */
     const struct elementwise_set *passes; /* over float, over double */
     const struct narrow_set *narrowing;   /* to bfloat16, to float16 */
+    const struct aggregate_set *aggregates;
 };
 
 extern const struct spmm_set spmm_avx512, spmm_avx2, spmm_generic;

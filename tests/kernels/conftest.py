@@ -92,6 +92,13 @@ OTHER_KERNELS = {
         *(f"gather_rows<{unit},{lanes}>" for unit in ("uint4", "uint2", "unsigned") for lanes in LANES),
         *(f"add_rows<{element},{lanes}>" for element in ELEMENTS for lanes in LANES),
     ],
+    "aggregate.cu": [
+        f"{name}<{element},{index},{lanes}>"
+        for name in ("best", "best_back")
+        for element in ELEMENTS
+        for index, some in (("int", LANES), ("int64", LANES[-1:]))
+        for lanes in some
+    ],
     "narrow.cu": [
         *(f"{name}<{kind}>" for name in ("narrow", "widen") for kind in ("Bfloat16", "Float16")),
         *(f"narrow_rows<{kind},{lanes}>" for kind in ("Bfloat16", "Float16") for lanes in LANES),

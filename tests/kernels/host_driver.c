@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "aggregate.h"
 #include "elementwise.h"
 #include "sample.h"
 #include "spmm.h"
@@ -126,6 +127,85 @@ static void expect(int good, const char *what, int64_t count)
         printf("%s of %ld numbers is wrong\n", what, (long)count);
         exit(1);
     }
+}
+
+static int64_t get_integer(const void *a, int wide, int64_t at)
+{
+    int32_t narrow;
+    int64_t value;
+    if (wide)
+        return memcpy(&value, (const char *)a + 8 * at, 8), value;
+    return memcpy(&narrow, (const char *)a + 4 * at, 4), narrow;
+}
+
+/* The best of rows of 0, 1, 2, ... entries, of whole numbers and some NaN, and where their gradients go. */
+static void aggregates(const struct spmm_set *set, int wide, int64_t width, unsigned options)
+{
+    enum { ROWS = 9, COLUMNS = 11, ENTRIES = ROWS * (ROWS - 1) / 2 };
+    const int wide_indices = options & 1, valued = options >> 1 & 1, plus = options >> 2 & 1,
+              least = options >> 3 & 1, merge = options >> 4 & 1, coded = options >> 5 & 1;
+    const int64_t ldb = width + (merge ? 3 : 0), ldt = width + (coded ? 2 : 0), ldc = width + valued;
+    const size_t integer = wide_indices ? 8 : 4, number = wide ? 8 : 4;
+    void *pointers = array((ROWS + 1) * integer), *indices = array(ENTRIES * integer);
+    void *values = numbers(wide, ENTRIES), *B = numbers(wide, (COLUMNS - 1) * ldb + width);
+    void *T = numbers(wide, (ROWS - 1) * ldt + width), *C = array((size_t)((ROWS - 1) * ldc + width) * number);
+    void *codes = array(COLUMNS * number), *places = array(COLUMNS * number);
+    double before[ROWS][256];
+    for (int64_t i = 0; i <= ROWS; i++)
+        put_integer(pointers, wide_indices, i, i * (i - 1) / 2);
+    for (int64_t i = 0, at = 0; i < ROWS; i++)
+        for (int64_t e = 0; e < i; e++, at++)
+            put_integer(indices, wide_indices, at, (i + e) % COLUMNS), put(values, wide, at, (double)(at % 3) - 1);
+    for (int64_t j = 0; j < COLUMNS; j++)
+        for (int64_t k = 0; k < width; k++)
+            put(B, wide, j * ldb + k, (j + k) % 13 == 7 ? NAN : (double)((j * 5 + k) % 4) - 2);
+    for (int64_t j = 0; j < COLUMNS; j++)
+        put_integer(codes, wide, j, j * 4 % COLUMNS), put_integer(places, wide, j * 4 % COLUMNS, j);
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t k = 0; k < width; k++) {
+            before[i][k] = (double)((i + k) % 3) - 1;
+            put(T, wide, i * ldt + k, before[i][k]), put_integer(C, wide, i * ldc + k, 3);
+        }
+    const struct aggregate a = {.rows = ROWS, .width = width, .wide = wide, .wide_indices = wide_indices, .threads = 1,
+                                .pointers = pointers, .indices = indices, .values = valued ? values : NULL, .B = B,
+                                .codes = coded ? codes : NULL, .first = 2, .T = T, .C = C, .ldb = ldb, .ldt = ldt,
+                                .ldc = ldc, .plus = plus, .least = least, .merge = merge};
+    aggregate_run(set, &a);
+    double *sums = calloc((size_t)(COLUMNS * width), sizeof *sums);
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t k = 0; k < width; k++) {
+            double best = merge ? before[i][k] : least ? INFINITY : -INFINITY;
+            int64_t code = merge ? 3 : -1;
+            for (int64_t p = i * (i - 1) / 2; p < i * (i + 1) / 2; p++) {
+                const int64_t j = get_integer(indices, wide_indices, p);
+                const double b = get(B, wide, j * ldb + k), v = get(values, wide, p);
+                const double x = !valued ? b : plus ? v + b : v * b;
+                const int64_t own = coded ? get_integer(codes, wide, j) : j + 2;
+                const int better = least ? x < best : x > best, equal = x == best || (isnan(x) && isnan(best));
+                if (better || (isnan(x) && !isnan(best)) || (equal && (code < 0 || own < code)))
+                    best = x, code = own;
+            }
+            const double got = get(T, wide, i * ldt + k);
+            expect((got == best || (isnan(got) && isnan(best))) && get_integer(C, wide, i * ldc + k) == code, "best",
+                   width);
+            const int64_t j = code < 0 ? -1 : !coded ? code - 2 : get_integer(places, wide, code) - 2;
+            int64_t p = j < 0 || j >= 7 ? -1 : i * (i - 1) / 2;
+            for (; p >= 0 && p < i * (i + 1) / 2 && get_integer(indices, wide_indices, p) != j + (coded ? 2 : 0); p++)
+                ;
+            if (p >= 0)
+                sums[j * width + k] += get(T, wide, i * ldt + k);
+        }
+    void *out = numbers(wide, 7 * width);
+    const struct aggregate_back back = {.rows = ROWS, .width = width, .columns = 7, .wide = wide, .G = T, .C = C,
+                                        .wide_indices = wide_indices, .places = coded ? places : NULL, .first = 2,
+                                        .out = out, .ldg = ldt, .ldc = ldc, .ldo = width};
+    aggregate_back_run(&back);
+    for (int64_t at = 0; at < 7 * width; at++)
+        expect(fabs(get(out, wide, at) - sums[at]) < 1e-5 || isnan(sums[at]) || isinf(sums[at]), "gradient", width);
+    void *all[] = {pointers, indices, values, B, T, C, codes, places, out};
+    for (size_t one = 0; one < sizeof all / sizeof *all; one++)
+        release(all[one]);
+    free(sums);
 }
 
 static void passes(const struct elementwise_set *set, int wide, int64_t rows, int64_t width)
@@ -395,6 +475,10 @@ int main(void)
             for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
                 for (unsigned options = 0; options < 128; options++)
                     product(spmm_sets()[set], wide, widths[w], options);
+        for (int wide = 0; wide < 2; wide++)
+            for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+                for (unsigned options = 0; options < 64; options++)
+                    aggregates(spmm_sets()[set], wide, widths[w], options);
         for (int wide = 0; wide < 2; wide++)
             for (int64_t width = 1; width < 40; width++)
                 passes(spmm_sets()[set]->passes + wide, wide, width % 12 + 1, width);

@@ -10,11 +10,13 @@ import pytest
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.local import cuda
+from distgnn.local.aggregate import Codes, code_type
 from distgnn.local.cuda import launch
 from distgnn.local.narrow import KINDS
 from kernels.conftest import OTHER_KERNELS, VARIANTS, spmm_names
 
 from ..sampling.test_relabel import SIZES, N, problem
+from .semirings import cases
 from .test_cuda_extract import random as sparse
 from .test_cuda_sampling import LENGTHS, POINTERS, WEIGHTS, keys_of
 
@@ -105,6 +107,19 @@ def rows(on):
             cuda.scatter_add(cuda.gather_rows(X, some, on.empty((count, f), dtype)), some, X)
 
 
+def aggregates(on):
+    for dtype, f in ((np.float32, 1), (np.float32, 5), (np.float32, 40), (np.float64, 8)):
+        for how, codes, A, B in cases(dtype, f):
+            on_gpu = CSR.from_scipy(A, on, dtype)
+            codes = Codes(codes.first, None if codes.table is None else on.asarray(codes.table))
+            T, C = on.empty((A.shape[0], f), dtype), on.empty((A.shape[0], f), code_type(dtype))
+            for merge in (False, True):
+                cuda.best(on_gpu, on.asarray(B), codes, how, T, C, merge)
+            At = CSR.from_scipy(A.T, on, dtype)
+            G = on.asarray(np.random.default_rng(0).standard_normal(T.shape), dtype)
+            cuda.best_back(At, G, C, codes, how, on.empty(B.shape, dtype))
+
+
 def passes(on):
     random = np.random.default_rng(0)
     for dtype in (np.float32, np.float64):
@@ -186,7 +201,7 @@ def extracts(on):
 def test_every_kernel_agrees_with_its_oracle(on):
     from cupy._kernels import declared
 
-    for scenario in (products, rows, passes, roundings, draws, extracts):
+    for scenario in (products, aggregates, rows, passes, roundings, draws, extracts):
         scenario(on)
     files = [*FILES, "csr_spmm.cu"]
     assert on.compared == {name for file in files for name in declared(launch.source(file))}

@@ -103,6 +103,26 @@ def reductions_are_numpys_on_every_rank(layout):
 
 
 @sizes
+@layouts
+def test_reductions_of_rows_are_columns(layout):
+    M = X.copy()
+    M[3, 2], M[4, 3], M[5, 3] = np.nan, np.inf, -np.inf
+    for whole in (X, M, X.astype(np.float32), X[:, :1]):
+        H = dg.scatter(whole, layout)
+        for name, function in (("sum", np.sum), ("max", np.max), ("min", np.min), ("norm", np.linalg.norm)):
+            with dg.Ledger() as ledger, np.errstate(invalid="ignore"):
+                found = getattr(H, name)(axis=1)
+                expected = function(whole.astype(float), axis=1, keepdims=True).astype(whole.dtype)
+            check(found, expected, exact=name in ("max", "min"))
+            ranks = layout.grid.count(*layout.col_axes)
+            sums = len(found.block) * (2 if name in ("max", "min") else 1)
+            assert ledger.words == 2 * (ranks - 1) * sums // ranks
+    H = dg.scatter(X, layout)
+    check(H / H.norm(axis=1), X / np.linalg.norm(X, axis=1, keepdims=True), exact=False)
+    assert dg.scatter((X * 9).astype(np.int64), layout).sum(axis=1).dtype == np.float64
+
+
+@sizes
 def test_reductions_of_integers_and_of_nothing(comm, backend):
     grid = dg.Grid(comm, backend=backend, rows=comm.size)
     layout = Layout(grid, Cut(("rows",)), Cut())
@@ -180,16 +200,16 @@ def qr_of_dependent_columns_is_refused_on_every_rank(layout):
 
 def slices_of_columns(layout):
     H = dg.scatter(X, layout)
-    for first, last in ((0, F), (2, 5), (None, 3), (3, 4), (-2, None), (5, 2), (6, 99)):
+    for first, last, step in ((0, F, 1), (2, 5, 1), (None, 3, 1), (3, 4, 1), (-2, None, 1), (5, 2, 1),
+                              (6, 99, None), (None, None, 2), (1, 6, 3), (5, 2, 2), (4, None, 9)):  # fmt: skip
         with dg.Ledger() as ledger:
-            part = H[:, first:last]
-        expected = np.ascontiguousarray(X[:, first:last])
+            part = H[:, first:last:step]
+        expected = np.ascontiguousarray(X[:, first:last:step])
         check(part, expected)
         assert part.layout.same(Layout(layout.grid, layout.rows, Cut(layout.col_axes)), part.shape)
-        lo, *_ = slice(first, last).indices(F)
-        new, old = part.col_range, H.col_range
-        kept = max(min(new[1] + lo, old[1]) - max(new[0] + lo, old[0]), 0)
-        assert ledger.words == len(part.block) * (new[1] - new[0] - kept)
+        mine = np.arange(F)[first:last:step][slice(*part.col_range)]
+        left, right = H.col_range
+        assert ledger.words == len(part.block) * np.count_nonzero((mine < left) | (mine >= right))
         part.block[...] = 0
     check(H, X)
 
@@ -272,10 +292,10 @@ WRONG = {
     "T of others": (ValueError, "are not cut alike; redistribute", lambda H, G: H.T @ G),
     "T of another dtype": (ValueError, "two dtypes; G.astype", lambda H, G: H.T @ H.astype(np.float32)),
     "T of integers": (ValueError, "products are of floats", lambda H, G: (H > 0).T @ (H > 0)),
-    "axis": (UserError, "axis=1: expected 0", lambda H, G: H.sum(axis=1)),
-    "rows": (TypeError, r"expected H\[:, first:last\]", lambda H, G: H[2:4]),
-    "one column": (TypeError, r"expected H\[:, first:last\]", lambda H, G: H[:, 3]),
-    "step": (TypeError, r"expected H\[:, first:last\]", lambda H, G: H[:, ::2]),
+    "axis": (UserError, "axis=2: expected 0", lambda H, G: H.sum(axis=2)),
+    "rows": (TypeError, r"expected H\[:, first:last:step\]", lambda H, G: H[2:4]),
+    "one column": (TypeError, r"expected H\[:, first:last:step\]", lambda H, G: H[:, 3]),
+    "step": (TypeError, r"expected H\[:, first:last:step\]", lambda H, G: H[:, ::-1]),
     "dtype": (UserError, "complex", lambda H, G: H.astype(complex)),
     "root": (UserError, "root=99: expected a rank", lambda H, G: dg.gather(H, root=99)),
 }

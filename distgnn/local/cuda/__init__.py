@@ -3,6 +3,7 @@
 They work on CuPy arrays of the current device and queue on the current stream. Runs repeat to the bit.
 """
 
+from distgnn.local.cuda.aggregate import best, best_back
 from distgnn.local.cuda.csr import Variant, candidates, spmm
 from distgnn.local.cuda.cusparse import spmm_cusparse
 from distgnn.local.cuda.elementwise import (
@@ -33,9 +34,10 @@ from distgnn.local.cuda.rows import gather_rows, scatter_add
 from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sample_weighted
 
 __all__ = [
-    "NORM_COLUMNS", "Numbering", "Product", "Variant", "activate", "adam", "binary_cross_entropy",
-    "candidates", "compact", "draw_weighted", "dropout", "entries_of", "find_columns", "gather_rows",
-    "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",
-    "narrow_rows", "positive_bits", "row_keys", "row_lengths", "sample_ones", "sample_weighted",
-    "scatter_add", "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "widen",
+    "NORM_COLUMNS", "Numbering", "Product", "Variant", "activate", "adam", "best", "best_back",
+    "binary_cross_entropy", "candidates", "compact", "draw_weighted", "dropout", "entries_of",
+    "find_columns", "gather_rows", "inclusion", "keep_entries", "keep_positive", "layer_norm",
+    "layer_norm_backward", "narrow", "narrow_rows", "positive_bits", "row_keys", "row_lengths",
+    "sample_ones", "sample_weighted", "scatter_add", "softmax_cross_entropy", "spgemm", "spmm",
+    "spmm_cusparse", "widen",
 ]  # fmt: skip

@@ -28,6 +28,38 @@ def spmm(
     out[...] = product + out if accumulate else product
 
 
+def best(
+    types: list[str], m: Any, indptr: Array, indices: Array, values: Array, B: Array, f: Any, codes: Array,
+    first: Any, plus: Any, least: Any, merge: Any, out: Array, held: Array,
+) -> None:  # fmt: skip
+    """Take one entry after another."""
+    sign = out.dtype.type(-1 if least else 1)
+    out[...], held[...] = (sign * out, held) if merge else (-np.inf, -1)
+    for row in range(int(m)):
+        for p in range(indptr[row], indptr[row + 1]):
+            j = indices[p]
+            code, x = (first + j if codes is None else codes[j]), B[j]
+            with np.errstate(invalid="ignore"):
+                x = sign * (x if values is None else values[p] + x if plus else values[p] * x)
+            best, own = out[row], held[row]
+            missing, lost = np.isnan(x), np.isnan(best)
+            equal = ((x == best) | (missing & lost)) & ((own < 0) | (code < own))
+            better = (x > best) | (missing & ~lost) | equal
+            best[better], own[better] = x[better], code
+    out *= sign
+
+
+def best_back(
+    types: list[str], k: Any, indptr: Array, indices: Array, values: Array, gradient: Array, held: Array,
+    f: Any, codes: Array, first: Any, out: Array,
+) -> None:  # fmt: skip
+    for row in range(int(k)):
+        entries = slice(indptr[row], indptr[row + 1])
+        own = held[indices[entries]] == (first + row if codes is None else codes[row])
+        sent = gradient[indices[entries]] * (1 if values is None else values[entries, None])
+        out[row] = np.where(own, sent, 0).sum(axis=0)
+
+
 def cut_rows(types: list[str], m: Any, indptr: Array, longest: Any, total: Array, pieces: Array) -> None:
     """Count the pieces of long rows; `spmm` here has no use for the pieces themselves."""
     lengths = np.diff(indptr).astype(np.int64)
