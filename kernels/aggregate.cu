@@ -28,18 +28,19 @@ template <class T> struct Best {
   }
 };
 
-// G lanes stand side by side on a row. Without values an entry makes b of an entry b of B, else a b, or a + b.
-template <class T, class I, int G>
+// Lanes stand side by side on a row; `lowest` is -inf. Without values an entry makes b of an entry b of B, else
+// a b, or a + b.
+template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
     best(int m, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ values,
          const T* __restrict__ B, int f, const Code<T>* __restrict__ codes, int64 first, int plus, int least,
-         int merge, T* __restrict__ out, Code<T>* __restrict__ held) {
-  const int64 row = flat_index() / G;
+         int merge, int lanes, T lowest, T* __restrict__ out, Code<T>* __restrict__ held) {
+  const int64 row = flat_index() / lanes;
   if (row >= m) return;
   const T sign = T(least ? -1 : 1);
-  for (int c = threadIdx.x % G; c < f; c += G) {
+  for (int c = threadIdx.x % lanes; c < f; c += lanes) {
     const int64 at = row * f + c;
-    Best<T> found{-T(INFINITY), Code<T>(-1)};
+    Best<T> found{lowest, Code<T>(-1)};
     if (merge) found = {sign * out[at], held[at]};
     for (I p = indptr[row]; p < indptr[row + 1]; p++) {
       const I j = indices[p];
@@ -53,15 +54,15 @@ __global__ void __launch_bounds__(THREADS)
 
 // Row j of the transposed block adds up G[i, :], times the entry's value if there are some, where `held` has its
 // code. No two threads meet, and the order is that of the rows i.
-template <class T, class I, int G>
+template <class T, class I>
 __global__ void __launch_bounds__(THREADS)
     best_back(int k, const I* __restrict__ indptr, const I* __restrict__ indices, const T* __restrict__ values,
               const T* __restrict__ gradient, const Code<T>* __restrict__ held, int f,
-              const Code<T>* __restrict__ codes, int64 first, T* __restrict__ out) {
-  const int64 row = flat_index() / G;
+              const Code<T>* __restrict__ codes, int64 first, int lanes, T* __restrict__ out) {
+  const int64 row = flat_index() / lanes;
   if (row >= k) return;
   const Code<T> own = codes == nullptr ? Code<T>(first + row) : codes[row];
-  for (int c = threadIdx.x % G; c < f; c += G) {
+  for (int c = threadIdx.x % lanes; c < f; c += lanes) {
     T sum = 0;
     for (I p = indptr[row]; p < indptr[row + 1]; p++) {
       const int64 at = int64(indices[p]) * f + c;

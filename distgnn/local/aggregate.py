@@ -51,7 +51,7 @@ class Semiring:
 
     @property
     def empty(self) -> float:
-        """What a row without entries gets: 0; of max and min with plus, the neutral number of these."""
+        """The result of a row without entries: 0; of max and min with plus, the neutral number of these."""
         if not self.picks or self.combine != "plus":
             return 0.0
         return np.inf if self.least else -np.inf

@@ -31,7 +31,7 @@ Array = Any
 
 
 class Picked:
-    """What ``A.aggregate(H, …, keep=True)`` keeps for its adjoint: which neighbours' numbers were picked.
+    """Record of which neighbours' numbers were picked, kept by ``A.aggregate(H, …, keep=True)``.
 
     Of sums and means nothing is kept.
 
@@ -140,8 +140,9 @@ class Aggregates:
             n x f in ``input_layout``.
 
         Cost: the words and messages of ``A.T @ G`` where rows that are needed, or panels in 2D and 3D,
-        travel backwards; as many in 1D with whole blocks, where sums travel instead of G. In Split-3D, max
-        and min also gather a node for each entry of G that they gather.
+        travel backwards. With whole blocks sums travel instead of G: as many words in 1D, in 1.5D no more
+        over all ranks together. In Split-3D, max and min also gather a node for each entry of G that they
+        gather.
 
         Raises:
             ArgumentError: what is not from this operator, or was not kept. ValueError: as of

@@ -1,4 +1,4 @@
-"""What the loops of an algorithm do with a block of A: pick the best neighbours' numbers, or add up."""
+"""Work of an algorithm's loops on a block of A: pick the best neighbours' numbers, or add up."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Picking:
         local.fill(T, self.C, self.how)
 
     def complete(self, T: Array) -> None:
-        """Complete a block of which this rank has all entries."""
+        """Fill in the rows without entries of a block of which this rank has all entries."""
         local.fill(T, self.C, self.how)
 
     def end(self) -> None:

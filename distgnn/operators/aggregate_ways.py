@@ -20,7 +20,7 @@ Array = Any
 
 
 class Way(ABC):
-    """How an algorithm's blocks meet rows of H. All is collective.
+    """Loops in which an algorithm's blocks meet rows of H. All is collective.
 
     Attributes:
         A: the operator; pattern: where its entries are; columns: that this rank's blocks read.

@@ -126,8 +126,8 @@ class EdgeOperators:
             ArgumentError: heads that do not divide f, or another number of weights. ValueError: as of
                 :meth:`edge_sum`. On every rank.
         """
-        _check(self, L, "L", 0, self.output_layout)
-        _check(self, R, "R", 1, self.input_layout)
+        check_operand(self, L, "L", 0, self.output_layout)
+        check_operand(self, R, "R", 1, self.input_layout)
         if L.shape[1] != R.shape[1]:
             raise ValueError(f"{self.name}: L has {L.shape[1]} columns, R has {R.shape[1]}")
         check_heads(heads, R.shape[1])

@@ -108,9 +108,9 @@ def _extremes(H: Any, operation: str, axis: int | None) -> Any:
 
     if floats:  # counted apart: whether a maximum of MPI's is NaN depends on the order of the ranks
         missing = over_ranks(xp.isnan(own).astype(np.float64), 0.0, "sum")
-    found = over_ranks(own, neutral, operation)
+    best = over_ranks(own, neutral, operation)
     if floats:
-        found[missing > 0] = math.nan
+        best[missing > 0] = math.nan
     if by_row:
-        return _column(H, found)
-    return found if axis == 0 else getattr(found, operation)()
+        return _column(H, best)
+    return best if axis == 0 else getattr(best, operation)()

@@ -93,11 +93,10 @@ OTHER_KERNELS = {
         *(f"add_rows<{element},{lanes}>" for element in ELEMENTS for lanes in LANES),
     ],
     "aggregate.cu": [
-        f"{name}<{element},{index},{lanes}>"
+        f"{name}<{element},{index}>"
         for name in ("best", "best_back")
         for element in ELEMENTS
-        for index, some in (("int", LANES), ("int64", LANES[-1:]))
-        for lanes in some
+        for index in ("int", "int64")
     ],
     "narrow.cu": [
         *(f"{name}<{kind}>" for name in ("narrow", "widen") for kind in ("Bfloat16", "Float16")),

@@ -1,4 +1,4 @@
-"""Cases for the kernels of ``local/aggregate.py``: small whole numbers, so many are equal, NaN and infinities."""
+"""Cases for the kernels of ``local/aggregate.py``: small whole numbers, many equal, NaN and infinities."""
 
 from __future__ import annotations
 

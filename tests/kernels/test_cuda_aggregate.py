@@ -50,7 +50,8 @@ def test_best_and_back(built, dtype, f):
 
 def test_other_arrays_are_refused(built):
     how, codes, matrix, B = next(cases(np.float32, 4))
-    A, G = on_gpu(built, CSR.from_scipy(matrix, backend.get("numpy"), np.float32)), np.ones((23, 4), np.float32)
+    A = on_gpu(built, CSR.from_scipy(matrix, backend.get("numpy"), np.float32))
+    G = np.ones((23, 4), np.float32)
     T, C = built.asarray(G), built.asarray(G.astype(np.int32))
     with pytest.raises(ValueError, match="C must be a C-contiguous int32 array"):
         cuda.best(A, built.asarray(B), codes, how, T, T, False)

@@ -127,7 +127,7 @@ def test_what_is_missing_and_what_is_infinite(comm, name, aware, backend):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
 def test_words_are_those_of_a_product(comm, name, aware):
-    """Those of ``A @ H`` and ``A.T @ G``; where ranks sum, max and min send a node with each number."""
+    """Words of ``A @ H`` and ``A.T @ G``; where ranks sum, max and min send a node with each number."""
     n, f = 64, 16
     M = matrix(np.random.default_rng(6), n)
     A = dg.distribute(M, wide_grid(comm, name, "numpy"), name, aware)
@@ -144,10 +144,11 @@ def test_words_are_those_of_a_product(comm, name, aware):
         assert made == expected, (reduce, combine)
         made = words(lambda kept=picked: A.aggregate_back(G, kept))
         expected = dict(back)
-        if name == "3d-split" and picks:
+        if name == "3d-split" and picks and "G" in expected:
             expected["G"] *= 2
         if not aware and name in ("1d", "1.5d", "rdm") and (picks or combine != "times"):
-            assert sum(made.values()) == sum(expected.values()), (reduce, combine)
+            sent, usual = (comm.allreduce(sum(counts.values())) for counts in (made, expected))
+            assert sent == usual or (name == "1.5d" and sent == 2 * n * f < usual), (reduce, combine)
         else:
             assert made == expected, (reduce, combine)
 

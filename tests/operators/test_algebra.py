@@ -201,7 +201,8 @@ def qr_of_dependent_columns_is_refused_on_every_rank(layout):
 def slices_of_columns(layout):
     H = dg.scatter(X, layout)
     for first, last, step in ((0, F, 1), (2, 5, 1), (None, 3, 1), (3, 4, 1), (-2, None, 1), (5, 2, 1),
-                              (6, 99, None), (None, None, 2), (1, 6, 3), (5, 2, 2), (4, None, 9)):  # fmt: skip
+                              (6, 99, None), (None, None, 2), (1, 6, 3), (5, 2, 2),
+                              (4, None, 9)):  # fmt: skip
         with dg.Ledger() as ledger:
             part = H[:, first:last:step]
         expected = np.ascontiguousarray(X[:, first:last:step])

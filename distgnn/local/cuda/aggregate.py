@@ -25,9 +25,10 @@ def best(A: CSR, B: Array, codes: Any, how: Any, T: Array, C: Array, merge: bool
         plan = Plan.of(xp, A)
         values = None if how.combine == "pattern" else A.data
         flags = np.int32(how.combine == "plus"), np.int32(how.least), np.int32(merge)
-        given = values, B, np.int32(f), codes.table, np.int64(codes.first), *flags, T, C
-        name = f"best<{c_type(B)},{c_type(plan.indices)},{lanes}>"
-        launch(xp, FILE, name, blocks_for(m * lanes), np.int32(m), plan.indptr, plan.indices, *given)
+        given = values, B, np.int32(f), codes.table, np.int64(codes.first), *flags
+        ends = np.int32(lanes), B.dtype.type(-np.inf), T, C
+        name = f"best<{c_type(B)},{c_type(plan.indices)}>"
+        launch(xp, FILE, name, blocks_for(m * lanes), np.int32(m), plan.indptr, plan.indices, *given, *ends)
 
 
 def best_back(At: CSR, G: Array, C: Array, codes: Any, how: Any, out: Array) -> None:
@@ -41,6 +42,7 @@ def best_back(At: CSR, G: Array, C: Array, codes: Any, how: Any, out: Array) -> 
         xp, lanes = library(G), lanes_for(f)
         plan = Plan.of(xp, At)
         values = At.data if how.combine == "times" else None
-        given = values, G, C, np.int32(f), codes.table, np.int64(codes.first), out
-        name = f"best_back<{c_type(G)},{c_type(plan.indices)},{lanes}>"
-        launch(xp, FILE, name, blocks_for(k * lanes), np.int32(k), plan.indptr, plan.indices, *given)
+        given = values, G, C, np.int32(f), codes.table, np.int64(codes.first)
+        name = f"best_back<{c_type(G)},{c_type(plan.indices)}>"
+        sizes = np.int32(k), plan.indptr, plan.indices
+        launch(xp, FILE, name, blocks_for(k * lanes), *sizes, *given, np.int32(lanes), out)

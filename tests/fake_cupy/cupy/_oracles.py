@@ -30,11 +30,11 @@ def spmm(
 
 def best(
     types: list[str], m: Any, indptr: Array, indices: Array, values: Array, B: Array, f: Any, codes: Array,
-    first: Any, plus: Any, least: Any, merge: Any, out: Array, held: Array,
+    first: Any, plus: Any, least: Any, merge: Any, lanes: Any, lowest: Any, out: Array, held: Array,
 ) -> None:  # fmt: skip
     """Take one entry after another."""
     sign = out.dtype.type(-1 if least else 1)
-    out[...], held[...] = (sign * out, held) if merge else (-np.inf, -1)
+    out[...], held[...] = (sign * out, held) if merge else (lowest, -1)
     for row in range(int(m)):
         for p in range(indptr[row], indptr[row + 1]):
             j = indices[p]
@@ -51,7 +51,7 @@ def best(
 
 def best_back(
     types: list[str], k: Any, indptr: Array, indices: Array, values: Array, gradient: Array, held: Array,
-    f: Any, codes: Array, first: Any, out: Array,
+    f: Any, codes: Array, first: Any, lanes: Any, out: Array,
 ) -> None:  # fmt: skip
     for row in range(int(k)):
         entries = slice(indptr[row], indptr[row + 1])
