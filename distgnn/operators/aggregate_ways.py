@@ -160,7 +160,8 @@ class OfBlockRows(Way):
         if self.row is None or self.row.size == 1:
             yield X.block, Y.block
             return
-        with by_columns(self.row, X, Y, matrix) as parts:
+        heights = self.A.heights(X), self.A.heights(Y)
+        with by_columns(self.grid, self.row, X.block, Y.block, heights, matrix) as parts:
             yield from parts
 
     def nodes(self, held: list[Array], N: DistDense) -> None:

@@ -15,6 +15,7 @@ from distgnn.arrays.canonical import canonical
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, nested, within
 from distgnn.local.crossing import crossing
+from distgnn.operators.aggregate_ways import OfBlockRows, Way
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_rows import CoveredRows, NeededRows
 from distgnn.operators.by_columns import by_columns
@@ -22,6 +23,7 @@ from distgnn.operators.crossing_rows import CrossingRows
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edges_of_rows import BlockRowEdges
+from distgnn.operators.kept import cached_property
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -96,12 +98,12 @@ class Rdm(Block1D):
         if self.crossing is not None:
             self.crossing.multiply(X.block, Y.block, product, matrix, adjoint)
             return
-        heights = self._heights(X), self._heights(Y)
+        heights = self.heights(X), self.heights(Y)
         with by_columns(self.grid, self.row, X.block, Y.block, heights, matrix) as parts:  # rows to columns
             for X_k, Y_k in parts:
                 product(X_k, Y_k)  # in 1D over `rows`; and an all-to-all: columns to rows
 
-    def _heights(self, X: DistDense) -> list[int]:
+    def heights(self, X: DistDense) -> list[int]:
         """List the rows of each rank of the process row."""
         ends = X.layout.rows.vector(self.grid, X.shape[0])
         return np.diff(within(ends, self.grid.coords["rows"], self.row.size)).tolist()
@@ -126,10 +128,16 @@ class Rdm(Block1D):
             self.crossing.prepare()
 
     def _edge_pattern(self) -> EdgePattern:
-        if self.crossing is None:
-            return super()._edge_pattern()
-        whole = Rdm(self.grid, self.source, self.row_parts, self.col_parts)
-        return BlockRowEdges(self, whole)
+        crosses = self.crossing is not None
+        return BlockRowEdges(self, self._whole) if crosses else super()._edge_pattern()
+
+    def _aggregate_way(self) -> Way:
+        return super()._aggregate_way() if self.crossing is None else OfBlockRows(self._whole)
+
+    @cached_property
+    def _whole(self) -> Rdm:
+        """The matrix by whole blocks, which has all entries of a row together. Collective the first time."""
+        return Rdm(self.grid, self.source, self.row_parts, self.col_parts)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
