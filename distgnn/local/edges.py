@@ -7,37 +7,50 @@ of the dense matrices beside it: head k has those between ``bounds[k]`` and ``bo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.sparse import _sparsetools
 
 from distgnn import ledger, progress
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.kernels import Functions, Kernels, Table
-from distgnn.local import host
+from distgnn.arrays.tuning import TUNING
+from distgnn.local import array_edges as arrays
+from distgnn.local import cuda, host
+from distgnn.local.array_edges import GRADIENT, POWERS, SCORES, SHARES, SUMS, Ends, rows_of
+from distgnn.local.rows import gather_rows
 from distgnn.local.spmm import spmm
 
+__all__ = [
+    "GRADIENT", "POWERS", "SCORES", "SHARES", "SUMS", "dots", "end_sums", "multiply", "of_rows", "permuted",
+    "row_maxima", "row_sums", "rows_of", "signs_for", "softmax", "softmax_back", "transposition",
+]  # fmt: skip
 Array = Any
 
 
-def multiply(A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array, add: bool = False) -> Array:
+def multiply(
+    A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array, add: bool = False, order: Array = None
+) -> Array:
     """Compute ``out = A B``, or ``out += A B`` with ``add``, where the entries of A have other values.
 
     Args:
         A: (m, k), of which the pattern counts; values: (nnz, heads); B: (k, f); out: (m, f), C-contiguous.
         bounds: the columns of B and ``out`` of each head.
+        order: whose values entry e has, ``values[order[e]]``; without it its own. Such as the
+            :func:`transposition` of the block of which A is the transpose.
     """
     if values.shape[1] == 1:
+        values = values if order is None else _gathered(values, order)
         return spmm(A.with_values(values.reshape(-1)), B, out, add)
     on = backend.of(B)
     touched = A.nbytes(*A.header()) + values.nbytes + A.nnz * B.shape[1] * B.itemsize + (1 + add) * out.nbytes
     taken = *A.shape, A.nnz, B.shape[1]
     ledger.charge("spmm", "spmm", flops=2 * A.nnz * B.shape[1], touched=touched, shape=taken)
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
-        KERNELS.kernel("multiply", B)(A, values, B, bounds, out, add)
+        KERNELS.kernel("multiply", B)(A, values, B, bounds, out, add, order)
     progress.poll()
     return out
 
@@ -58,135 +71,166 @@ def dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> Array
     return out
 
 
+def softmax(
+    A: CSR, x: Array, maxima: Array, sums: Array, phases: int = SCORES | POWERS | SHARES, *,
+    ends: Ends | None = None, slope: float = 1, signs: Array = None, first: int = 0,
+) -> None:  # fmt: skip
+    """Run phases of a softmax over rows, all at once where A has all entries of its rows.
+
+    ``SCORES``: with ``ends`` (u, v), ``x = leaky_relu(u_i + v_j)``; the maxima of rows with those there.
+    ``POWERS``: ``x = exp(x - maxima)``, added to ``sums``. ``SHARES``: ``x /= sums``.
+
+    Args:
+        x: (nnz, heads); maxima: (m, heads), -inf at first; sums: (m, heads), 0 at first.
+        ends: (m, heads) and (k, heads). slope: not negative, of the leaky ReLU.
+        signs: of :func:`signs_for`, whose bits ``first`` on say which scores are above 0; or None.
+    """
+    beside = ends or ()
+    options = ends, slope, signs, first
+    _run("softmax", A, x, (maxima, sums, *beside), A, x, maxima, sums, phases, *options)
+
+
+def softmax_back(
+    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int = SUMS | GRADIENT, *,
+    slope: float = 1, signs: Array = None, first: int = 0,
+) -> None:  # fmt: skip
+    """Run phases of the adjoint of :func:`softmax`, from x, the gradient of P, to that of the scores.
+
+    ``SUMS``: the sums of ``P x`` in each row are added to ``sums``. ``GRADIENT``: ``x = P (x - sums)``, times
+    ``slope`` where ``signs`` say so; its sums in each row are added to ``totals``, if not None.
+
+    Args:
+        P, x: (nnz, heads), apart; sums, totals: (m, heads), 0 at first; others as of :func:`softmax`.
+    """
+    _run("softmax_back", A, x, (P, sums), A, P, x, sums, totals, phases, slope, signs, first)
+
+
+def signs_for(count: int, on: Any) -> Array:
+    """Make room for a bit for each of so many numbers, 0 at first: uint8, whole words and one more."""
+    return on.zeros((4 * (count // 32 + 2),), np.uint8)
+
+
 def end_sums(A: CSR, u: Array, v: Array, out: Array) -> Array:
     """Compute ``out = u_i + v_j`` of each entry (i, j) of A; u: (m, heads); v: (k, heads)."""
-    return _pass("end_sums", A, out, u, v)
+    return _run("end_sums", A, out, (u, v), A, u, v, out)
 
 
 def row_sums(A: CSR, values: Array, out: Array) -> Array:
     """Add the sums of each row's values to ``out`` (m, heads)."""
-    return _pass("row_sums", A, out, values)
+    return _run("row_sums", A, out, (values,), A, values, out)
 
 
 def row_maxima(A: CSR, values: Array, out: Array) -> Array:
     """Compute in ``out`` (m, heads) the largest of it and of each row's values."""
-    return _pass("row_maxima", A, out, values)
+    return _run("row_maxima", A, out, (values,), A, values, out)
 
 
 def of_rows(A: CSR, numbers: Array, out: Array) -> Array:
     """Give each entry the numbers (m, heads) of its row, in ``out`` (nnz, heads)."""
-    return _pass("of_rows", A, out, numbers)
+    return _run("of_rows", A, out, (numbers,), A, numbers, out)
 
 
 def transposition(A: CSR) -> Array:
-    """Return where each entry of the transposed block, its rows sorted, stands in A: int64 (nnz,)."""
+    """Return where each entry of the transposed block, its rows sorted, stands in A: (nnz,), kept.
+
+    Integers are int32 where A's are: a word for each entry.
+    """
     if "transposition" not in A.cached:
         A.cached["transposition"] = KERNELS.kernel("transposition", A.indptr)(A)
     return A.cached["transposition"]
 
 
-def _pass(name: str, A: CSR, out: Array, *given: Array) -> Array:
-    on = backend.of(out)
-    touched = A.nnz * A.indices.itemsize + out.nbytes + sum(array.nbytes for array in given)
-    ledger.charge("spmm", name.replace("_", " "), touched=touched)
-    with ledger.timed("spmm", name.replace("_", " "), synchronize=on.synchronize):
-        KERNELS.kernel(name, out)(A, *given, out)
+def permuted(A: CSR, values: Array) -> Array:
+    """Return the numbers (nnz, heads) of A's entries in the order of the transposed block."""
+    return _gathered(values, transposition(A))
+
+
+def _gathered(values: Array, order: Array) -> Array:
+    return gather_rows(values, order.astype(np.int64) if backend.of(values).on_device else order)
+
+
+def _run(name: str, A: CSR, out: Array, beside: tuple[Array, ...], *arguments: Any) -> Array:
+    """Charge and run a pass that reads and writes ``out`` and reads the arrays beside it."""
+    on, said = backend.of(out), name.replace("_", " ")
+    touched = A.nnz * A.indices.itemsize + out.nbytes + sum(array.nbytes for array in beside)
+    ledger.charge("spmm", said, touched=touched)
+    with ledger.timed("spmm", said, synchronize=on.synchronize):
+        KERNELS.kernel(name, out)(*arguments)
     progress.poll()
     return out
 
 
-def rows_of(A: CSR) -> Array:
-    """Return the row of each entry, int64 (nnz,), kept with the block."""
-    if "rows of entries" not in A.cached:
-        xp = backend.of(A.indptr).xp
-        places = xp.arange(A.nnz, dtype=A.indptr.dtype)
-        A.cached["rows of entries"] = xp.searchsorted(A.indptr[1:], places, side="right")
-    return A.cached["rows of entries"]
+# -- kernels of the host -------------------------------------------------------------------------------------
 
 
-def _multiply(A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array, add: bool) -> None:
-    xp = backend.of(B).xp
-    for head, (first, last) in enumerate(pairwise(bounds)):
-        own = A.with_values(xp.ascontiguousarray(values[:, head]))
-        product = spmm(own, xp.ascontiguousarray(B[:, first:last]))
-        out[:, first:last] = out[:, first:last] + product if add else product
+def _multiply(
+    A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array, add: bool, order: Array
+) -> None:
+    """Multiply some rows at a time where messages are under way, which are driven in between."""
+    ends, options = np.array(bounds, np.int64), {"accumulate": add, "isa": host.isa()}
+    product = host.built().edge_products
+    if not progress.pending():
+        product(A.indptr, A.indices, values, B, ends, out, order=order, **options)
+        return
+    for (top, bottom), rows in A.row_blocks(rows_within(TUNING.flops_between_polls, B.shape[1])):
+        part = slice(int(A.indptr[top]), int(A.indptr[bottom]))
+        own, theirs = (values[part], None) if order is None else (values, order[part])
+        product(rows.indptr, rows.indices, own, B, ends, out[top:bottom], order=theirs, **options)
+        progress.poll()
 
 
 def _dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> None:
-    rows = rows_of(A)
-    step = rows_within(backend.of(U).at_a_time(), V.shape[1])
-    for start in range(0, A.nnz, step):
-        part = slice(start, start + step)
-        products = U[rows[part]] * V[A.indices[part]]
-        for head, (first, last) in enumerate(pairwise(bounds)):
-            out[part, head] = products[:, first:last].sum(axis=1)
-
-
-def _multiply_compiled(
-    A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array, add: bool
-) -> None:
-    for own, (first, last) in zip(np.ascontiguousarray(values.T), pairwise(bounds), strict=True):
-        if first < last:
-            columns = slice(first, last)
-            host.multiply(A.indptr, A.indices, own, B[:, columns], out[:, columns], accumulate=add)
-
-
-def _dots_compiled(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> None:
     ends = np.array(bounds, np.int64)
     host.built().edge_dots(A.indptr, A.indices, U, V, ends, out, isa=host.isa())
 
 
-def _end_sums(A: CSR, u: Array, v: Array, out: Array) -> None:
-    out[...] = u[rows_of(A)]
-    out += v[A.indices]
+def _softmax(
+    A: CSR, x: Array, maxima: Array, sums: Array, phases: int, ends: Ends | None, slope: float,
+    signs: Array, first: int,
+) -> None:  # fmt: skip
+    u, v = ends or (None, None)
+    options = {"u": u, "v": v, "slope": slope, "signs": signs, "first": first, "isa": host.isa()}
+    host.built().edge_softmax(A.indptr, A.indices, x, maxima, sums, phases, **options)
 
 
-def _of_rows(A: CSR, numbers: Array, out: Array) -> None:
-    out[...] = numbers[rows_of(A)]
-
-
-def _filled(A: CSR) -> tuple[Array, Array]:
-    """Return the rows with entries, and where each begins."""
-    xp = backend.of(A.indptr).xp
-    rows = xp.flatnonzero(A.indptr[1:] > A.indptr[:-1])
-    return rows, A.indptr[rows]
-
-
-def _row_sums(A: CSR, values: Array, out: Array) -> None:
-    rows, starts = _filled(A)
-    if rows.size:
-        out[rows] += np.add.reduceat(values, starts, axis=0)
-
-
-def _row_maxima(A: CSR, values: Array, out: Array) -> None:
-    rows, starts = _filled(A)
-    if rows.size:
-        out[rows] = np.maximum(out[rows], np.maximum.reduceat(values, starts, axis=0))
-
-
-def _row_sums_on_gpu(A: CSR, values: Array, out: Array) -> None:
-    ones = backend.of(out).xp.ones((A.shape[1], 1), values.dtype)  # a product adds in a fixed order
-    for head in range(values.shape[1]):
-        own = A.with_values(backend.of(out).xp.ascontiguousarray(values[:, head]))
-        out[:, head] += spmm(own, ones)[:, 0]
-
-
-def _row_maxima_on_gpu(A: CSR, values: Array, out: Array) -> None:
-    backend.of(out).xp.maximum.at(out, rows_of(A), values)
+def _softmax_back(
+    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int, slope: float, signs: Array, first: int
+) -> None:  # fmt: skip
+    options = {"slope": slope, "signs": signs, "first": first, "isa": host.isa()}
+    host.built().edge_softmax_back(A.indptr, A.indices, P, x, sums, totals, phases, **options)
 
 
 def _transposition(A: CSR) -> Array:
-    return backend.of(A.indices).xp.argsort(A.indices, kind="stable")
+    """Count: the entries of a column, in the order of rows, behind those of the columns before."""
+    kind = A.indices.dtype
+    pointers, rows, order = (np.empty(size, kind) for size in (A.shape[1] + 1, A.nnz, A.nnz))
+    _sparsetools.csr_tocsc(*A.shape, A.indptr, A.indices, np.arange(A.nnz, dtype=kind), pointers, rows, order)
+    return order
 
 
-_ANYWHERE: Functions = {
-    "multiply": _multiply, "dots": _dots, "end_sums": _end_sums, "of_rows": _of_rows,
+def _transposition_on_gpu(A: CSR) -> Array:
+    """Sort, because counting by atomics would put the entries of a column in any order."""
+    return backend.of(A.indices).xp.argsort(A.indices, kind="stable").astype(A.indices.dtype)
+
+
+_ANYWHERE: Functions = {"end_sums": arrays.end_sums, "of_rows": arrays.of_rows}
+_COMPILED: Functions = {
+    "multiply": _multiply, "dots": _dots, "softmax": _softmax, "softmax_back": _softmax_back,
+}  # fmt: skip
+_PLAIN: Functions = {
+    "multiply": arrays.multiply, "dots": arrays.dots, "softmax": arrays.softmax,
+    "softmax_back": arrays.softmax_back, "row_sums": arrays.row_sums, "row_maxima": arrays.row_maxima,
     "transposition": _transposition,
 }  # fmt: skip
+_CUDA: Functions = {
+    "multiply": cuda.edge_products, "dots": cuda.edge_dots, "softmax": cuda.edge_softmax,
+    "softmax_back": cuda.edge_softmax_back,
+}  # fmt: skip
+_ON_GPU: Functions = {
+    "row_sums": arrays.row_sums_on_gpu, "row_maxima": arrays.row_maxima_on_gpu,
+    "transposition": _transposition_on_gpu,
+}  # fmt: skip
 KERNELS = Table(
-    numpy=[
-        Kernels({"multiply": _multiply_compiled, "dots": _dots_compiled}, "fd", host.usable),
-        Kernels({**_ANYWHERE, "row_sums": _row_sums, "row_maxima": _row_maxima}),
-    ],
-    cupy=[Kernels({**_ANYWHERE, "row_sums": _row_sums_on_gpu, "row_maxima": _row_maxima_on_gpu})],
+    numpy=[Kernels(_COMPILED, "fd", host.usable), Kernels({**_ANYWHERE, **_PLAIN})],
+    cupy=[Kernels(_CUDA, "fd"), Kernels({**_ANYWHERE, **_ON_GPU})],
 )

@@ -28,8 +28,8 @@ Array = Any
 class GraphAttention(Attention):
     """A layer of graph attention; ``left`` and ``right``, (columns, 1), are trained beside W.
 
-    Words of a pass, beside those of its dense products: of ``A.edge_sum`` and ``A.multiply`` forward; of
-    ``A.sddmm``, ``A.multiply_adjoint`` and ``column_sums`` backward, and of the sums of each softmax.
+    Words of a pass, beside those of its dense products: of ``A.edge_softmax`` and ``A.multiply`` forward; of
+    ``A.sddmm``, ``A.multiply_adjoint`` and ``A.edge_softmax_back`` backward.
     """
 
     def __init__(
@@ -45,18 +45,16 @@ class GraphAttention(Attention):
         dense = ReplicatedWeights(A.input_layout)
         Y = dense.times(H, recut(self.weights(A), dense.weight_layout))
         s, t = (dense.times(Y, self._by_head(vector, dense)) for vector in (self.left, self.right))
-        scores = A.edge_sum(self.own(A, s), t)
-        P = scores.leaky_relu(SLOPE).softmax()
-        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, scores, P)
+        P = A.edge_softmax(self.own(A, s), t, SLOPE)
+        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, P)
 
     def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense]:
-        H, Y, scores, P = kept
+        H, Y, P = kept
         dense, G = ReplicatedWeights(A.input_layout), self.joined_back(A, G)
-        dP = self.dropped(A, A.sddmm(G, Y, self.heads))
-        d = scores.leaky_relu_back(P.softmax_back(dP), SLOPE)
-        dY, dt = A.multiply_adjoint(G, values=self.dropped(A, P)), d.column_sums()
+        dY = A.multiply_adjoint(G, values=self.dropped(A, P))
+        own, dt = A.edge_softmax_back(P, self.dropped(A, A.sddmm(G, Y, self.heads)), overwrite=True)
         ds = dt.like(A.grid.backend.zeros(dt.block.shape, dt.dtype))
-        self.add_own(A, d.row_sums(), ds)
+        self.add_own(A, own, ds)
         of_vectors = []
         for vector, gradient in ((self.left, ds), (self.right, dt)):
             by_head, through = dense.backward(Y, gradient, self._by_head(vector, dense))

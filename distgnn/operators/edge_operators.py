@@ -3,12 +3,18 @@
 A basis of graph networks with edge weights of their own (Bharadwaj, Buluç, Demmel, IPDPS 2022; Besta et al.,
 SC 2023). One head of graph attention, whose scores are leaky_relu(s_i + t_j):
 
-    scores = A.edge_sum(s, t)                       # s: m x 1, t: n x 1
-    P = scores.leaky_relu().softmax()
+    P = A.edge_softmax(s, t)                        # s: m x 1, t: n x 1
     Z = A.multiply(H, values=P)                     # forward
 
     dP = A.sddmm(G, H)                              # back, from G, the gradient of Z
     dH = A.multiply_adjoint(G, values=P)
+    ds, dt = A.edge_softmax_back(P, dP)
+
+``edge_softmax`` fuses what can be had step by step:
+
+    scores = A.edge_sum(s, t)
+    P = scores.leaky_relu().softmax()
+
     d = scores.leaky_relu_back(P.softmax_back(dP))
     ds, dt = d.row_sums(), d.column_sums()
 """
@@ -24,6 +30,7 @@ from distgnn.operators.additive_scores import AdditiveScores, additive_scores
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edge_softmax import SoftmaxEdges
 from distgnn.operators.edges import DistEdges, Function, made
 from distgnn.operators.kept import cached_property
 
@@ -76,12 +83,60 @@ class EdgeOperators:
         Raises:
             ValueError: shapes, layouts or dtypes don't fit, on every rank.
         """
+        self._check_ends(u, v)
+        compare("A.edge_sum(u, v)", A=self, u=u, v=v)
+        return self.pattern.end_sums(u, v)
+
+    def edge_softmax(self, u: DistDense, v: DistDense, slope: float = 0.2) -> SoftmaxEdges:
+        """Compute softmax(leaky_relu(u_i + v_j)) over each row, by head: the weights of graph attention.
+
+        Equals ``A.edge_sum(u, v).leaky_relu(slope).softmax()`` but keeps no scores. The adjoint:
+        ``du, dv = A.edge_softmax_back(P, dP)``.
+
+        Args:
+            u: m x heads in ``output_layout``; v: n x heads in ``input_layout``. slope: not negative.
+
+        Cost: the words of :meth:`edge_sum` and of
+        :meth:`~distgnn.operators.edges.DistEdges.softmax`. One pass over the entries where the rank has whole
+        rows in one block. Memory: beside the result, a bit for each of its numbers.
+
+        Raises:
+            ArgumentError: a negative slope. ValueError: as of :meth:`edge_sum`. On every rank.
+        """
+        self._check_ends(u, v)
+        if not slope >= 0:
+            raise ArgumentError("slope", slope, "must not be negative")
+        compare(f"A.edge_softmax(u, v, slope={slope})", A=self, u=u, v=v)
+        return SoftmaxEdges.of_sums(self.pattern, u, v, float(slope))
+
+    def edge_softmax_back(
+        self, P: SoftmaxEdges, gradient: DistEdges, overwrite: bool = False
+    ) -> tuple[DistDense, DistDense]:
+        """Compute the gradients of u and v from that of ``P = A.edge_softmax(u, v)``. Collective.
+
+        With d = leaky_relu_back(P (g - Σ P g)), they are its sums by row and by column.
+
+        Args:
+            overwrite: put d in place of the gradient, which saves its memory.
+
+        Cost: one of the two all-reduces of the softmax,
+        :meth:`~distgnn.operators.edges.DistEdges.row_sums` and
+        :meth:`~distgnn.operators.edges.DistEdges.column_sums`.
+
+        Raises:
+            ArgumentError: edges of another operator, or not of :meth:`edge_softmax`. On every rank.
+        """
+        self.pattern.check(P)
+        if not isinstance(P, SoftmaxEdges):
+            raise ArgumentError("P", repr(P), "expected what A.edge_softmax(u, v) returned")
+        compare("A.edge_softmax_back(P, gradient)", A=self, P=P, gradient=gradient)
+        return P.back(gradient, overwrite)
+
+    def _check_ends(self, u: DistDense, v: DistDense) -> None:
         check_operand(self, u, "u", 0, self.output_layout)
         check_operand(self, v, "v", 1, self.input_layout)
         if u.shape[1] != v.shape[1]:
             raise ValueError(f"{self.name}: u has {u.shape[1]} heads, v has {v.shape[1]}")
-        compare("A.edge_sum(u, v)", A=self, u=u, v=v)
-        return self.pattern.end_sums(u, v)
 
     def sddmm(self, U: DistDense, V: DistDense, heads: int = 1) -> DistEdges:
         """Compute U_i · V_j for each stored entry (i, j) and head: a sampled dense-dense product.

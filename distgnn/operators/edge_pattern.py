@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from itertools import accumulate, pairwise
+from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,64 @@ class EdgePattern(ABC):
         for block, place in zip(self.blocks, self.places, strict=True):
             entries.of_rows(block, numbers, data[place])
         return data
+
+    def softmax(
+        self, data: Array, ends: tuple[DistDense, DistDense] | None = None, slope: float = 1, signs: Array = None
+    ) -> None:
+        """Compute a softmax over rows in place, of these numbers or of leaky_relu(u_i + v_j). Collective.
+
+        One pass where this rank has all entries of its rows, in one block; else three.
+
+        Args:
+            ends: u and v; slope: of the leaky ReLU; signs: of
+                :func:`~distgnn.local.edges.signs_for`, set where a score is above 0, or None.
+        """
+        heads, on = data.shape[1], self.grid.backend
+        whole = len(self.blocks) == 1 and self.across.size == 1
+        maxima, sums = on.empty((self.height, heads), self.dtype), on.zeros((self.height, heads), self.dtype)
+        maxima[...] = -np.inf
+        first = entries.SCORES | (entries.POWERS | entries.SHARES if whole else 0)
+        rows = recut(ends[0], self.row_layout).block if ends else None
+        nothing = nullcontext(repeat(None, len(self.blocks)))
+        with self.rows_of(ends[1]) if ends else nothing as columns:
+            for block, place, read in zip(self.blocks, self.places, columns, strict=True):
+                bits = {"signs": signs, "first": place.start * heads}
+                beside = (rows, read) if ends else None
+                entries.softmax(block, data[place], maxima, sums, first, ends=beside, slope=slope, **bits)
+        if whole:
+            return
+        self.across.allreduce(maxima, "max", matrix="sums")
+        self._each(entries.softmax, entries.POWERS, (data,), maxima, sums)
+        self.across.allreduce(sums, matrix="sums")
+        self._each(entries.softmax, entries.SHARES, (data,), maxima, sums)
+
+    def softmax_back(
+        self, P: Array, data: Array, slope: float = 1, signs: Array = None, totals: Array = None
+    ) -> None:
+        """Compute, in place, the gradient of the scores of a softmax P from that of P. Collective.
+
+        Args:
+            slope, signs: as of :meth:`softmax`; totals: where the sums of each row are added, (its rows,
+                heads), those of this rank's entries alone; or None.
+        """
+        sums = self.grid.backend.zeros((self.height, data.shape[1]), self.dtype)
+        both, options = (P, data), {"slope": slope, "signs": signs}
+        if len(self.blocks) == 1 and self.across.size == 1:
+            phases = entries.SUMS | entries.GRADIENT
+            self._each(entries.softmax_back, phases, both, sums, totals, **options)
+            return
+        self._each(entries.softmax_back, entries.SUMS, both, sums, None)
+        self.across.allreduce(sums, matrix="sums")
+        self._each(entries.softmax_back, entries.GRADIENT, both, sums, totals, **options)
+
+    def _each(
+        self, run: Any, phases: int, numbers: Sequence[Array], sums: Array, others: Array, **options: Any
+    ) -> None:
+        """Run phases on every block."""
+        for block, place in zip(self.blocks, self.places, strict=True):
+            own = [array[place] for array in numbers]
+            first = place.start * own[0].shape[1]
+            run(block, *own, sums, others, phases, first=first, **options)
 
     def end_sums(self, u: DistDense, v: DistDense) -> DistEdges:
         """Compute u_i + v_j of each entry. Collective."""

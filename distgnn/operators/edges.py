@@ -9,9 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger
-from distgnn.arrays.csr import CSR
 from distgnn.errors import ArgumentError
-from distgnn.local import edges as entries
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, recut
 
@@ -118,11 +116,9 @@ class DistEdges:
         Cost: where the columns of the matrix are cut over c ranks, two all-reduces of a number for each of
         this rank's rows and heads.
         """
-        pattern, xp = self.pattern, self.pattern.grid.backend.xp
         compare("softmax of edges", E=self)
-        data = self.data - pattern.of_rows(pattern.row_maxima(self.data))
-        xp.exp(data, out=data)
-        data /= pattern.of_rows(pattern.row_sums(data))
+        data = self.data.copy()
+        self.pattern.softmax(data)
         return self.like(data)
 
     def softmax_back(self, gradient: DistEdges) -> DistEdges:
@@ -130,9 +126,9 @@ class DistEdges:
 
         P (g - Σ P g), with the sum over a row. Cost: one of the two all-reduces of :meth:`softmax`.
         """
-        pattern, data = self.pattern, self.data * self._operand(gradient)
+        data = self._operand(gradient).copy()
         compare("softmax of edges, back", E=self)
-        data -= self.data * pattern.of_rows(pattern.row_sums(data))
+        self.pattern.softmax_back(self.data, data)
         return self.like(data)
 
     # -- sums ------------------------------------------------------------------------------------------------
@@ -209,8 +205,3 @@ def made(pattern: Any, values: Function | None, heads: int) -> DistEdges:
         if numbers.ndim == 1:
             numbers = np.repeat(numbers[:, None], heads, axis=1)
     return DistEdges(pattern, on.asarray(np.ascontiguousarray(numbers)))
-
-
-def permuted(block: CSR, data: Array) -> Array:
-    """Return the numbers of a block's entries in the order of the transposed block."""
-    return data[entries.transposition(block)]

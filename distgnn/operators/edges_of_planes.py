@@ -12,7 +12,7 @@ from distgnn.local import edges as entries
 from distgnn.operators import summed as sums
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges, permuted
+from distgnn.operators.edges import DistEdges
 
 Array = Any
 
@@ -81,7 +81,7 @@ class PlaneEdges(EdgePattern):
 
         def own(k: int) -> Array:
             numbers = E.data[self.numbers[k]]
-            return permuted(mine[k], numbers) if transposed else numbers
+            return entries.permuted(mine[k], numbers) if transposed else numbers
 
         return broadcast(self.grid, self.plane.row, "A", roots, own, shapes, E.dtype, room="panel of edges")
 
@@ -147,13 +147,13 @@ class ShardEdges(EdgePattern):
         sums.add_up(self.grid, self.A.contract, T.block)
 
     def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
-        A, numbers, bounds = self.A, permuted(self.A.A, E.data), self.bounds(E.heads, G)
+        A, order, bounds = self.A, entries.transposition(self.A.A), self.bounds(E.heads, G)
         if not A.sharded:
-            entries.multiply(A.plane.At, numbers, G.block, bounds, F.block)
+            entries.multiply(A.plane.At, E.data, G.block, bounds, F.block, order=order)
             sums.add_up(self.grid, A.out, F.block)
             return
         with A._plane_block(F) as room:
-            entries.multiply(A.plane.At, numbers, G.block, bounds, room)
+            entries.multiply(A.plane.At, E.data, G.block, bounds, room, order=order)
             A.out.reduce_scatter_rows(room, A.shares, F.block, "sums")
 
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:

@@ -16,7 +16,7 @@ from distgnn.local import edges as entries
 from distgnn.operators import summed as sums
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges, permuted
+from distgnn.operators.edges import DistEdges
 from distgnn.operators.kept import cached_property
 from distgnn.operators.relayout import relayout
 
@@ -87,8 +87,8 @@ class BlockRowEdges(EdgePattern):
         first = [0] if self.pairs.diagonal is not None else []
         with self.pairs.sums_in(F.block) as pairs:
             for k, (At, C) in zip([*order[len(first) :][::-1], *first], pairs, strict=True):
-                own = permuted(self.blocks[k], E.data[self.places[k]])
-                entries.multiply(At, own, G.block, bounds, C)
+                order = entries.transposition(self.blocks[k])
+                entries.multiply(At, E.data[self.places[k]], G.block, bounds, C, order=order)
 
     def _summed_panels(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
         """Add up panels on the ranks that have them, in an order that is the same on all ranks."""
@@ -97,8 +97,8 @@ class BlockRowEdges(EdgePattern):
         own = lambda stage: F.block[A.rows[stage]]  # noqa: E731
         with summed(self.grid, A.comm, A.roots, own, shapes, F.dtype) as panels:
             for k, C in zip(np.argsort(A.turns).tolist(), panels, strict=True):
-                values = permuted(self.blocks[k], E.data[self.places[k]])
-                entries.multiply(transposed[k], values, G.block, bounds, C)
+                order = entries.transposition(self.blocks[k])
+                entries.multiply(transposed[k], E.data[self.places[k]], G.block, bounds, C, order=order)
 
     @cached_property
     def transposed(self) -> list[CSR]:

@@ -18,7 +18,7 @@ from distgnn.local import edges as entries
 from distgnn.operators.aggregate_ways import OfOneRank, Way
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges, permuted
+from distgnn.operators.edges import DistEdges
 from distgnn.operators.kept import cached_property
 from distgnn.operators.operator import Adjoint, DistSparse
 from distgnn.operators.weights import ReplicatedWeights
@@ -55,8 +55,8 @@ class OneRankEdges(EdgePattern):
         entries.multiply(self.A.A, E.data, H.block, self.bounds(E.heads, H), T.block)
 
     def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
-        numbers = permuted(self.A.A, E.data)
-        entries.multiply(self.A.At, numbers, G.block, self.bounds(E.heads, G), F.block)
+        order, bounds = entries.transposition(self.A.A), self.bounds(E.heads, G)
+        entries.multiply(self.A.At, E.data, G.block, bounds, F.block, order=order)
 
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
         entries.dots(self.A.A, U.block, V.block, self.bounds(E.heads, V), E.data)

@@ -382,6 +382,7 @@ inline void __threadfence() {}
 template <class T> T atomicAdd(T* at, T value) { return std::exchange(*at, T(*at + value)); }
 template <class T> T atomicMax(T* at, T value) { return std::exchange(*at, std::max(*at, value)); }
 template <class T> T atomicMin(T* at, T value) { return std::exchange(*at, std::min(*at, value)); }
+template <class T> T atomicOr(T* at, T value) { return std::exchange(*at, T(*at | value)); }
 template <class T> T atomicExch(T* at, T value) { return std::exchange(*at, value); }
 template <class T> T atomicCAS(T* at, T expected, T value) {
   return std::exchange(*at, *at == expected ? value : *at);

@@ -35,11 +35,6 @@ cdef extern from "elementwise.h" nogil:
         address x, y, rows, labels, losses
         double share
 
-    struct edge_dots_arguments "edge_dots":
-        int64_t rows, heads, ldu, ldv
-        address pointers, indices, u, v, bounds, out
-        bint wide_indices
-
     struct elementwise_set:
         void (*dropout)(const dropout_arguments *) noexcept nogil
         void (*adam)(const adam_arguments *) noexcept nogil
@@ -50,10 +45,9 @@ cdef extern from "elementwise.h" nogil:
         void (*scatter_add)(
             address x, int64_t ldx, address rows, int64_t count, int64_t width, address y, int64_t ldy
         ) noexcept nogil
-        void (*edge_dots)(const edge_dots_arguments *) noexcept nogil
 
     void gather_rows(
-        address x, int64_t ldx, address rows, int64_t count, int64_t bytes, address out, int64_t ldout
+        address x, int64_t ldx, address rows, bint wide, int64_t count, int64_t bytes, address out, int64_t ldout
     )
 
 
@@ -71,6 +65,44 @@ cdef extern from "aggregate.h" nogil:
 
     void aggregate_run(const spmm_set *set, const aggregate *a)
     void aggregate_back_run(const aggregate_back_arguments *a)
+
+
+cdef extern from "edges.h" nogil:
+    struct edge_pattern:
+        int64_t rows, heads
+        address pointers, indices
+        bint wide
+
+    struct edge_dots_arguments "edge_dots":
+        edge_pattern at
+        int64_t ldu, ldv
+        address u, v, bounds, out
+
+    struct edge_products_arguments "edge_products":
+        edge_pattern at
+        int64_t ldb, ldc
+        address values, order, B, bounds, C
+        bint accumulate
+
+    struct edge_softmax_arguments "edge_softmax":
+        edge_pattern at
+        int64_t ldu, ldv, first
+        address u, v, x, maxima, sums, signs
+        double slope
+        int phases
+
+    struct edge_softmax_back_arguments "edge_softmax_back":
+        edge_pattern at
+        int64_t first
+        address p, x, sums, totals, signs
+        double slope
+        int phases
+
+    struct edge_set:
+        void (*dots)(const edge_dots_arguments *) noexcept nogil
+        void (*products)(const edge_products_arguments *) noexcept nogil
+        void (*softmax)(const edge_softmax_arguments *) noexcept nogil
+        void (*softmax_back)(const edge_softmax_back_arguments *) noexcept nogil
 
 
 cdef extern from "narrow.h" nogil:
@@ -99,6 +131,7 @@ cdef extern from "spmm.h" nogil:
         const char *name
         const elementwise_set *passes
         const narrow_set *narrowing
+        const edge_set *edges
 
     const spmm_set *const *spmm_sets()
     void spmm_run(const spmm_set *set, const spmm *s)
@@ -409,15 +442,16 @@ def binary_cross_entropy(x, rows, labels, out, losses, double share, *, int isa=
 
 
 def gather(x, rows, out):
-    """`out[i] = x[rows[i]]`; x and out of one type, rows int64. Raises ValueError for a row not in x."""
-    cdef Array X = Array("x", x, ANY, 2), R = Array("rows", rows, "int64", 1)
+    """`out[i] = x[rows[i]]`; x and out of one type, rows int32 or int64. Raises ValueError for a row not in x."""
+    cdef Array X = Array("x", x, ANY, 2), R = Array("rows", rows, "int32 int64", 1)
     cdef Array Y = Array("out", out, X.kind, 2, True)
     cdef int64_t size = X.view.itemsize, count = R.extent(0), width = X.extent(1)
+    cdef bint wide = R.kind == "int64"
     Y.must_have(count, width)
     check_rows(R, X.extent(0))
     Y.must_be_apart(X)
     with nogil:
-        gather_rows(X.view.buf, X.lead() * size, R.view.buf, count, width * size, Y.view.buf, Y.lead() * size)
+        gather_rows(X.view.buf, X.lead() * size, R.view.buf, wide, count, width * size, Y.view.buf, Y.lead() * size)
 
 
 def scatter_add(x, rows, out, *, int isa=0):
@@ -431,6 +465,43 @@ def scatter_add(x, rows, out, *, int isa=0):
     cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
         passes.scatter_add(X.view.buf, X.lead(), R.view.buf, count, width, Y.view.buf, Y.lead())
+
+
+cdef const edge_set *edges_over(Array array, int isa) except NULL:
+    return &spmm_sets()[check_isa(isa)].edges[array.kind == "float64"]
+
+
+cdef int check_pattern(edge_pattern *at, Array pointers, Array indices, Array numbers) except -1:
+    """A CSR pattern, known to be sound, of which each entry has a row of `numbers`."""
+    if pointers.extent(0) < 1:
+        raise ValueError("indptr: need one more than there are rows, got none")
+    at.rows, at.heads, at.wide = pointers.extent(0) - 1, numbers.extent(1), pointers.kind == "int64"
+    at.pointers, at.indices = pointer(pointers), pointer(indices)
+    cdef const char *p = <const char *>at.pointers
+    cdef int64_t first = (<const int64_t *>p)[0] if at.wide else (<const int32_t *>p)[0]
+    cdef int64_t last = (<const int64_t *>p)[at.rows] if at.wide else (<const int32_t *>p)[at.rows]
+    if first != 0 or last != indices.extent(0):
+        raise ValueError(f"indptr: must rise from 0 to {indices.extent(0)}, got {first} to {last}")
+    numbers.must_be_whole()
+    return 0
+
+
+cdef int check_heads(Array bounds, int64_t heads, int64_t width) except -1:
+    """Where the columns of each head begin and end."""
+    cdef const int64_t *ends = <const int64_t *>bounds.view.buf
+    cdef int64_t k
+    bounds.must_have(heads + 1)
+    for k in range(heads + 1):
+        if not (ends[k - 1] if k else 0) <= ends[k] <= width:
+            raise ValueError(f"bounds: must rise within 0..{width}, got {[ends[k] for k in range(heads + 1)]}")
+    return 0
+
+
+cdef int check_signs(Array signs, int64_t first, int64_t count) except -1:
+    """Room for the bits of so many numbers, and two bytes."""
+    if first < 0 or signs.extent(0) < (first + count) // 8 + 2:
+        raise ValueError(f"signs: need {(first + count) // 8 + 2} bytes, got {signs.extent(0)}")
+    return 0
 
 
 def edge_dots(indptr, indices, u, v, bounds, out, *, int isa=0):
@@ -448,27 +519,125 @@ def edge_dots(indptr, indices, u, v, bounds, out, *, int isa=0):
     cdef Array U = Array("u", u, "float32 float64", 2), V = Array("v", v, U.kind, 2)
     cdef Array B = Array("bounds", bounds, "int64", 1), Y = Array("out", out, U.kind, 2, True), other
     cdef edge_dots_arguments d
-    cdef const int64_t *ends = <const int64_t *>B.view.buf
-    cdef int64_t k
-    if P.extent(0) < 1 or B.extent(0) < 1:
-        raise ValueError("indptr, bounds: need one more than there are rows and heads, got none")
-    d.rows, d.heads = P.extent(0) - 1, B.extent(0) - 1
-    if int(indptr[0]) != 0 or int(indptr[d.rows]) != J.extent(0):
-        raise ValueError(f"indptr: must rise from 0 to {J.extent(0)}")
-    U.must_have(d.rows, V.extent(1))
-    Y.must_have(J.extent(0), d.heads)
-    Y.must_be_whole()
-    for k in range(d.heads + 1):
-        if not (ends[k - 1] if k else 0) <= ends[k] <= V.extent(1):
-            raise ValueError(f"bounds: must rise within 0..{V.extent(1)}, got {list(bounds)}")
+    check_pattern(&d.at, P, J, Y)
+    U.must_have(d.at.rows, V.extent(1))
+    Y.must_have(J.extent(0), d.at.heads)
+    check_heads(B, d.at.heads, V.extent(1))
     for other in (P, J, U, V, B):
         Y.must_be_apart(other)
-    d.pointers, d.indices, d.wide_indices = pointer(P), pointer(J), P.kind == "int64"
-    d.u, d.ldu, d.v, d.ldv = pointer(U), U.lead(), pointer(V), V.lead()
-    d.bounds, d.out = pointer(B), pointer(Y)
-    cdef const elementwise_set *passes = passes_over(U, isa)
+    d.u, d.ldu, d.v, d.ldv, d.bounds, d.out = pointer(U), U.lead(), pointer(V), V.lead(), pointer(B), pointer(Y)
+    cdef const edge_set *edges = edges_over(U, isa)
     with nogil:
-        passes.edge_dots(&d)
+        edges.dots(&d)
+
+
+def edge_products(indptr, indices, values, B, bounds, out, *, order=None, bint accumulate=False, int isa=0):
+    """`out = A B`, or `out += A B` with `accumulate`, where the entries of A have a value for each head, and a
+    head the columns bounds[k] to bounds[k + 1] of B and out. Columns of no head stay as they are.
+
+    Args:
+        values: (nnz, heads), or any rows, of which `order`, integers like `indices`, has a row for each entry.
+        other arguments as of :func:`edge_dots`, with B (n, f) and out (m, f).
+
+    Raises:
+        TypeError, ValueError: an array that does not fit, or that `out` overlaps.
+    """
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array X = Array("B", B, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
+    cdef Array W = Array("values", values, X.kind, 2), E = Array("bounds", bounds, "int64", 1), other
+    cdef Array R = None if order is None else Array("order", order, P.kind, 1)
+    cdef edge_products_arguments p
+    check_pattern(&p.at, P, J, W)
+    Y.must_have(p.at.rows, X.extent(1))
+    if R is None:
+        W.must_have(J.extent(0), p.at.heads)
+    else:
+        R.must_have(J.extent(0))
+        check_rows(R, W.extent(0))
+        Y.must_be_apart(R)
+    check_heads(E, p.at.heads, X.extent(1))
+    for other in (P, J, W, X, E):
+        Y.must_be_apart(other)
+    p.values, p.order, p.B, p.ldb, p.C, p.ldc = pointer(W), pointer(R), pointer(X), X.lead(), pointer(Y), Y.lead()
+    p.bounds, p.accumulate = pointer(E), accumulate
+    cdef const edge_set *edges = edges_over(X, isa)
+    with nogil:
+        edges.products(&p)
+
+
+def edge_softmax(
+    indptr, indices, x, maxima, sums, int phases, *, u=None, v=None, double slope=1, signs=None,
+    int64_t first=0, int isa=0,
+):
+    """Phases of a softmax over the rows of a sound CSR pattern, as edges.h says: scores of u (m, heads) and v
+    (n, heads), or those in x (nnz, heads); maxima and sums (m, heads); signs uint8.
+
+    Raises:
+        TypeError, ValueError: an array that does not fit, or that one written to overlaps; a negative slope.
+    """
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array X = Array("x", x, "float32 float64", 2, True), M = Array("maxima", maxima, X.kind, 2, True)
+    cdef Array S = Array("sums", sums, X.kind, 2, True)
+    cdef Array U = None if u is None else Array("u", u, X.kind, 2), V = None if u is None else Array("v", v, X.kind, 2)
+    cdef Array T = None if signs is None else Array("signs", signs, "uint8", 1, True), one, other
+    cdef edge_softmax_arguments s
+    check_pattern(&s.at, P, J, X)
+    X.must_have(J.extent(0), s.at.heads)
+    for one in (M, S):
+        one.must_have(s.at.rows, s.at.heads)
+        one.must_be_whole()
+    if not slope >= 0:
+        raise ValueError(f"slope: must not be negative, got {slope}")
+    if U is not None:
+        U.must_have(s.at.rows, s.at.heads)
+        V.must_have(V.extent(0), s.at.heads)
+        s.ldu, s.ldv = U.lead(), V.lead()
+    if T is not None:
+        check_signs(T, first, X.extent(0) * s.at.heads)
+    written = [array for array in (X, M, S, T) if array is not None]
+    for k, one in enumerate(written):
+        for other in [*written[:k], P, J, *((U, V) if U is not None else ())]:
+            one.must_be_apart(other)
+    s.u, s.v, s.x, s.maxima, s.sums, s.signs = pointer(U), pointer(V), pointer(X), pointer(M), pointer(S), pointer(T)
+    s.slope, s.first, s.phases = slope, first, phases
+    cdef const edge_set *edges = edges_over(X, isa)
+    with nogil:
+        edges.softmax(&s)
+
+
+def edge_softmax_back(
+    indptr, indices, p, x, sums, totals, int phases, *, double slope=1, signs=None, int64_t first=0, int isa=0
+):
+    """Phases of the adjoint of :func:`edge_softmax`, as edges.h says: p and x (nnz, heads); sums and totals, or
+    None, (m, heads).
+
+    Raises:
+        TypeError, ValueError: an array that does not fit, or that one written to overlaps.
+    """
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array X = Array("x", x, "float32 float64", 2, True), Y = Array("p", p, X.kind, 2)
+    cdef Array S = Array("sums", sums, X.kind, 2, True)
+    cdef Array T = None if totals is None else Array("totals", totals, X.kind, 2, True)
+    cdef Array B = None if signs is None else Array("signs", signs, "uint8", 1), one, other
+    cdef edge_softmax_back_arguments s
+    check_pattern(&s.at, P, J, X)
+    X.must_have(J.extent(0), s.at.heads)
+    Y.must_have(J.extent(0), s.at.heads)
+    Y.must_be_whole()
+    written = [array for array in (X, S, T) if array is not None]
+    for one in written[1:]:
+        one.must_have(s.at.rows, s.at.heads)
+        one.must_be_whole()
+    if B is not None:
+        check_signs(B, first, X.extent(0) * s.at.heads)
+    for k, one in enumerate(written):
+        for other in [*written[:k], P, J, Y, *((B,) if B is not None else ())]:
+            one.must_be_apart(other)
+    s.p, s.x, s.sums, s.totals, s.signs = pointer(Y), pointer(X), pointer(S), pointer(T), pointer(B)
+    s.slope, s.first, s.phases = slope, first, phases
+    cdef const edge_set *edges = edges_over(X, isa)
+    with nogil:
+        edges.softmax_back(&s)
 
 
 def best(

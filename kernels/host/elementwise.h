@@ -56,17 +56,6 @@ struct binary_cross_entropy {
     double share;
 };
 
-/* Dot products of rows at the stored entries of a CSR pattern, by head: for each entry e = (i, j) and head k,
- * out[e, k] = sum of u[i, c] v[j, c] over columns bounds[k] <= c < bounds[k + 1]. Sums of eight lanes. */
-struct edge_dots {
-    int64_t rows, heads, ldu, ldv;
-    const void *pointers, *indices; /* int64 if `wide_indices`, else int32 */
-    const void *u, *v;
-    const int64_t *bounds; /* heads + 1, rising */
-    void *out;
-    int wide_indices;
-};
-
 /* The passes of one instruction set over one type of number. */
 struct elementwise_set {
     void (*dropout)(const struct dropout *);
@@ -77,11 +66,11 @@ struct elementwise_set {
     void (*binary_cross_entropy)(const struct binary_cross_entropy *);
     void (*scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
                         void *y, int64_t ldy);
-    void (*edge_dots)(const struct edge_dots *);
 };
 
-/* out[i, :] = x[rows[i], :], rows of `bytes` bytes that lie ldx and ldout bytes apart. */
-void gather_rows(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t bytes, void *out,
+/* out[i, :] = x[rows[i], :], rows of `bytes` bytes that lie ldx and ldout bytes apart; numbers of rows are
+ * int64 if `wide`, else int32. */
+void gather_rows(const void *x, int64_t ldx, const void *rows, int wide, int64_t count, int64_t bytes, void *out,
                  int64_t ldout);
 
 #endif

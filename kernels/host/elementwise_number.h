@@ -219,46 +219,6 @@ static void TYPED(binary_cross_entropy)(const struct binary_cross_entropy *e)
 
 #undef FACTORS
 
-static INLINE REAL TYPED(dot)(const LOOSE *x, const LOOSE *y, int64_t width)
-{
-    TYPED(vector) lanes = {0};
-    int64_t j = 0;
-    for (; j + 8 <= width; j += 8)
-        lanes += *(const TYPED(loose_vector) *)(x + j) * *(const TYPED(loose_vector) *)(y + j);
-    const REAL even = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6]); /* short chains: heads are narrow */
-    const REAL odd = (lanes[1] + lanes[5]) + (lanes[3] + lanes[7]);
-    REAL sum = even + odd;
-    for (; j < width; j++)
-        sum += x[j] * y[j];
-    return sum;
-}
-
-static void TYPED(edge_dots)(const struct edge_dots *d)
-{
-    const int32_t *const narrow = (const int32_t *)d->indices, *const narrow_rows = (const int32_t *)d->pointers;
-    const int64_t *const wide = (const int64_t *)d->indices, *const wide_rows = (const int64_t *)d->pointers;
-    const int64_t heads = d->heads, total = d->wide_indices ? wide_rows[d->rows] : narrow_rows[d->rows];
-    const int64_t last = d->bounds[heads];
-    int64_t e = 0;
-    for (int64_t i = 0; i < d->rows; i++) {
-        const int64_t stop = d->wide_indices ? wide_rows[i + 1] : narrow_rows[i + 1];
-        const LOOSE *const x = (const LOOSE *)d->u + i * d->ldu;
-        for (; e < stop; e++) {
-            const int64_t column = d->wide_indices ? wide[e] : narrow[e];
-            const LOOSE *const y = (const LOOSE *)d->v + column * d->ldv;
-            if (e + GATHER_AHEAD < total) {
-                const int64_t ahead = d->wide_indices ? wide[e + GATHER_AHEAD] : narrow[e + GATHER_AHEAD];
-                for (int64_t c = 0; c < last; c += CACHE_LINE / (int64_t)sizeof(REAL))
-                    __builtin_prefetch((const LOOSE *)d->v + ahead * d->ldv + c);
-            }
-            for (int64_t k = 0; k < heads; k++) {
-                const int64_t first = d->bounds[k];
-                ((LOOSE *)d->out)[e * heads + k] = TYPED(dot)(x + first, y + first, d->bounds[k + 1] - first);
-            }
-        }
-    }
-}
-
 static void TYPED(scatter_add)(const void *x, int64_t ldx, const int64_t *rows, int64_t count, int64_t width,
                                void *y, int64_t ldy)
 {

@@ -4,6 +4,7 @@
  *   MOST_VECTORS, FULL_VECTORS(X)  accumulators to keep in registers, and X(1) X(2) ... up to that */
 
 #include "aggregate.h"
+#include "edges.h"
 #include "elementwise.h"
 #include "narrow.h"
 #include "spmm.h"
@@ -22,6 +23,13 @@
 #define LOOP(...) _Pragma("clang loop vectorize(assume_safety)") __VA_ARGS__
 #else
 #define LOOP(...) _Pragma("GCC ivdep") __VA_ARGS__
+#endif
+
+/* Lanes of two vectors, by their numbers. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (TYPED(integers)){__VA_ARGS__})
 #endif
 
 #define CONCAT_(a, b) a##b
@@ -59,6 +67,7 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #define NUMBER f32
 #define LANES_FULL FLOAT_LANES
 #include "elementwise_number.h"
+#include "edge_passes.h"
 #include "spmm_lanes.h"
 #include "aggregate_lanes.h"
 #undef NUMBER
@@ -67,6 +76,7 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #define NUMBER f64
 #define LANES_FULL DOUBLE_LANES
 #include "elementwise_number.h"
+#include "edge_passes.h"
 #include "spmm_lanes.h"
 #include "aggregate_lanes.h"
 
@@ -74,9 +84,12 @@ static INLINE uint32_t keep_hash(uint32_t x)
 
 #define PASSES(number)                                                                                      \
     {dropout_##number,       adam_##number,                 pack_positive_##number, keep_positive_##number,  \
-     cross_entropy_##number, binary_cross_entropy_##number, scatter_add_##number,        \
-     edge_dots_##number}
+     cross_entropy_##number, binary_cross_entropy_##number, scatter_add_##number}
 static const struct elementwise_set passes[2] = {PASSES(f32), PASSES(f64)};
+
+#define EDGES(number) \
+    {edge_dots_##number, edge_products_##number, edge_softmax_##number, edge_softmax_back_##number}
+static const struct edge_set edges[2] = {EDGES(f32), EDGES(f64)};
 
 static spmm_rows *find(int wide, int wide_indices, int blind, int64_t width)
 {
@@ -95,4 +108,4 @@ static const struct aggregate_set aggregates = {FLOAT_LANES * sizeof(float), MOS
 #define TEXT(x) TEXT_(x)
 const struct spmm_set CONCAT(spmm_, ISA) = {
     TEXT(ISA), FLOAT_LANES * sizeof(float), MOST_VECTORS, find, passes, narrowing,
-    &aggregates};
+    &aggregates, edges};

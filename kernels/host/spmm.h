@@ -34,6 +34,7 @@ struct spmm_set {
     const struct elementwise_set *passes; /* over float, over double */
     const struct narrow_set *narrowing;   /* to bfloat16, to float16 */
     const struct aggregate_set *aggregates;
+    const struct edge_set *edges;         /* over float, over double */
 };
 
 extern const struct spmm_set spmm_avx512, spmm_avx2, spmm_generic;

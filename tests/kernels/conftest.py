@@ -118,6 +118,12 @@ OTHER_KERNELS = {
         *(f"{name}<{element}>" for name in ("sum_runs", "keep_entries") for element in ELEMENTS),
         *(f"expand_products<{element},{index}>" for element in ELEMENTS for index in ("int", "int64")),
     ],
+    "edges.cu": [
+        f"{name}<{element},{index}{lanes}>"
+        for name, ways in (("edge_softmax", [""]), ("edge_softmax_back", [""]),
+                           ("edge_dots", [",1", ",8"]), ("edge_products", [",8", ",32"]))
+        for element in ELEMENTS for index in ("int", "int64") for lanes in ways
+    ],
     str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly", "gather_randomly"],
     "optimizers.cu": [f"adam<{element}>" for element in ELEMENTS],
 }  # fmt: skip

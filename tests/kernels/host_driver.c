@@ -240,7 +240,7 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     for (int64_t i = 0; i < count; i++)
         put(v, wide, i, fabs(get(v, wide, i)));
     set->adam(&(struct adam){count, y, m, v, x, 1, 0, 0.9, 0.999, 0.01, 0.5, 1e-8});
-    gather_rows(x, width * (wide ? 8 : 4), order, rows, width * (wide ? 8 : 4), m, width * (wide ? 8 : 4));
+    gather_rows(x, width * (wide ? 8 : 4), order, 1, rows, width * (wide ? 8 : 4), m, width * (wide ? 8 : 4));
     for (int64_t i = 0; i < count; i++)
         put(v, wide, i, 0);
     set->scatter_add(m, width, order, rows, width, v, width);

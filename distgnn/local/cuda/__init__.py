@@ -6,6 +6,7 @@ They work on CuPy arrays of the current device and queue on the current stream. 
 from distgnn.local.cuda.aggregate import best, best_back
 from distgnn.local.cuda.csr import Variant, candidates, spmm
 from distgnn.local.cuda.cusparse import spmm_cusparse
+from distgnn.local.cuda.edges import edge_dots, edge_products, edge_softmax, edge_softmax_back
 from distgnn.local.cuda.elementwise import (
     NORM_COLUMNS,
     activate,
@@ -35,9 +36,9 @@ from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sam
 
 __all__ = [
     "NORM_COLUMNS", "Numbering", "Product", "Variant", "activate", "adam", "best", "best_back",
-    "binary_cross_entropy", "candidates", "compact", "draw_weighted", "dropout", "entries_of",
-    "find_columns", "gather_rows", "inclusion", "keep_entries", "keep_positive", "layer_norm",
-    "layer_norm_backward", "narrow", "narrow_rows", "positive_bits", "row_keys", "row_lengths",
-    "sample_ones", "sample_weighted", "scatter_add", "softmax_cross_entropy", "spgemm", "spmm",
-    "spmm_cusparse", "widen",
+    "binary_cross_entropy", "candidates", "compact", "draw_weighted", "dropout", "edge_dots",
+    "edge_products", "edge_softmax", "edge_softmax_back", "entries_of", "find_columns", "gather_rows",
+    "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",
+    "narrow_rows", "positive_bits", "row_keys", "row_lengths", "sample_ones", "sample_weighted",
+    "scatter_add", "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "widen",
 ]  # fmt: skip

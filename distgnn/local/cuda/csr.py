@@ -178,7 +178,7 @@ class Plan:
             raise ValueError(f"the kernels number rows with 32 bits; a block of {m} rows must be cut")
         self.xp, self.shape, self.nnz = xp, A.shape, A.nnz
         self.tuners: dict[Any, Tuner[Variant]] = {}
-        self.indptr, self.indices = _aligned(A.indptr), _aligned(A.indices)
+        self.indptr, self.indices = aligned(A.indptr), aligned(A.indices)
         self._pieces: dict[int, Pieces] = {}
         self._by_length: tuple[Array, Array, Array] | None = None
         self._longer: int | None = None
@@ -333,5 +333,6 @@ def _padded(xp: Any, B: Array, V: int) -> Array:
     return padded
 
 
-def _aligned(array: Array) -> Array:
+def aligned(array: Array) -> Array:
+    """Return the array, or a copy where it lies where no GPU loads its numbers from."""
     return array if address(array) % array.itemsize == 0 else array.copy()

@@ -157,9 +157,10 @@ def _average(sums: ShapeArray, count: ShapeArray, known: float) -> bool:
 DENSE_PRODUCTS.register("shapes", {"gemm": _written(2)})
 SPARSE_PRODUCTS.register("shapes", {"spmm": _written(2)})
 EDGES.register("shapes", {
-    "multiply": lambda A, values, B, bounds, out, add: _written(0)(out), "dots": _written(4),
+    "multiply": lambda A, values, B, bounds, out, add, order: _written(0)(out), "dots": _written(4),
     "end_sums": _written(3), "of_rows": _written(2), "row_sums": _written(2), "row_maxima": _written(2),
-    "transposition": lambda A: ShapeArray((A.nnz,), np.int64),
+    "softmax": _written(1), "softmax_back": _written(2),
+    "transposition": lambda A: ShapeArray((A.nnz,), A.indices.dtype),
 })  # fmt: skip
 ADDITIVE.register("shapes", {"scores": _written(5), "slope_sums": _written(5)})
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
