@@ -27,7 +27,7 @@ from distgnn.operators import summed as sums
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges, permuted
+from distgnn.operators.edges import DistEdges
 from distgnn.operators.edges_of_planes import PlaneEdges, ShardEdges
 from distgnn.operators.edges_of_rows import BlockRowEdges
 
@@ -144,7 +144,7 @@ class Way(ABC):
     def _of_block(self, E: DistEdges, k: int) -> tuple[Array, Array]:
         """Return the numbers of an own block's entries as the transposed block has them, and their order."""
         block = self.pattern.blocks[k]
-        return permuted(block, E.data[self.pattern.places[k]]), entries.transposition(block)
+        return entries.permuted(block, E.data[self.pattern.places[k]]), entries.transposition(block)
 
 
 class Alone(Way):

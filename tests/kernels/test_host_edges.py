@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
-from distgnn.local import edges, host
+from distgnn.local import array_edges, edges, host
 
 pytestmark = pytest.mark.skipif(not host.usable(), reason="the host kernels are not built")
 ISAS = range(len(host.built().isas())) if host.usable() else ()
@@ -42,7 +42,7 @@ def test_products_by_head(dtype, add):
     start, bounds = r.standard_normal((40, 14)).astype(dtype), [0, 5, 5, 14]
     compiled, plain = start.copy(), start.copy()
     edges.multiply(A, values, B, bounds, compiled, add)
-    edges._multiply(A, values, B, bounds, plain, add)
+    array_edges.multiply(A, values, B, bounds, plain, add, None)
     np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
