@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "aggregate.h"
+#include "edges.h"
 #include "elementwise.h"
 #include "sample.h"
 #include "spmm.h"
@@ -244,19 +245,6 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     for (int64_t i = 0; i < count; i++)
         put(v, wide, i, 0);
     set->scatter_add(m, width, order, rows, width, v, width);
-    const int64_t ends[] = {0, width / 2, width};
-    int64_t *starts = malloc((size_t)(rows + 1) * 8);
-    void *dots = numbers(wide, 2 * rows);
-    for (int64_t i = 0; i <= rows; i++)
-        starts[i] = i; /* row i has the entry (i, order[i]) */
-    set->edge_dots(&(struct edge_dots){rows, 2, width, width, starts, order, x, x, ends, dots, 1});
-    for (int64_t e = 0; e < 2 * rows; e++) {
-        double sum = 0;
-        for (int64_t j = ends[e % 2]; j < ends[e % 2 + 1]; j++)
-            sum += get(x, wide, e / 2 * width + j) * get(x, wide, order[e / 2] * width + j);
-        expect(fabs(get(dots, wide, e) - sum) <= 1e-4 * (1 + fabs(sum)), "edge dots", count);
-    }
-    free(starts), release(dots);
     int64_t *labels = malloc((size_t)rows * 8), *some = malloc((size_t)rows * 8), listed = 0;
     for (int64_t i = 0; i < rows; i++)
         if (i % 3 != 1)
@@ -307,6 +295,89 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     for (int a = 0; a < 4; a++)
         release(all[a]);
     free(low), free(odd), free(columns), free(bits), free(order);
+}
+
+/* Passes over entries of rows that have 0, 1, 2, ... of them, with `heads` heads of so many columns, which have
+ * columns of no head on both sides. */
+static void over_entries(const struct edge_set *set, int wide, int wide_indices, int64_t heads, int64_t columns)
+{
+    enum { ROWS = 6, NODES = 9, FIRST = 3 };
+    const int64_t count = ROWS * (ROWS - 1) / 2, all = count * heads, f = heads * columns + 2;
+    const size_t integer = wide_indices ? 8 : 4, bytes = (size_t)(FIRST + all) / 8 + 2;
+    void *pointers = array((ROWS + 1) * integer), *indices = array((size_t)count * integer);
+    void *order = array((size_t)count * integer);
+    int64_t *bounds = malloc((size_t)(heads + 1) * 8);
+    uint8_t *signs = calloc(bytes, 1);
+    for (int64_t i = 0; i <= ROWS; i++)
+        put_integer(pointers, wide_indices, i, i * (i - 1) / 2); /* the first row has none */
+    for (int64_t e = 0; e < count; e++)
+        put_integer(indices, wide_indices, e, e * 5 % NODES), put_integer(order, wide_indices, e, count - 1 - e);
+    for (int64_t k = 0; k <= heads; k++)
+        bounds[k] = 1 + k * columns;
+    void *u = numbers(wide, ROWS * f), *v = numbers(wide, NODES * f), *C = numbers(wide, ROWS * f);
+    void *x = numbers(wide, all), *maxima = numbers(wide, ROWS * heads), *sums = numbers(wide, ROWS * heads);
+    const struct edge_pattern at = {ROWS, heads, pointers, indices, wide_indices};
+    set->dots(&(struct edge_dots){at, f, f, u, v, bounds, x});
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t e = i * (i - 1) / 2; e < i * (i + 1) / 2; e++)
+            for (int64_t k = 0; k < heads; k++) {
+                double sum = 0;
+                for (int64_t c = bounds[k]; c < bounds[k + 1]; c++)
+                    sum += get(u, wide, i * f + c) * get(v, wide, e * 5 % NODES * f + c);
+                expect(fabs(get(x, wide, e * heads + k) - sum) <= 1e-4, "dots", all);
+            }
+    for (int add = 0; add < 2; add++)
+        set->products(&(struct edge_products){at, f, f, x, add ? order : NULL, v, bounds, C, add});
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t k = 0; k < heads; k++)
+            for (int64_t c = bounds[k]; c < bounds[k + 1]; c++) {
+                double sum = 0;
+                for (int64_t e = i * (i - 1) / 2; e < i * (i + 1) / 2; e++)
+                    sum += (get(x, wide, e * heads + k) + get(x, wide, (count - 1 - e) * heads + k)) *
+                           get(v, wide, e * 5 % NODES * f + c);
+                expect(fabs(get(C, wide, i * f + c) - sum) <= 1e-4 * (1 + fabs(sum)), "products", all);
+            }
+    for (int64_t n = 0; n < ROWS * heads; n++)
+        put(maxima, wide, n, -INFINITY), put(sums, wide, n, 0);
+    set->softmax(&(struct edge_softmax){at, f, f, FIRST, u, v, x, maxima, sums, signs, 0.5, 7});
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t k = 0; k < heads; k++) {
+            double powers = 0;
+            for (int64_t e = i * (i - 1) / 2, n; e < i * (i + 1) / 2; e++) {
+                const double sum = get(u, wide, i * f + k) + get(v, wide, e * 5 % NODES * f + k);
+                powers += exp(sum > 0 ? sum : sum / 2), n = FIRST + e * heads + k;
+                expect((signs[n / 8] >> (7 - n % 8) & 1) == (get(u, wide, i * f + k) > -get(v, wide, e * 5 % NODES * f + k)),
+                       "signs", all);
+            }
+            for (int64_t e = i * (i - 1) / 2; e < i * (i + 1) / 2; e++) {
+                const double sum = get(u, wide, i * f + k) + get(v, wide, e * 5 % NODES * f + k);
+                const double want = exp(sum > 0 ? sum : sum / 2) / powers;
+                expect(fabs(get(x, wide, e * heads + k) - want) <= 1e-5, "softmax", all);
+            }
+        }
+    void *d = numbers(wide, all), *before = numbers(wide, all);
+    memcpy(before, d, (size_t)all * (wide ? 8 : 4));
+    for (int64_t n = 0; n < ROWS * heads; n++)
+        put(maxima, wide, n, 0), put(sums, wide, n, 0);
+    set->softmax_back(&(struct edge_softmax_back){at, FIRST, x, d, sums, maxima, signs, 0.5, 3});
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t k = 0; k < heads; k++) {
+            double mean = 0, total = 0;
+            for (int64_t e = i * (i - 1) / 2; e < i * (i + 1) / 2; e++)
+                mean += get(x, wide, e * heads + k) * get(before, wide, e * heads + k);
+            for (int64_t e = i * (i - 1) / 2; e < i * (i + 1) / 2; e++) {
+                const int64_t n = e * heads + k, bit = FIRST + n;
+                const double slope = signs[bit / 8] >> (7 - bit % 8) & 1 ? 1 : 0.5;
+                const double want = slope * get(x, wide, n) * (get(before, wide, n) - mean);
+                expect(fabs(get(d, wide, n) - want) <= 1e-5, "softmax, back", all);
+                total += want;
+            }
+            expect(fabs(get(maxima, wide, i * heads + k) - total) <= 1e-4, "totals", all);
+        }
+    void *arrays[] = {pointers, indices, order, u, v, C, x, maxima, sums, d, before};
+    for (size_t a = 0; a < sizeof arrays / sizeof *arrays; a++)
+        release(arrays[a]);
+    free(bounds), free(signs);
 }
 
 /* Refine random partitions of a random directed graph; its volumes must be those that counting finds. */
@@ -482,6 +553,10 @@ int main(void)
         for (int wide = 0; wide < 2; wide++)
             for (int64_t width = 1; width < 40; width++)
                 passes(spmm_sets()[set]->passes + wide, wide, width % 12 + 1, width);
+        for (int options = 0; options < 4; options++)
+            for (int64_t heads = 1; heads < 19; heads++)
+                for (int64_t columns = 1; columns < 20; columns += 1 + columns / 9)
+                    over_entries(spmm_sets()[set]->edges + options % 2, options % 2, options / 2, heads, columns);
         printf("%s: %ld numbers checked\n", spmm_sets()[set]->name, checks);
     }
     return 0;

@@ -1,51 +1,101 @@
-"""Compiled passes over entries equal those of NumPy, for every instruction set, type and number of heads."""
+"""Passes over entries equal a reference: compiled for every instruction set, and by array operations."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.local import array_edges, edges, host
+from kernels import edge_cases as cases
+from loops import each
 
-pytestmark = pytest.mark.skipif(not host.usable(), reason="the host kernels are not built")
-ISAS = range(len(host.built().isas())) if host.usable() else ()
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("bounds", [[0, 1], [0, 8, 16, 24], [0, 3, 3, 40], [0, 0, 0], [0, 5, 10, 100]])
-def test_dots(isa, dtype, index, bounds):
-    r = np.random.default_rng(len(bounds))
-    A = sp.random_array((30, 50), density=0.2, rng=r, format="csr", dtype=np.float64)
-    indptr, indices = A.indptr.astype(index), A.indices.astype(index)
-    U, V = (r.standard_normal((rows, bounds[-1] + 3)).astype(dtype)[:, : bounds[-1]] for rows in A.shape)
-    out = np.full((A.nnz, len(bounds) - 1), np.nan, dtype)
-    host.built().edge_dots(indptr, indices, U, V, np.array(bounds), out, isa=isa)
-    rows = np.repeat(np.arange(30), np.diff(A.indptr))
-    products = U[rows].astype(np.float64) * V[A.indices]
-    expected = [products[:, a:b].sum(axis=1) for a, b in zip(bounds, bounds[1:], strict=False)]
-    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == np.float32 else {"rtol": 1e-12, "atol": 1e-12}
-    np.testing.assert_allclose(out, np.transpose(expected), **close)
+BUILT = pytest.mark.skipif(not host.usable(), reason="the host kernels are not built")
+WAYS = ["arrays", *(range(len(host.built().isas())) if host.usable() else ())]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("add", [False, True])
-def test_products_by_head(dtype, add):
-    r = np.random.default_rng(3)
-    matrix = sp.random_array((40, 30), density=0.2, rng=r, format="csr", dtype=np.float64)
-    A = CSR.from_scipy(matrix, backend.get("numpy"), dtype)
-    values, B = r.standard_normal((A.nnz, 3)).astype(dtype), r.standard_normal((30, 14)).astype(dtype)
-    start, bounds = r.standard_normal((40, 14)).astype(dtype), [0, 5, 5, 14]
-    compiled, plain = start.copy(), start.copy()
-    edges.multiply(A, values, B, bounds, compiled, add)
-    array_edges.multiply(A, values, B, bounds, plain, add, None)
-    np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-5)
+def block(A, dtype, index):
+    made = CSR(A.shape, A.nnz, index, dtype, np.empty(CSR.nbytes(A.shape, A.nnz, index, dtype), np.uint8))
+    made.data[...], made.indices[...], made.indptr[...] = A.data, A.indices, A.indptr
+    return made
 
 
+@pytest.fixture(params=WAYS)
+def machine(request, monkeypatch):
+    """Return the passes of an instruction set, or of array operations."""
+    on = {"block": block, "asarray": np.array, "to_host": np.asarray}
+    names = ("dots", "multiply", "softmax", "softmax_back")
+    if request.param == "arrays":
+        return SimpleNamespace(**on, **{name: getattr(array_edges, name) for name in names})
+    monkeypatch.setattr(host, "isa", lambda: request.param)
+    return SimpleNamespace(**on, **{name: getattr(edges, f"_{name}") for name in names})
+
+
+@each("dtype, index", cases.KINDS)
+@each("bounds", cases.BOUNDS)
+def test_products_and_dot_products_by_head(machine, dtype, index, bounds):
+    cases.check_dots(machine, dtype, index, bounds)
+    cases.check_multiply(machine, dtype, index, bounds)
+
+
+@each("dtype, index", cases.KINDS)
+@each("heads", cases.HEADS)
+@each("cuts", [1, 3])
+@each("scale", [1, 300])
+def test_softmax_over_rows_and_its_adjoint(machine, dtype, index, heads, cuts, scale):
+    """With large scores, too, whose exponentials overflow without the maximum of a row."""
+    cases.check_softmax(machine, dtype, index, heads, scale, cuts)
+
+
+@each("index", [np.int32, np.int64])
+def test_transposition(index):
+    A = cases.pattern(3)
+    own, values = block(A, np.float64, index), cases.numbers((A.nnz, 3), np.float64, 1)
+    expected = np.argsort(A.indices, kind="stable")
+    np.testing.assert_array_equal(edges.transposition(own), expected)
+    assert edges.transposition(own).dtype == index
+    np.testing.assert_array_equal(edges.permuted(own, values), values[expected])
+
+
+@each("dtype", [np.float32, np.float64])
+def test_rows_of_some_columns(dtype):
+    """U, V, B and C may be parts of wider arrays; without entries nothing is written but zeros."""
+    A = block(cases.pattern(4), dtype, np.int32)
+    wide = [cases.numbers((rows, 20), dtype, rows) for rows in A.shape]
+    U, V = (X[:, 3:15] for X in wide)
+    bounds, out = [0, 4, 12], np.empty((A.nnz, 2), dtype)
+    np.testing.assert_array_equal(
+        edges.dots(A, U, V, bounds, out), edges.dots(A, U.copy(), V.copy(), bounds, np.empty_like(out)))
+    C, whole = np.full((A.shape[0], 20), 7, dtype), np.empty((A.shape[0], 12), dtype)
+    if host.usable():
+        edges.multiply(A, out, V, bounds, C[:, 3:15])
+        edges.multiply(A, out, V.copy(), bounds, whole)
+        np.testing.assert_array_equal(C[:, 3:15], whole)
+        assert (C[:, :3] == 7).all() and (C[:, 15:] == 7).all() and not whole[0].any()
+
+
+@BUILT
+@each("at", range(4))
+def test_messages_under_way_are_driven(at, monkeypatch):
+    """Products with messages pending take some rows at a time, with and without an order."""
+    A = block(cases.pattern(at), np.float64, np.int64)
+    values, B = cases.numbers((A.nnz, 2), np.float64, at), cases.numbers((A.shape[1], 6), np.float64, 9)
+    order = np.random.default_rng(at).permutation(A.nnz) if at % 2 else None
+    expected, out = np.ones((A.shape[0], 6)), np.ones((A.shape[0], 6))
+    edges.multiply(A, values, B, [0, 3, 6], expected, at > 1, order)
+    polls = []
+    monkeypatch.setattr(edges.TUNING, "flops_between_polls", 200)
+    monkeypatch.setattr(edges.progress, "pending", lambda: True)
+    monkeypatch.setattr(edges.progress, "poll", lambda: polls.append(1))
+    edges.multiply(A, values, B, [0, 3, 6], out, at > 1, order)
+    np.testing.assert_array_equal(out, expected)
+    assert len(polls) > 3
+
+
+@BUILT
 def test_what_c_cannot_walk_is_refused():
     ends, indices, bounds = np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 4])
     X = np.ones((2, 4))

@@ -1,0 +1,68 @@
+"""Kernels over entries against a reference in double precision, on a GPU or its emulation."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from distgnn.local import cuda
+from kernels import edge_cases as cases
+from kernels.conftest import built_from, in_orders
+from kernels.test_cuda_spmm import block_of
+from loops import each
+
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
+
+built = built_from("edges.cu")
+
+
+def machine(gpu):
+    return SimpleNamespace(
+        block=partial(block_of, gpu), asarray=gpu.asarray, to_host=gpu.to_host, dots=cuda.edge_dots,
+        multiply=cuda.edge_products, softmax=cuda.edge_softmax, softmax_back=cuda.edge_softmax_back,
+    )  # fmt: skip
+
+
+@each("dtype, index", cases.KINDS)
+@each("bounds", cases.BOUNDS)
+def test_products_and_dot_products_by_head(built, dtype, index, bounds):
+    cases.check_dots(machine(built), dtype, index, bounds)
+    cases.check_multiply(machine(built), dtype, index, bounds)
+
+
+@each("dtype, index", cases.KINDS)
+@each("heads", cases.HEADS)
+@each("cuts", [1, 3])
+@each("scale", [1, 300])
+def test_softmax_over_rows_and_its_adjoint(built, dtype, index, heads, cuts, scale):
+    cases.check_softmax(machine(built), dtype, index, heads, scale, cuts)
+
+
+def test_blocks_in_any_order(built):
+    for _ in in_orders(built, (0, 1, 5)):
+        cases.check_softmax(machine(built), np.float32, np.int32, 3, 1, 3)
+
+
+def test_what_no_kernel_can_walk_is_refused(built):
+    A = block_of(built, cases.pattern(), np.float32)
+    ones = lambda *shape: built.asarray(np.ones(shape, np.float32))  # noqa: E731
+    m, k = A.shape
+    refused = {
+        "out must be": lambda: cuda.edge_dots(A, ones(m, 8), ones(k, 8), [0, 8], ones(A.nnz, 2)),
+        "V must be": lambda: cuda.edge_dots(A, ones(m, 8), ones(m, 8), [0, 8], ones(A.nnz, 1)),
+        "bounds must go": lambda: cuda.edge_products(A, ones(A.nnz, 1), ones(k, 8), [0, 7], ones(m, 8), False, None),
+        "order must be": lambda: cuda.edge_products(
+            A, ones(A.nnz, 1), ones(k, 8), [0, 8], ones(m, 8), False, ones(A.nnz)),
+        "maxima must be": lambda: cuda.edge_softmax(
+            A, ones(A.nnz, 2), ones(m, 1), ones(m, 2), 7, None, 1, None, 0),
+        "signs: need": lambda: cuda.edge_softmax(
+            A, ones(A.nnz, 2), ones(m, 2), ones(m, 2), 7, None, 1, built.asarray(np.zeros(4, np.uint8)), 0),
+        "totals must be": lambda: cuda.edge_softmax_back(
+            A, ones(A.nnz, 2), ones(A.nnz, 2), ones(m, 2), ones(m, 1), 3, 1, None, 0),
+    }  # fmt: skip
+    for message, call in refused.items():
+        with pytest.raises(ValueError, match=message):
+            call()
