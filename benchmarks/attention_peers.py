@@ -1,17 +1,14 @@
-"""GAT and GATv2 beside PyTorch Geometric's layers: equal numbers from equal weights, and accuracies.
+"""GAT and GATv2 beside PyTorch Geometric's layers, for ``attention.py``: equal numbers, and accuracies.
 
-Needs torch and torch-geometric. The first table compares logits and all gradients of two layers, 8 heads side
-by side and then the mean of 3, on a random directed graph: largest differences, relative to the largest
-number of the matrix. The second trains both on a store by the paper's setting for Cora, with the weights that
-validate best: the recipe `gat`, and GATConv or GATv2Conv with the same widths, dropout, decay and epochs.
-
-    distgnn prepare PLANETOID/cora cora.dg
-    python benchmarks/attention_peers.py cora.dg --out benchmarks/results/attention-peers.md
+The first compares logits and all gradients of two layers from equal weights, 8 heads side by side and then
+the mean of 3, on a random directed graph: largest differences, relative to the largest number of the matrix.
+The second trains both on a store by the paper's setting for Cora, with the weights that validate best: the
+recipe `gat`, and GATConv or GATv2Conv with the same widths, dropout, decay and epochs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,34 +29,16 @@ CONVOLUTIONS = {"gat": GATConv, "gatv2": GATv2Conv}
 WIDTHS, HEADS, NODES = [33, 64, 7], [8, 3], 700
 
 
-def main() -> None:
-    parser = table.arguments(__doc__)
-    parser.add_argument("store")
-    parser.add_argument("--seeds", type=int, default=10)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    lines = [*table.columns("network", "dtype", "logits", "gradient of the features", "of any weight")]
+# -- equal numbers -------------------------------------------------------------------------------------------
+
+
+def numbers(args: Any) -> Iterator[str]:
+    """Compare logits and gradients."""
+    yield from table.columns("network", "dtype", "logits", "gradient of the features", "of any weight")
     for model in CONVOLUTIONS:
         for dtype in ("float32", "float64"):
             found = [f"{difference:.1e}" for difference in compared(model, dtype)]
-            lines.append(f"| {' | '.join([model, dtype, *found])} |")
-    print("\n".join(lines), flush=True)
-    lines += ["", *table.columns("training", "validation, %", "test, %", "test by seed")]
-    for model in CONVOLUTIONS:
-        ways: dict[str, Callable[[int], tuple[float, float]]] = {
-            f"distgnn, recipe gat, {model}": lambda seed, model=model: ours(args.store, model, seed),
-            f"PyG, {CONVOLUTIONS[model].__name__}": pyg(dg.Store(args.store), model),
-        }
-        for name, accuracies in ways.items():
-            by_seed = 100 * np.array([accuracies(seed) for seed in range(args.seeds)])
-            (val, test), spread = by_seed.mean(axis=0), by_seed[:, 1].std()
-            listed = ", ".join(f"{value:.1f}" for value in by_seed[:, 1])
-            lines.append(f"| {name} | {val:.2f} | {test:.2f} ± {spread:.2f} | {listed} |")
-            print(lines[-1], flush=True)
-    table.publish(args, "\n".join([table.heading(args), "", *lines]))
-
-
-# -- equal numbers -------------------------------------------------------------------------------------------
+            yield f"| {' | '.join([model, dtype, *found])} |"
 
 
 def compared(model: str, dtype: str) -> list[float]:
@@ -126,6 +105,21 @@ def far(ours: Any, theirs: np.ndarray) -> float:
 # -- accuracies ----------------------------------------------------------------------------------------------
 
 
+def accuracies(args: Any) -> Iterator[str]:
+    """Train with each seed."""
+    yield from table.columns("training", "validation, %", "test, %", "test by seed")
+    for model in CONVOLUTIONS:
+        ways: dict[str, Callable[[int], tuple[float, float]]] = {
+            f"distgnn, recipe gat, {model}": lambda seed, model=model: ours(args.store, model, seed),
+            f"PyG, {CONVOLUTIONS[model].__name__}": pyg(dg.Store(args.store), model),
+        }
+        for name, of_seed in ways.items():
+            by_seed = 100 * np.array([of_seed(seed) for seed in range(args.seeds)])
+            (val, test), spread = by_seed.mean(axis=0), by_seed[:, 1].std()
+            listed = ", ".join(f"{value:.1f}" for value in by_seed[:, 1])
+            yield f"| {name} | {val:.2f} | {test:.2f} ± {spread:.2f} | {listed} |"
+
+
 def ours(store: str, model: str, seed: int) -> tuple[float, float]:
     """Return the accuracies (validation, test) of the weights that a run keeps."""
     run = Run(store, Settings(recipe="gat", model=model, seed=seed))
@@ -175,7 +169,3 @@ def pyg(store: dg.Store, model: str) -> Callable[[int], tuple[float, float]]:
         return best
 
     return trained
-
-
-if __name__ == "__main__":
-    main()
