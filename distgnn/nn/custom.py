@@ -67,17 +67,21 @@ class CustomLayer(GraphConvolution):
 
     Attributes:
         epoch: of a pass whose dropout is on, of minibatches the number of the step, else None; nodes: int64
-            ids of this rank's rows of H. Both are those of the pass that runs.
+            ids of this rank's rows of H; need_input: whether the gradient of H is used, for which
+            :meth:`propagate_back` may return None otherwise. All are those of the pass that runs.
     """
 
     epoch: int | None = None
     nodes: Array = None
+    need_input = True
 
     def propagate(self, A: DistSparse, H: DistDense) -> tuple[DistDense, Kept]:
         """Compute Z without bias, cut as :meth:`times` cuts it; return it and a tuple of matrices to keep."""
         raise NotImplementedError
 
-    def propagate_back(self, A: DistSparse, kept: Kept, G: DistDense) -> tuple[list[Any], DistDense]:
+    def propagate_back(
+        self, A: DistSparse, kept: Kept, G: DistDense
+    ) -> tuple[list[Any], DistDense | None]:
         """Compute the gradients of W and of added parameters, a list in this order; and that of H."""
         raise NotImplementedError
 
@@ -164,6 +168,7 @@ class CustomProducts:
 
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         self._begin(buffers)
+        self.layer.need_input = W is not None
         gradients, dH = self.layer.propagate_back(A, buffers.own, G)
         wanted = 1 + len(self.layer.added)
         if len(gradients) != wanted:

@@ -48,7 +48,9 @@ class GraphAttention(Attention):
         P = A.edge_softmax(self.own(A, s), t, SLOPE)
         return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, P)
 
-    def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense]:
+    def propagate_back(
+        self, A: DistSparse, kept: Any, G: DistDense
+    ) -> tuple[list[Any], DistDense | None]:
         H, Y, P = kept
         dense, G = ReplicatedWeights(A.input_layout), self.joined_back(A, G)
         dY = A.multiply_adjoint(G, values=self.dropped(A, P))
@@ -60,8 +62,8 @@ class GraphAttention(Attention):
             by_head, through = dense.backward(Y, gradient, self._by_head(vector, dense))
             of_vectors.append(by_head.block[self._places()][:, None])
             dY += through
-        dW, dH = dense.backward(H, dY, recut(self.weights(A), dense.weight_layout))
-        assert dH is not None
+        W = recut(self.weights(A), dense.weight_layout) if self.need_input else None
+        dW, dH = dense.backward(H, dY, W)
         return [recut(dW, self.weights(A).layout), *of_vectors], dH
 
     def _places(self) -> tuple[Array, Array]:

@@ -50,17 +50,20 @@ class DynamicAttention(Attention):
         P = scores.softmax()
         return self.joined(A, A.multiply(R, values=self.dropped(A, P))), (H, own, R, scores, P)
 
-    def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense]:
+    def propagate_back(
+        self, A: DistSparse, kept: Any, G: DistDense
+    ) -> tuple[list[Any], DistDense | None]:
         H, own, R, scores, P = kept
         to_right, to_left = ReplicatedWeights(A.input_layout), ReplicatedWeights(A.output_layout)
         G = self.joined_back(A, G)
         dP = self.dropped(A, A.sddmm(G, R, self.heads))
         dL, dR, da = scores.back(P.softmax_back(dP))
         dR += A.multiply_adjoint(G, values=self.dropped(A, P))
-        dW, dH = to_right.backward(H, dR, recut(self.weights(A), to_right.weight_layout))
-        d_left, d_own = to_left.backward(own, dL, replicated(to_left, self.left))
-        assert dH is not None and d_own is not None
-        self.add_own(A, d_own, dH)
+        W = recut(self.weights(A), to_right.weight_layout) if self.need_input else None
+        dW, dH = to_right.backward(H, dR, W)
+        d_left, d_own = to_left.backward(own, dL, replicated(to_left, self.left) if self.need_input else None)
+        if dH is not None and d_own is not None:
+            self.add_own(A, d_own, dH)
         return [recut(dW, self.weights(A).layout), d_left, da[:, None]], dH
 
 

@@ -13,6 +13,8 @@ from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
 
+HEADS = [(3, 4), (8, 2), (1, 13), (2, 5)]  # and columns of each
+
 
 class Dense:
     """The same operators on dense arrays: entries are (n, m, heads), 0 where nothing is stored."""
@@ -96,6 +98,16 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
     alike(back, expected_back)
     equal(back.row_sums(), expected_back.sum(axis=1))
     equal(back.column_sums(), expected_back.sum(axis=0))
+    fused = A.edge_softmax(u_, v_, 0.2)
+    alike(fused, probabilities)
+    alike(fused - P, np.zeros_like(probabilities))
+    for overwrite in (False, True):
+        given = 1 * dP
+        du, dv = A.edge_softmax_back(fused, given, overwrite)
+        equal(du, expected_back.sum(axis=1))
+        equal(dv, expected_back.sum(axis=0))
+        alike(given, expected_back if overwrite else gradient)
+    alike(A.edge_softmax(500 * u_, 500 * v_, 0.2), dense.softmax(500 * leaky))
     alike(P.row_sums_back(u_), dense.edges(np.repeat(u[:, None], m, axis=1)))
     alike(A.sddmm(U_, V_), dense.sddmm(U, V, 1))
     alike(2 * scores - P * relu + 0, 2 * expected - probabilities * leaky)
@@ -122,7 +134,8 @@ def test_every_operator_equals_a_dense_one(comm, name, aware, backend):
         M = matrix(r, 37 + 8 * number)
         grid = make_grid(comm, name, shape, backend=backend)
         grid.overlap = number % 2 == 0
-        compare(comm, dg.distribute(M, grid, name, aware), M, r, heads=3, width=12)
+        heads, wide = HEADS[(number + WAYS.index((name, aware)) + comm.Get_size()) % len(HEADS)]
+        compare(comm, dg.distribute(M, grid, name, aware), M, r, heads, heads * wide)
 
 
 @pytest.mark.ranks(4)
@@ -149,9 +162,10 @@ def test_attention_sends_the_words_of_a_product_and_one_per_head(comm, aware):
     A.pattern.ends()
     with dg.Ledger() as product:
         A @ H
-    with dg.Ledger() as attention:
-        A.multiply(H, values=A.edge_sum(u, v).leaky_relu().softmax())
-    assert attention.words * width == product.words * (width + heads) > 0
+    for softmax in (A.edge_softmax, lambda u, v: A.edge_sum(u, v).leaky_relu().softmax()):
+        with dg.Ledger() as attention:
+            A.multiply(H, values=softmax(u, v))
+        assert attention.words * width == product.words * (width + heads) > 0
 
 
 @pytest.mark.ranks(4)
@@ -176,6 +190,15 @@ def test_sums_over_the_axes_that_cut_columns_and_features(comm):
         with dg.Ledger() as book:
             E.leaky_relu() * 2 - E
         assert book.words == 0
+        u, v = (dg.scatter(np.ones((64, 4)), layout) for layout in (A.output_layout, A.input_layout))
+        with dg.Ledger() as fused:
+            P = A.edge_softmax(u, v)
+            A.edge_softmax_back(P, E)
+        with dg.Ledger() as steps:
+            scores = A.edge_sum(u, v)
+            d = scores.leaky_relu_back(scores.leaky_relu().softmax().softmax_back(E))
+            d.row_sums(), d.column_sums()
+        assert fused.words == steps.words > 0
 
 
 @pytest.mark.ranks(1, 3)
@@ -185,7 +208,7 @@ def test_other_edges_and_heads_are_refused_in_one_line(comm):
     A, B = (dg.distribute(M, grid, "1d", aware) for aware in (False, True))
     H = dg.scatter(np.ones((20, 8)), A.input_layout)
     u = dg.scatter(np.ones((20, 3)), A.input_layout)
-    short = dg.distribute(M.astype(np.float32), grid, "1d")
+    short, P = dg.distribute(M.astype(np.float32), grid, "1d"), A.edge_softmax(u, u)
     refused = {
         "edges of another operator": lambda: A.multiply(H, values=B.edges()),
         "edges of another": lambda: A.edges() + B.edges(),
@@ -194,6 +217,9 @@ def test_other_edges_and_heads_are_refused_in_one_line(comm):
         "heads=0": lambda: A.sddmm(H, H, heads=0),
         "expected 1 heads": lambda: A.edges() * A.edges(heads=2),
         "u has 3 heads, v has 8": lambda: A.edge_sum(u, H),
+        "expected what A.edge_softmax": lambda: A.edge_softmax_back(A.edges(), A.edges()),
+        "expected other edges than P": lambda: A.edge_softmax_back(P, P),
+        "slope=-1": lambda: A.edge_softmax(u, u, -1),
         "A holds float32, u holds float64": lambda: short.edge_sum(u, u),
         "must be a DistDense": lambda: A.sddmm(np.ones((20, 8)), H),
         "expected a rank": lambda: A.edges().gather(root=99),
