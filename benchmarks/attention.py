@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock
@@ -53,6 +54,9 @@ def main() -> None:
     parser = table.arguments(__doc__)
     parser.add_argument("store", help="of Cora")
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES))
+    parser.add_argument("--models", nargs="+", default=["gat", "gatv2"], help="of the epochs")
+    parser.add_argument("--graphs", nargs="+", default=list(GRAPHS), choices=list(GRAPHS))
+    parser.add_argument("--clock", choices=list(timing.CLOCKS), default="cpu", help="cpu: of one thread")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--scale", type=int, default=16, help="log2 of the R-MAT graph's nodes")
     parser.add_argument("--seeds", type=int, default=10, help="of the accuracies")
@@ -87,7 +91,8 @@ def dgl_graph(A: sp.csr_array) -> Any:
 
 
 def medians(runs: Runs, args: Any) -> dict[str, float]:
-    return {name: float(np.median(times)) for name, times in timing.in_turns(runs, 0, args.turns).items()}
+    samples = timing.in_turns(runs, 0, args.turns, args.clock)
+    return {name: float(np.median(times)) for name, times in samples.items()}
 
 
 # -- kernels -------------------------------------------------------------------------------------------------
@@ -99,15 +104,15 @@ def kernels(args: Any) -> Iterator[str]:
     yield from table.columns(f"pass, {A.nnz} entries", "ms", "ms, DGL", "faster by")
     for heads, columns in ((8, 8), (1, HIDDEN)):
         for name, (ours, theirs) in passes(A, heads, columns).items():
-            took = medians({"ours": ours, "DGL": theirs}, args)
-            cells = (f"{1e3 * took['ours']:.1f}", f"{1e3 * took['DGL']:.1f}", f"{took['DGL'] / took['ours']:.1f}")
-            yield f"| {name}, {heads} x {columns} | {' | '.join(cells)} |"
+            a, b = medians({"ours": ours, "DGL": theirs}, args).values()
+            yield f"| {name}, {heads} x {columns} | {1e3 * a:.1f} | {1e3 * b:.1f} | {b / a:.1f} |"
 
 
 def passes(matrix: sp.csr_array, heads: int, columns: int) -> dict[str, tuple[Callable[[], Any], ...]]:
     """Return our call and DGL's for each pass."""
     ops, graph, on = dgl().ops, dgl_graph(matrix), backend.get("numpy")
-    A, n, bounds = CSR.from_scipy(matrix, on, np.float32), matrix.shape[0], list(range(0, heads * columns + 1, columns))
+    A, n = CSR.from_scipy(matrix, on, np.float32), matrix.shape[0]
+    bounds = list(range(0, heads * columns + 1, columns))
     U, V = (torch.randn(n, heads, columns) for _ in range(2))
     u, v, scores = torch.randn(n, heads, 1), torch.randn(n, heads, 1), torch.randn(A.nnz, heads, 1)
     flat = [X.numpy().reshape(len(X), -1) for X in (U, V, u, v, scores)]
@@ -136,12 +141,16 @@ def passes(matrix: sp.csr_array, heads: int, columns: int) -> dict[str, tuple[Ca
     ready = ops.edge_softmax(graph, scores.requires_grad_())
     return {
         "SDDMM; u_dot_v": (
-            lambda: edges.dots(A, *flat[:2], bounds, numbers), lambda: ops.v_dot_u(graph, U, V)),
+            lambda: edges.dots(A, *flat[:2], bounds, numbers),
+            lambda: ops.v_dot_u(graph, U, V),
+        ),
         "softmax; edge_softmax": (softmax, lambda: ops.edge_softmax(graph, scores.detach())),
         "its adjoint": (softmax_back, lambda: torch.autograd.grad(ready, scores, wanted, retain_graph=True)),
         "u + v, leaky ReLU, softmax": (lambda: softmax((flat[2], flat[3])), of_sums),
         "SpMM; u_mul_e_sum": (
-            lambda: edges.multiply(A, P, flat[1], bounds, products), lambda: ops.u_mul_e_sum(graph, V, weights.detach())),
+            lambda: edges.multiply(A, P, flat[1], bounds, products),
+            lambda: ops.u_mul_e_sum(graph, V, weights.detach()),
+        ),
     }  # fmt: skip
 
 
@@ -170,10 +179,10 @@ def cora(args: Any) -> Problem:
 
 def epochs(args: Any) -> Iterator[str]:
     """Time epochs of all networks."""
-    yield from table.columns("graph, network, heads", "ms", "ms, PyG", "ms, DGL", "faster than PyG", "than DGL")
-    for graph, make in (("Cora", cora), ("R-MAT", rmat)):
-        problem = make(args)
-        for model in ("gat", "gatv2"):
+    yield from table.columns("graph, network, heads", "ms", "PyG", "DGL", "faster than PyG", "than DGL")
+    for graph in args.graphs:
+        problem = GRAPHS[graph](args)
+        for model in args.models:
             for heads in ((8, 1), (8, 8)):
                 runs: Runs = {
                     "ours": ours(problem, model, heads),
@@ -215,7 +224,8 @@ def theirs(problem: Problem, modules: list[Any], apply: Callable[[Any, Any], Any
 
 def widths(problem: Problem, heads: tuple[int, int]) -> list[tuple[int, int, int]]:
     """Return fan in, columns of a head, and heads, of each layer."""
-    return [(problem[1].shape[1], HIDDEN // heads[0], heads[0]), (HIDDEN, int(problem[2].max()) + 1, heads[1])]
+    fan_in, classes = problem[1].shape[1], int(problem[2].max()) + 1
+    return [(fan_in, HIDDEN // heads[0], heads[0]), (HIDDEN, classes, heads[1])]
 
 
 def of_pyg(problem: Problem, model: str, heads: tuple[int, int]) -> Callable[[], Any]:
@@ -246,17 +256,25 @@ def of_dgl(problem: Problem, model: str, heads: tuple[int, int]) -> Callable[[],
 
 def memories(args: Any) -> Iterator[str]:
     """Compare the rise of resident memory with that of a GCN and the bound."""
-    yield from table.columns("R-MAT, heads", "MiB", "MiB, GCN", "MiB more", "MiB, nnz (heads + 1) of both layers")
+    yield from table.columns("R-MAT, heads", "MiB", "GCN", "more", "nnz (heads + 1) of both layers")
     problem = rmat(args)
     rises = {}
     for model, heads in (("gcn", (1, 1)), ("gcn", (1, 1)), ("gat", (8, 1)), ("gat", (8, 8))):
-        rises[heads if model == "gat" else ()] = memory.rise(lambda: [run() for run in [ours(problem, model, heads)] * 2])
+        epochs_of = partial(ours, problem, model, heads)
+        rises[heads if model == "gat" else ()] = memory.rise(partial(twice, epochs_of))
     for heads in ((8, 1), (8, 8)):
         more, bound = rises[heads] - rises[()], 4 * problem[0].nnz * (sum(heads) + 2)
         cells = [f"{x / 2**20:.0f}" for x in (rises[heads], rises[()], more, bound)]
         yield f"| {heads[0]} and {heads[1]} | {' | '.join(cells)} |"
 
 
+def twice(make: Callable[[], Callable[[], Any]]) -> None:
+    """Train two epochs."""
+    epoch = make()
+    epoch(), epoch()
+
+
+GRAPHS: dict[str, Callable[[Any], Problem]] = {"Cora": cora, "R-MAT": rmat}
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "kernels": kernels, "epochs": epochs, "memory": memories,
     "numbers": attention_peers.numbers, "accuracies": attention_peers.accuracies,

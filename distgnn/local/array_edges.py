@@ -118,7 +118,8 @@ def softmax(
 
 
 def softmax_back(
-    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int, slope: float, signs: Array, first: int
+    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int, slope: float, signs: Array,
+    first: int,
 ) -> None:  # fmt: skip
     """Run phases of the adjoint of :func:`softmax` on the host."""
     if phases & SUMS:

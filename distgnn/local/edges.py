@@ -194,7 +194,8 @@ def _softmax(
 
 
 def _softmax_back(
-    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int, slope: float, signs: Array, first: int
+    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int, slope: float, signs: Array,
+    first: int,
 ) -> None:  # fmt: skip
     options = {"slope": slope, "signs": signs, "first": first, "isa": host.isa()}
     host.built().edge_softmax_back(A.indptr, A.indices, P, x, sums, totals, phases, **options)

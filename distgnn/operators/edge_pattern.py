@@ -112,8 +112,9 @@ class EdgePattern(ABC):
         return data
 
     def softmax(
-        self, data: Array, ends: tuple[DistDense, DistDense] | None = None, slope: float = 1, signs: Array = None
-    ) -> None:
+        self, data: Array, ends: tuple[DistDense, DistDense] | None = None, slope: float = 1,
+        signs: Array = None,
+    ) -> None:  # fmt: skip
         """Compute a softmax over rows in place, of these numbers or of leaky_relu(u_i + v_j). Collective.
 
         One pass where this rank has all entries of its rows, in one block; else three.

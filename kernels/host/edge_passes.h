@@ -3,7 +3,19 @@
 
 #define ENTRY_AT(array, p) (wide ? ((const wide_int *)(array))[p] : ((const narrow_int *)(array))[p])
 #define LANE8(x) (*(const TYPED(loose_vector) *)(x))
+#define LANE4(x) (*(const TYPED(loose_vector4) *)(x))
 #define MOST_SLOTS (LANES_FULL < 8 ? 4 : 8) /* vectors of a panel that stay in registers */
+
+typedef REAL TYPED(vector1) __attribute__((vector_size(sizeof(REAL))));
+typedef REAL TYPED(loose_vector1) __attribute__((vector_size(sizeof(REAL)), aligned(1), may_alias));
+typedef REAL TYPED(vector4) __attribute__((vector_size(4 * sizeof(REAL))));
+typedef REAL TYPED(loose_vector4) __attribute__((vector_size(4 * sizeof(REAL)), aligned(1), may_alias));
+typedef TYPED(vector) TYPED(vector8);
+typedef TYPED(loose_vector) TYPED(loose_vector8);
+typedef TYPED(integers) TYPED(integers8);
+typedef TYPED(integer) TYPED(integers4) __attribute__((vector_size(4 * sizeof(REAL))));
+static const TYPED(integers4) TYPED(lane_numbers4) = {0, 1, 2, 3};
+static const TYPED(integers8) TYPED(lane_numbers8) = {0, 1, 2, 3, 4, 5, 6, 7};
 
 /* -- dot products ------------------------------------------------------------------------------------------ */
 
@@ -19,16 +31,31 @@ static INLINE void TYPED(sums_of_8)(TYPED(vector) *v)
     v[0] = SHUFFLE(v[0], v[4], 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(v[0], v[4], 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
+/* The last vector of a width that is no multiple overlaps the one before; what that has had counts as 0. */
+#define LAST_LANES(lanes, product, rest)                                                                     \
+    ((TYPED(vector##lanes))((TYPED(integers##lanes))(product) & (TYPED(lane_numbers##lanes) >= (TYPED(integer))((lanes) - (rest)))))
+
 static INLINE REAL TYPED(dot)(const LOOSE *x, const LOOSE *y, int64_t width)
 {
-    TYPED(vector) lanes = {0};
-    int64_t j = 0;
-    for (; j + 8 <= width; j += 8)
-        lanes += LANE8(x + j) * LANE8(y + j);
-    const REAL even = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6]); /* short chains: heads are narrow */
-    const REAL odd = (lanes[1] + lanes[5]) + (lanes[3] + lanes[7]);
-    REAL sum = even + odd;
-    for (; j < width; j++)
+    if (width >= 8) {
+        TYPED(vector8) lanes = LANE8(x) * LANE8(y);
+        int64_t j = 8;
+        for (; j + 8 <= width; j += 8)
+            lanes += LANE8(x + j) * LANE8(y + j);
+        if (j < width)
+            lanes += LAST_LANES(8, LANE8(x + width - 8) * LANE8(y + width - 8), width - j);
+        const REAL even = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6]); /* short chains: heads are narrow */
+        const REAL odd = (lanes[1] + lanes[5]) + (lanes[3] + lanes[7]);
+        return even + odd;
+    }
+    if (width >= 4) {
+        TYPED(vector4) lanes = LANE4(x) * LANE4(y);
+        if (width > 4)
+            lanes += LAST_LANES(4, LANE4(x + width - 4) * LANE4(y + width - 4), width - 4);
+        return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+    }
+    REAL sum = 0;
+    for (int64_t j = 0; j < width; j++)
         sum += x[j] * y[j];
     return sum;
 }
@@ -89,13 +116,6 @@ static void TYPED(edge_dots)(const struct edge_dots *d)
 }
 
 /* -- products with a number per head ----------------------------------------------------------------------- */
-
-typedef REAL TYPED(vector1) __attribute__((vector_size(sizeof(REAL))));
-typedef REAL TYPED(loose_vector1) __attribute__((vector_size(sizeof(REAL)), aligned(1), may_alias));
-typedef REAL TYPED(vector4) __attribute__((vector_size(4 * sizeof(REAL))));
-typedef REAL TYPED(loose_vector4) __attribute__((vector_size(4 * sizeof(REAL)), aligned(1), may_alias));
-typedef TYPED(vector) TYPED(vector8);
-typedef TYPED(loose_vector) TYPED(loose_vector8);
 
 /* A panel of vectors, each of which lies within a head; the last ones may be the same one. */
 struct TYPED(slots) {
@@ -256,6 +276,30 @@ static INLINE void TYPED(larger)(TYPED(vector) *most, const TYPED(vector) *some)
     *most = (TYPED(vector))((more & (TYPED(integers))x) | (~more & (TYPED(integers)) * most));
 }
 
+/* Fewer numbers than 8, with `room` numbers until the array ends: as a whole vector where that is within. Lanes
+ * behind them get `other`, and what is stored there stays. */
+static INLINE void TYPED(load_part)(TYPED(vector) *v, const LOOSE *x, int64_t count, int64_t room, REAL other)
+{
+    if (count >= 8)
+        *v = LANE8(x);
+    else if (room >= 8) {
+        const TYPED(integers) own = TYPED(lane_numbers8) < (TYPED(integer))count;
+        const TYPED(vector) rest = (TYPED(vector)){0} + other;
+        *v = (TYPED(vector))((own & (TYPED(integers))LANE8(x)) | (~own & (TYPED(integers))rest));
+    } else
+        for (int k = 0; k < 8; k++)
+            (*v)[k] = k < count ? x[k] : other;
+}
+
+static INLINE void TYPED(store_part)(LOOSE *y, const TYPED(vector) *v, int64_t count, int64_t room)
+{
+    if (count < 8 && room >= 8) {
+        const TYPED(integers) own = TYPED(lane_numbers8) < (TYPED(integer))count;
+        *(TYPED(loose_vector) *)y = (TYPED(vector))((own & (TYPED(integers)) * v) | (~own & (TYPED(integers))LANE8(y)));
+    } else
+        TYPED(store_some)(y, v, count);
+}
+
 static INLINE void TYPED(leaky)(TYPED(vector) *x, REAL slope)
 {
     const TYPED(integers) positive = *x > 0;
@@ -265,12 +309,13 @@ static INLINE void TYPED(leaky)(TYPED(vector) *x, REAL slope)
 /* Which vectors of a row follow each other: heads k0.. of `count` entries, `step` numbers apart, `size` numbers
  * in the last one or, of chunks, in each. */
 struct TYPED(walk) {
-    int64_t count, step, last;
-    int each; /* numbers of all vectors but the last */
+    int64_t count, step, last, room; /* room: numbers from the row's first to the end of all rows */
+    int each;                        /* numbers of all vectors but the last */
 };
 
-static INLINE void TYPED(walk_of)(struct TYPED(walk) *w, int64_t entries, int64_t heads, int64_t k0)
+static INLINE void TYPED(walk_of)(struct TYPED(walk) *w, int64_t entries, int64_t heads, int64_t k0, int64_t room)
 {
+    w->room = room;
     if (FLAT(heads)) {
         const int64_t numbers = entries * heads;
         w->count = (numbers + 7) / 8, w->step = 8, w->last = numbers - 8 * (w->count - 1), w->each = 8;
@@ -297,40 +342,80 @@ static INLINE void TYPED(add_heads)(LOOSE *x, const TYPED(vector) *v, int64_t he
             x[k0 + l] += (*v)[l];
 }
 
-/* x[e] = leaky ReLU of u + v[j] for the entries of a row. */
-static INLINE void TYPED(scores_of_row)(const struct edge_softmax *s, int64_t i, int64_t e, int64_t stop, LOOSE *x,
-                                        const int64_t heads)
+/* One to seven numbers, behind which another array may begin. */
+static INLINE void TYPED(load_few)(TYPED(vector) *v, const LOOSE *x, int64_t count)
+{
+    TYPED(vector) numbers = {0};
+    UNROLL
+    for (int l = 0; l < 7; l++)
+        if (l < count)
+            numbers[l] = x[l];
+    *v = numbers;
+}
+
+/* The numbers of v for a vector of entries, so many of them; 0 behind. */
+static INLINE void TYPED(load_ends)(TYPED(vector) *x, const struct edge_softmax *s, int64_t e, int64_t count,
+                                    const int64_t heads)
 {
     const int wide = s->at.wide;
-    const int64_t ldv = s->ldv;
-    const void *const indices = s->at.indices;
-    const LOOSE *const u = (const LOOSE *)s->u + i * s->ldu, *const v = (const LOOSE *)s->v;
+    const LOOSE *const v = (const LOOSE *)s->v;
+    TYPED(vector) numbers = {0};
+    UNROLL
+    for (int l = 0; l < 8; l++)
+        if (l < count)
+            numbers[l] = v[ENTRY_AT(s->at.indices, e + l / heads) * s->ldv + l % heads];
+    *x = numbers;
+}
+
+/* x[e] = leaky ReLU of u + v[j] for the entries of a row. */
+static INLINE void TYPED(scores_of_row)(const struct edge_softmax *s, int64_t i, int64_t e, int64_t stop, LOOSE *x,
+                                        int64_t room, const int64_t heads)
+{
+    const int wide = s->at.wide;
+    const LOOSE *const u = (const LOOSE *)s->u + i * s->ldu;
     const REAL slope = (REAL)s->slope;
-    TYPED(vector) own = {0};
-    if (heads == 8)
-        own = LANE8(u);
-    for (; e < stop; e++, x += heads) {
-        const LOOSE *const other = v + ENTRY_AT(indices, e) * ldv;
-        if (heads == 8) {
-            TYPED(vector) sum = own + LANE8(other);
+    TYPED(vector) own = {0}, sum = {0};
+    if (FLAT(heads)) {
+        const int64_t whole = (stop - e) * heads;
+        TYPED(load_heads)(&own, u, heads, 0);
+        for (; e < stop; e += 8 / heads, x += 8) {
+            const int64_t left = (stop - e) * heads;
+            if (left >= 8)
+                TYPED(load_ends)(&sum, s, e, 8, heads);
+            else
+                TYPED(load_ends)(&sum, s, e, left, heads);
+            sum += own;
             TYPED(leaky)(&sum, slope);
-            *(TYPED(loose_vector) *)x = sum;
-        } else
-            LOOP(for (int64_t k = 0; k < heads; k++) {
-                const REAL sum = u[k] + other[k];
-                x[k] = sum > 0 ? sum : slope * sum;
-            })
+            TYPED(store_part)(x, &sum, left, left + room - whole);
+        }
+        return;
+    }
+    const int64_t room_of_u = (s->at.rows - 1 - i) * s->ldu + heads;
+    for (; e < stop; e++, x += heads, room -= heads) {
+        const LOOSE *const other = (const LOOSE *)s->v + ENTRY_AT(s->at.indices, e) * s->ldv;
+        for (int64_t k = 0; k < heads; k += 8) {
+            TYPED(load_part)(&own, u + k, heads - k, room_of_u - k, 0);
+            if (heads - k >= 8)
+                sum = LANE8(other + k);
+            else
+                TYPED(load_few)(&sum, other + k, heads - k);
+            sum += own;
+            TYPED(leaky)(&sum, slope);
+            TYPED(store_part)(x + k, &sum, heads - k, room - k);
+        }
     }
 }
 
-static INLINE void TYPED(maxima_of_row)(const LOOSE *x, int64_t entries, LOOSE *maxima, const int64_t heads)
+static INLINE void TYPED(maxima_of_row)(const LOOSE *x, int64_t entries, int64_t room, LOOSE *maxima,
+                                        const int64_t heads)
 {
     for (int64_t k0 = 0; k0 < heads; k0 += 8) {
         struct TYPED(walk) w;
-        TYPED(walk_of)(&w, entries, heads, k0);
+        TYPED(walk_of)(&w, entries, heads, k0, room);
         TYPED(vector) most = (TYPED(vector)){0} - (REAL)__builtin_inf(), some = {0};
         for (int64_t n = 0; n < w.count; n++) {
-            TYPED(load_some)(&some, x + k0 + n * w.step, NUMBERS_OF(w, n));
+            const int64_t at = k0 + n * w.step;
+            TYPED(load_part)(&some, x + at, NUMBERS_OF(w, n), w.room - at, -(REAL)__builtin_inf());
             TYPED(larger)(&most, &some);
         }
         for (int l = 0; l < 8; l++) {
@@ -341,40 +426,40 @@ static INLINE void TYPED(maxima_of_row)(const LOOSE *x, int64_t entries, LOOSE *
     }
 }
 
-static INLINE void TYPED(powers_of_row)(LOOSE *x, int64_t entries, const LOOSE *maxima, LOOSE *sums,
+static INLINE void TYPED(powers_of_row)(LOOSE *x, int64_t entries, int64_t room, const LOOSE *maxima, LOOSE *sums,
                                         const int64_t heads)
 {
     for (int64_t k0 = 0; k0 < heads; k0 += 8) {
         struct TYPED(walk) w;
-        TYPED(walk_of)(&w, entries, heads, k0);
+        TYPED(walk_of)(&w, entries, heads, k0, room);
         TYPED(vector) most = {0}, some = {0}, sum = {0};
         TYPED(load_heads)(&most, maxima, heads, k0);
         for (int64_t n = 0; n < w.count; n++) {
-            const int64_t numbers = NUMBERS_OF(w, n);
-            LOOSE *const at = x + k0 + n * w.step;
-            TYPED(load_some)(&some, at, numbers);
+            const int64_t numbers = NUMBERS_OF(w, n), at = k0 + n * w.step;
+            TYPED(load_part)(&some, x + at, numbers, w.room - at, -(REAL)__builtin_inf());
             some -= most;
             TYPED(exponential)(&some);
-            TYPED(store_some)(at, &some, numbers);
+            TYPED(store_part)(x + at, &some, numbers, w.room - at);
             sum += some;
         }
         TYPED(add_heads)(sums, &sum, heads, k0);
     }
 }
 
-static INLINE void TYPED(shares_of_row)(LOOSE *x, int64_t entries, const LOOSE *sums, const int64_t heads)
+static INLINE void TYPED(shares_of_row)(LOOSE *x, int64_t entries, int64_t room, const LOOSE *sums,
+                                        const int64_t heads)
 {
     for (int64_t k0 = 0; k0 < heads; k0 += 8) {
         struct TYPED(walk) w;
-        TYPED(walk_of)(&w, entries, heads, k0);
+        TYPED(walk_of)(&w, entries, heads, k0, room);
         TYPED(vector) share = {0}, some = {0};
         TYPED(load_heads)(&share, sums, heads, k0);
         share = 1 / share;
         for (int64_t n = 0; n < w.count; n++) {
-            LOOSE *const at = x + k0 + n * w.step;
-            TYPED(load_some)(&some, at, NUMBERS_OF(w, n));
+            const int64_t numbers = NUMBERS_OF(w, n), at = k0 + n * w.step;
+            TYPED(load_part)(&some, x + at, numbers, w.room - at, 0);
             some *= share;
-            TYPED(store_some)(at, &some, NUMBERS_OF(w, n));
+            TYPED(store_part)(x + at, &some, numbers, w.room - at);
         }
     }
 }
@@ -394,8 +479,9 @@ static void TYPED(pack_signs)(const LOOSE *x, int64_t count, uint8_t *bits, int6
 static INLINE void TYPED(softmax_of_rows)(const struct edge_softmax *s, const int64_t heads)
 {
     const int wide = s->at.wide;
+    const int64_t total = ENTRY_AT(s->at.pointers, s->at.rows);
     for (int64_t i = 0, e = 0; i < s->at.rows; i++) {
-        const int64_t begin = e, entries = ENTRY_AT(s->at.pointers, i + 1) - begin;
+        const int64_t begin = e, entries = ENTRY_AT(s->at.pointers, i + 1) - begin, room = (total - begin) * heads;
         LOOSE *const x = (LOOSE *)s->x + begin * heads;
         LOOSE *const maxima = (LOOSE *)s->maxima + i * heads, *const sums = (LOOSE *)s->sums + i * heads;
         e += entries;
@@ -403,15 +489,15 @@ static INLINE void TYPED(softmax_of_rows)(const struct edge_softmax *s, const in
             continue;
         if (s->phases & EDGE_SCORES) {
             if (s->u)
-                TYPED(scores_of_row)(s, i, begin, e, x, heads);
+                TYPED(scores_of_row)(s, i, begin, e, x, room, heads);
             if (s->signs)
                 TYPED(pack_signs)(x, entries * heads, s->signs, s->first + begin * heads);
-            TYPED(maxima_of_row)(x, entries, maxima, heads);
+            TYPED(maxima_of_row)(x, entries, room, maxima, heads);
         }
         if (s->phases & EDGE_POWERS)
-            TYPED(powers_of_row)(x, entries, maxima, sums, heads);
+            TYPED(powers_of_row)(x, entries, room, maxima, sums, heads);
         if (s->phases & EDGE_SHARES)
-            TYPED(shares_of_row)(x, entries, sums, heads);
+            TYPED(shares_of_row)(x, entries, room, sums, heads);
     }
 }
 
@@ -439,35 +525,26 @@ static INLINE void TYPED(slopes_at)(TYPED(vector) *v, const uint8_t *bits, int64
     *v = (TYPED(vector))((set & (TYPED(integers))one) | (~set & (TYPED(integers))other));
 }
 
-static INLINE void TYPED(load_or_0)(TYPED(vector) *v, const LOOSE *x, int64_t count)
-{
-    if (count >= 8)
-        *v = LANE8(x);
-    else
-        for (int k = 0; k < 8; k++)
-            (*v)[k] = k < count ? x[k] : 0;
-}
-
 static INLINE void TYPED(gradient_of_row)(const struct edge_softmax_back *s, int64_t begin, int64_t entries,
-                                          const LOOSE *sums, LOOSE *totals, const int64_t heads)
+                                          int64_t room, const LOOSE *sums, LOOSE *totals, const int64_t heads)
 {
     const LOOSE *const p = (const LOOSE *)s->p + begin * heads;
     LOOSE *const x = (LOOSE *)s->x + begin * heads;
     for (int64_t k0 = 0; k0 < heads; k0 += 8) {
         struct TYPED(walk) w;
-        TYPED(walk_of)(&w, entries, heads, k0);
+        TYPED(walk_of)(&w, entries, heads, k0, room);
         TYPED(vector) sum = {0}, share = {0}, some = {0}, slopes, total = {0};
         TYPED(load_heads)(&sum, sums, heads, k0);
         for (int64_t n = 0; n < w.count; n++) {
             const int64_t at = k0 + n * w.step, numbers = NUMBERS_OF(w, n);
-            TYPED(load_or_0)(&share, p + at, numbers);
-            TYPED(load_or_0)(&some, x + at, numbers);
+            TYPED(load_part)(&share, p + at, numbers, w.room - at, 0);
+            TYPED(load_part)(&some, x + at, numbers, w.room - at, 0);
             some = share * (some - sum);
             if (s->signs) {
                 TYPED(slopes_at)(&slopes, s->signs, s->first + begin * heads + at, (REAL)s->slope);
                 some *= slopes;
             }
-            TYPED(store_some)(x + at, &some, numbers);
+            TYPED(store_part)(x + at, &some, numbers, w.room - at);
             total += some;
         }
         if (totals)
@@ -475,17 +552,18 @@ static INLINE void TYPED(gradient_of_row)(const struct edge_softmax_back *s, int
     }
 }
 
-static INLINE void TYPED(sums_of_row)(const struct edge_softmax_back *s, int64_t begin, int64_t entries, LOOSE *sums,
-                                      const int64_t heads)
+static INLINE void TYPED(sums_of_row)(const struct edge_softmax_back *s, int64_t begin, int64_t entries,
+                                      int64_t room, LOOSE *sums, const int64_t heads)
 {
     const LOOSE *const p = (const LOOSE *)s->p + begin * heads, *const x = (const LOOSE *)s->x + begin * heads;
     for (int64_t k0 = 0; k0 < heads; k0 += 8) {
         struct TYPED(walk) w;
-        TYPED(walk_of)(&w, entries, heads, k0);
+        TYPED(walk_of)(&w, entries, heads, k0, room);
         TYPED(vector) sum = {0}, share = {0}, some = {0};
         for (int64_t n = 0; n < w.count; n++) {
-            TYPED(load_or_0)(&share, p + k0 + n * w.step, NUMBERS_OF(w, n));
-            TYPED(load_or_0)(&some, x + k0 + n * w.step, NUMBERS_OF(w, n));
+            const int64_t numbers = NUMBERS_OF(w, n), at = k0 + n * w.step;
+            TYPED(load_part)(&share, p + at, numbers, w.room - at, 0);
+            TYPED(load_part)(&some, x + at, numbers, w.room - at, 0);
             sum += share * some;
         }
         TYPED(add_heads)(sums, &sum, heads, k0);
@@ -495,15 +573,16 @@ static INLINE void TYPED(sums_of_row)(const struct edge_softmax_back *s, int64_t
 static INLINE void TYPED(softmax_back_of_rows)(const struct edge_softmax_back *s, const int64_t heads)
 {
     const int wide = s->at.wide;
+    const int64_t total = ENTRY_AT(s->at.pointers, s->at.rows);
     for (int64_t i = 0, e = 0; i < s->at.rows; i++) {
-        const int64_t begin = e, entries = ENTRY_AT(s->at.pointers, i + 1) - begin;
+        const int64_t begin = e, entries = ENTRY_AT(s->at.pointers, i + 1) - begin, room = (total - begin) * heads;
         LOOSE *const sums = (LOOSE *)s->sums + i * heads;
         e += entries;
         if (entries > 0 && s->phases & EDGE_SUMS)
-            TYPED(sums_of_row)(s, begin, entries, sums, heads);
+            TYPED(sums_of_row)(s, begin, entries, room, sums, heads);
         if (entries > 0 && s->phases & EDGE_GRADIENT)
-            TYPED(gradient_of_row)(s, begin, entries, sums, s->totals ? (LOOSE *)s->totals + i * heads : NULL,
-                                   heads);
+            TYPED(gradient_of_row)(s, begin, entries, room, sums,
+                                   s->totals ? (LOOSE *)s->totals + i * heads : NULL, heads);
     }
 }
 

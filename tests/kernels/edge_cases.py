@@ -16,7 +16,7 @@ from distgnn.local.edges import GRADIENT, POWERS, SCORES, SHARES, SUMS
 
 Array = np.ndarray
 SLOPE = 0.2
-#: Columns of each head: one, many narrow ones, even and odd widths, some empty, more than a panel or warp has.
+#: Columns of each head: one, many narrow, even and odd widths, some empty, more than a panel or warp has.
 BOUNDS = [
     [0, 1], [0, 13], list(range(9)), list(range(14)), [0, 8, 16, 24, 32, 40, 48, 56, 64], [0, 3, 3, 40],
     [0, 5, 10, 100], [0, 0, 0], [0, 16, 32], [0, 1, 6, 9], [7 * k for k in range(11)], list(range(0, 82, 2)),
@@ -61,7 +61,8 @@ def check_multiply(on: Any, dtype: Any, index: Any, bounds: list[int]) -> None:
     """Products of A, and of the transposed block with the values in A's order, alone and added."""
     A = pattern(1)
     order = np.argsort(A.indices, kind="stable")
-    At = sp.csr_array((A.data[order], rows_of(A)[order], np.searchsorted(A.indices[order], range(32))), A.shape[::-1])
+    ends = np.searchsorted(A.indices[order], range(32))
+    At = sp.csr_array((A.data[order], rows_of(A)[order], ends), A.shape[::-1])
     values = numbers((A.nnz, len(bounds) - 1), dtype, 2)
     for M, own, places in ((A, values, None), (At, values[order], order)):
         B, start = (numbers((rows, bounds[-1]), dtype, rows) for rows in M.shape[::-1])
@@ -72,12 +73,13 @@ def check_multiply(on: Any, dtype: Any, index: Any, bounds: list[int]) -> None:
         for add in (False, True):
             out = on.asarray(start if add else np.full(start.shape, np.nan, dtype))
             orders = None if places is None else on.asarray(places.astype(index))
-            on.multiply(on.block(M, dtype, index), on.asarray(values), on.asarray(B), bounds, out, add, orders)
+            block = on.block(M, dtype, index)
+            on.multiply(block, on.asarray(values), on.asarray(B), bounds, out, add, orders)
             close(on.to_host(out), expected + add * start, dtype, f"multiply {bounds} add {add} of {M.shape}")
 
 
 def check_softmax(on: Any, dtype: Any, index: Any, heads: int, scale: float, cuts: int) -> None:
-    """A softmax and its adjoint, of sums of both ends and of given scores, over 1 or more blocks of columns."""
+    """Compare a softmax and its adjoint, of both ends and of given scores, over blocks of columns."""
     A = pattern(heads)
     u, v = (numbers((rows, heads), dtype, rows, scale) for rows in A.shape)
     g, given = numbers((A.nnz, heads), dtype, 5), numbers((A.nnz, heads), dtype, 6, scale)
@@ -85,26 +87,26 @@ def check_softmax(on: Any, dtype: Any, index: Any, heads: int, scale: float, cut
     for ends, x in (((u, v), np.where(sums > 0, sums, dtype(SLOPE) * sums)), (None, given)):
         P, d, signs, totals = _in_blocks(on, A, dtype, index, ends, given, g, cuts)
         told = f"softmax, {heads} heads, ends {ends is not None}, {cuts} blocks"
-        expected = _by_row(A, x.astype(float), lambda s: np.exp(s - s.max(axis=0)) / np.exp(s - s.max(axis=0)).sum(axis=0))
+        powers = _by_row(A, x.astype(float), lambda s: np.exp(s - s.max(axis=0)))
+        expected = _by_row(A, powers, lambda s: s / s.sum(axis=0))
         close(P, expected, dtype, told)
         np.testing.assert_array_equal(signs, x > 0, err_msg=told)
-        back = _by_row(A, np.stack([expected, g]), lambda s: s[0] * (s[1] - (s[0] * s[1]).sum(axis=0)), axis=1)
-        back *= np.where(x > 0, 1, SLOPE)
+        back = g - _by_row(A, expected * g, lambda s: np.broadcast_to(s.sum(axis=0), s.shape))
+        back *= expected * np.where(x > 0, 1, SLOPE)
         close(d, back, dtype, f"{told}, back")
         rows = sp.csr_array((np.ones(A.nnz), np.arange(A.nnz), A.indptr), (A.shape[0], A.nnz))
         close(totals, 1 + rows @ back, dtype, f"{told}, totals")
 
 
-def _by_row(A: sp.csr_array, x: Array, of_row: Any, axis: int = 0) -> Array:
+def _by_row(A: sp.csr_array, x: Array, of_row: Any) -> Array:
     """Compute something of each row's numbers."""
-    parts = np.split(x, A.indptr[1:-1], axis=axis)
-    return np.concatenate([of_row(part) if part.shape[axis] else part.reshape(-1, x.shape[-1]) for part in parts])
+    return np.concatenate([of_row(part) for part in np.split(x, A.indptr[1:-1]) if len(part)])
 
 
 def _in_blocks(
     on: Any, A: sp.csr_array, dtype: Any, index: Any, ends: Any, given: Array, g: Array, cuts: int
 ) -> tuple[Array, ...]:
-    """Run all phases on blocks of columns; return P, gradient, signs in A's order, and sums of rows plus 1."""
+    """Run all phases on blocks of columns; return P, gradient, signs in A's order, sums of rows plus 1."""
     (m, k), heads, first = A.shape, given.shape[1], 5
     owner = A.indices * cuts // k
     places = [np.flatnonzero(owner == c) for c in range(cuts)]

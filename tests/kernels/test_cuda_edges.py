@@ -53,7 +53,8 @@ def test_what_no_kernel_can_walk_is_refused(built):
     refused = {
         "out must be": lambda: cuda.edge_dots(A, ones(m, 8), ones(k, 8), [0, 8], ones(A.nnz, 2)),
         "V must be": lambda: cuda.edge_dots(A, ones(m, 8), ones(m, 8), [0, 8], ones(A.nnz, 1)),
-        "bounds must go": lambda: cuda.edge_products(A, ones(A.nnz, 1), ones(k, 8), [0, 7], ones(m, 8), False, None),
+        "bounds must go": lambda: cuda.edge_products(
+            A, ones(A.nnz, 1), ones(k, 8), [0, 7], ones(m, 8), False, None),
         "order must be": lambda: cuda.edge_products(
             A, ones(A.nnz, 1), ones(k, 8), [0, 8], ones(m, 8), False, ones(A.nnz)),
         "maxima must be": lambda: cuda.edge_softmax(

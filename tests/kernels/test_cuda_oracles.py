@@ -208,8 +208,9 @@ def edges(on):
             (m, k), heads, f = A.shape, len(bounds) - 1, bounds[-1]
             values, out = draw(block.nnz, heads), draw(m, f)
             cuda.edge_dots(block, draw(m, f), draw(k, f), bounds, values)
-            for add, order in ((False, None), (True, np.arange(block.nnz, dtype=block.indices.dtype)[::-1].copy())):
-                places = None if order is None else on.asarray(order)
+            for add in (False, True):
+                order = np.arange(block.nnz, dtype=block.indices.dtype)[::-1]
+                places = on.asarray(order.copy()) if add else None
                 cuda.edge_products(block, values, draw(k, f), bounds, out, add, places)
         for heads in edge_cases.HEADS:
             x, P, totals = draw(block.nnz, heads), draw(block.nnz, heads), draw(m, heads)

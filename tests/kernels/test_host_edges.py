@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.local import array_edges, edges, host
 from kernels import edge_cases as cases

@@ -1,4 +1,4 @@
-"""Passes over entries with a number per head: those of :mod:`distgnn.local.edges`, by ``kernels/edges.cu``."""
+"""Passes over entries with a number per head, as in :mod:`distgnn.local.edges`, by ``kernels/edges.cu``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def edge_softmax(
 
 
 def edge_softmax_back(
-    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int, slope: float, signs: Array, first: int
+    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int, slope: float, signs: Array,
+    first: int,
 ) -> None:  # fmt: skip
     """Compute like ``local.edges.softmax_back``."""
     m, heads = A.shape[0], x.shape[1]
