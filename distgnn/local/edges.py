@@ -167,12 +167,20 @@ def _multiply(
     A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array, add: bool, order: Array
 ) -> None:
     """Multiply some rows at a time where messages are under way, which are driven in between."""
+    if not A.nnz:
+        if not add:
+            out[...] = 0
+        return
     ends, options = np.array(bounds, np.int64), {"accumulate": add, "isa": host.isa()}
     product = host.built().edge_products
     if not progress.pending():
         product(A.indptr, A.indices, values, B, ends, out, order=order, **options)
         return
     for (top, bottom), rows in A.row_blocks(rows_within(TUNING.flops_between_polls, B.shape[1])):
+        if not rows.nnz:  # where an empty array lies says nothing
+            if not add:
+                out[top:bottom] = 0
+            continue
         part = slice(int(A.indptr[top]), int(A.indptr[bottom]))
         own, theirs = (values[part], None) if order is None else (values, order[part])
         product(rows.indptr, rows.indices, own, B, ends, out[top:bottom], order=theirs, **options)
