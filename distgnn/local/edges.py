@@ -167,7 +167,7 @@ def _multiply(
     A: CSR, values: Array, B: Array, bounds: Sequence[int], out: Array, add: bool, order: Array
 ) -> None:
     """Multiply some rows at a time where messages are under way, which are driven in between."""
-    if not A.nnz:
+    if not A.nnz or not out.size:  # where an empty array lies says nothing
         if not add:
             out[...] = 0
         return
@@ -177,7 +177,7 @@ def _multiply(
         product(A.indptr, A.indices, values, B, ends, out, order=order, **options)
         return
     for (top, bottom), rows in A.row_blocks(rows_within(TUNING.flops_between_polls, B.shape[1])):
-        if not rows.nnz:  # where an empty array lies says nothing
+        if not rows.nnz:
             if not add:
                 out[top:bottom] = 0
             continue
