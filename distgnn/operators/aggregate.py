@@ -104,10 +104,10 @@ class Aggregates:
         Returns:
             m x f in ``output_layout``; with ``keep``, this and the Picked.
 
-        Cost: the words and messages of ``A @ H``; sparsity-aware `rdm` with one process row sends
-        whole columns, and makes a copy of A the first time. Where that has sums over ranks (1.5D, Split-3D, 3D), max
-        and min send a node with each of their numbers, twice the words of the sums. mean: the first time, an
-        all-reduce of m/rows numbers over the ranks that cut A's columns.
+        Cost: the words and messages of ``A @ H``; sparsity-aware `rdm` with one process row sends whole
+        columns, and makes a copy of A the first time. Where ``A @ H`` has sums over ranks (1.5D, Split-3D,
+        3D), max and min send a node with each of their numbers, twice the words of the sums. mean: the
+        first time, an all-reduce of m/rows numbers over the ranks that cut A's columns.
 
         Raises:
             ArgumentError: another reduction or combination; covers, but for sum of times; float32 beside 2³¹
