@@ -1,4 +1,4 @@
-"""Whether a network fits into the memory there is: known from numbers alone, before anything is allocated.
+"""Room for a network in the memory there is: known from numbers alone, before anything is allocated.
 
 Counted is what every algorithm must hold, over all ranks together: a training that is refused could not have
 run. What messages, panels and padding take comes on top, and is known to the dry runs of ``plan/``.
@@ -28,7 +28,7 @@ OBJECTS = 8 << 10
 
 @dataclass(frozen=True)
 class Needs:
-    """What a network holds at least.
+    """Numbers by which a network's least memory is known.
 
     Attributes:
         n, nonzeros: of the graph; itemsize: bytes of a number; ranks: of the run.
@@ -95,7 +95,7 @@ def written(needed: int) -> str:
 
 
 def would_fit(needs: Needs, widths: Sequence[int], there: int) -> str:
-    """Say which hidden width, or how many layers, would need no more."""
+    """Tell which hidden width, or how many layers, would need no more."""
     first, *hidden, last = widths
     if not hidden or needs.bytes([first, last]) > there:
         return "more nodes would do"

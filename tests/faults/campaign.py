@@ -53,7 +53,7 @@ class Ended:
 
     @property
     def wrong(self) -> bool:
-        """Whether it found anything, or did not come to its end."""
+        """True where it found anything, or did not come to its end."""
         return self.code != 0 or CAMPAIGNS[self.name][1] not in self.said
 
 

@@ -58,7 +58,7 @@ def check_dots(on: Any, dtype: Any, index: Any, bounds: list[int]) -> None:
 
 
 def check_multiply(on: Any, dtype: Any, index: Any, bounds: list[int]) -> None:
-    """Products of A, and of the transposed block with the values in A's order, alone and added."""
+    """Check products of A, and of the transposed block with the values in A's order, alone and added."""
     A = pattern(1)
     order = np.argsort(A.indices, kind="stable")
     ends = np.searchsorted(A.indices[order], range(32))

@@ -146,7 +146,7 @@ def products_of_tall_matrices(layout):
 
 
 def words_of_products_are_as_documented(layout):
-    """Sizes that divide evenly: a sum of f k over all ranks, and what is lacking of whole rows."""
+    """Check sizes that divide evenly: a sum of f k over all ranks, and what is lacking of whole rows."""
     P, c = layout.grid.size, layout.grid.count(*layout.col_axes)
     even = Layout(layout.grid, Cut(layout.row_axes), Cut(layout.col_axes))
     H, G = dg.scatter(np.ones((48, 12)), even), dg.scatter(np.ones((48, 24)), even)

@@ -1,4 +1,4 @@
-"""What a network holds at least is known before it is made, and refused where there is less."""
+"""Least memory of a network: known before it is made, and refused where there is less."""
 
 from __future__ import annotations
 
