@@ -169,7 +169,7 @@ class Rows(Way):
 
     def forward(self, E: DistEdges, L: DistDense, R: DistDense, apply: Forward) -> None:
         p = self.pattern
-        with p.A.A.rows_of(R.block) as pairs:
+        with p.pairs.rows_of(R.block) as pairs:
             for k, ((_, R_j), block, place) in enumerate(zip(pairs, p.blocks, p.places, strict=True)):
                 apply(k, block, L.block, R_j, E.data[place])
         p.features.allreduce(E.data, matrix="sums")
@@ -195,7 +195,7 @@ class Rows(Way):
     @contextmanager
     def _needed(self, N: DistDense) -> Iterator[Iterator[tuple[int, CSR, Array]]]:
         """Give the transposed blocks of needed rows, and room for what is added up: groups in reverse."""
-        A, numbers = self.pattern.A.A, range(len(self.pattern.blocks))
+        A, numbers = self.pattern.pairs, range(len(self.pattern.blocks))
         first = [0] if A.diagonal is not None else []
         with A.sums_in(N.block) as pairs:
             order = [*numbers[len(first) :][::-1], *first]
@@ -204,7 +204,7 @@ class Rows(Way):
     @contextmanager
     def _panels(self, N: DistDense) -> Iterator[Iterator[tuple[int, CSR, Array]]]:
         """Give the transposed blocks of whole panels, and room: in an order that is the same on all ranks."""
-        p, A, transposed = self.pattern, self.pattern.A.A, self.pattern.transposed
+        p, A, transposed = self.pattern, self.pattern.pairs, self.pattern.transposed
         shapes = [(cut.stop - cut.start, N.block.shape[1]) for cut in A.rows]
         own = lambda stage: N.block[A.rows[stage]]  # noqa: E731
         with summed(p.grid, A.comm, A.roots, own, shapes, N.dtype) as panels:
