@@ -52,7 +52,7 @@ def test_awkward_matrices(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.ranks(1, 3, 4, 12)
 @names
 @pytest.mark.parametrize("cut", [formulas.partition, uneven])
 def test_ledger_equals_the_covers_on_every_grid(comm, name, backend, cut, monkeypatch):

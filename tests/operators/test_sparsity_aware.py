@@ -63,7 +63,7 @@ def test_widths_and_types(comm, name, backend):
     grid.free()
 
 
-@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.ranks(1, 3, 4, 12)
 @names
 @pytest.mark.parametrize("cut", [formulas.partition, uneven])
 def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypatch):
