@@ -43,9 +43,9 @@ def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypat
 @pytest.mark.ranks(4, 6)
 @names
 def test_awkward_matrices_in_panels(comm, name, backend):
-    """A quarter of them on each: test_products.py has all in whole blocks."""
+    """Half of them on each number of ranks: test_products.py has all in whole blocks."""
     grid = wide_grid(comm, name, backend)
-    for matrix, A in awkward_matrices(2 * comm.Get_size()).items():
+    for matrix, A in list(awkward_matrices(1).items())[comm.Get_size() // 2 % 2 :: 2]:
         check_product(A, grid, name, WIDTH, label=matrix, block_size=3)
 
 
