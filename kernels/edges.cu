@@ -50,11 +50,13 @@ template <class T> __device__ inline T fold(T x, int heads, bool most) {
   return all;
 }
 
+// All kernels here are bound to four blocks, 64 registers: where the compiler is free it takes fewer, and spills.
+
 // x: SCORES: leaky ReLU of u[i] + v[j] (x stays without u), whose maxima are taken with those there. POWERS:
 // exp(x - maxima), added to sums. SHARES: over sums. signs: null, or the bits of numpy.packbits in 32-bit words,
 // zeros at first; number n of x has bit first + n, set for a score above 0.
 template <class T, class Index>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 4)
     edge_softmax(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int heads,
                  const T* __restrict__ u, const T* __restrict__ v, T slope, T* x, unsigned* signs, int64 first,
                  T* maxima, T* sums, int phases) {
@@ -108,7 +110,7 @@ __device__ inline T times_slope(T x, const unsigned* signs, int64 bit, T slope) 
 }
 
 template <class T, class Index>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 4)
     edge_softmax_back(int64 m, const Index* __restrict__ indptr, int heads, const T* __restrict__ p, T slope,
                       const unsigned* __restrict__ signs, int64 first, T* x, T* sums, T* totals, int phases) {
   const int64 row = flat_index() / WARP;
@@ -142,7 +144,7 @@ __global__ void __launch_bounds__(THREADS)
 
 // out[e, k] = the product of u[i] and v[j] in the columns of head k, f columns in all.
 template <class T, class Index, int G>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 4)
     edge_dots(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int heads,
               const int64* __restrict__ bounds, int even, const T* __restrict__ u, const T* __restrict__ v, int f,
               T* __restrict__ out) {
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(THREADS)
 // out[i, c] = the sum of values[e, k] B[j, c] over the entries of row i, with k the head of column c; plus what is
 // there with `accumulate`. order: null, or whose values an entry has. G lanes per row, on C columns each at a time.
 template <class T, class Index, int G>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 4)
     edge_products(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int heads,
                   const int64* __restrict__ bounds, int even, const T* __restrict__ values,
                   const Index* __restrict__ order, const T* __restrict__ B, int f, T* __restrict__ out,

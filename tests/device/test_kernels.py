@@ -65,7 +65,7 @@ def test_what_kernels_do_not_take(stand_in):
 def test_indices_at_odd_addresses_are_copied(stand_in):
     on = backend.get("cupy")
     odd = on.zeros((20,), np.uint8)[4:12].view(np.int64)
-    assert launch.address(csr._aligned(odd)) % 8 == 0
+    assert launch.address(csr.aligned(odd)) % 8 == 0
 
 
 @pytest.fixture

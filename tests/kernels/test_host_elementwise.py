@@ -232,8 +232,8 @@ def test_bad_arguments() -> None:
         elementwise.positive_bits(np.ones((4, 6), np.float32)[:, :3])
     with pytest.raises(ValueError, match="bits: need shape"):
         elementwise.keep_positive(x, np.ones(3, np.uint8))
-    with pytest.raises(TypeError, match="rows: need an array of int64"):
-        gather_rows(x, np.array([0, 1], np.int32), x[:2].copy())
+    with pytest.raises(TypeError, match="rows: need an array of int32"):
+        gather_rows(x, np.array([0, 1], np.int16), x[:2].copy())
     for rows, labels, words in (
         ([0, 0], [1, 1], "rows: must rise, got 0 and 0 at position 0"),
         ([0, 4], [1, 1], "rows: must lie in 0..3, got 4 at position 1"),
