@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -100,10 +102,11 @@ class OfBlockRows(Way):
 
     def forward(self, work: Pass, H: DistDense, T: DistDense) -> None:
         _ = self.columns  # before rows travel
-        for X, Y in self._parts(H, T, "H"):
-            work.begin(Y)
-            self._product(work, X, Y)
-            work.end()
+        with self._parts(H, T, "H") as parts:
+            for X, Y in parts:
+                work.begin(Y)
+                self._product(work, X, Y)
+                work.end()
 
     def _product(self, work: Pass, H: Array, T: Array) -> None:
         last = len(self.A.A) - 1
@@ -123,12 +126,13 @@ class OfBlockRows(Way):
     def backward(self, work: Pass, G: DistDense, F: DistDense) -> None:
         self._prepare()
         whole = self._whole if not self.A.sparsity_aware else self._needed
-        for X, Y in self._parts(G, F, "G"):
-            whole(work, X, Y)
-            work.held[:1] = []
-            if self.reps is not None:  # the one process column with the stage has the sum
-                s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
-                self.reps.bcast(Y, self.grid.coords["rows"] // s, matrix="sums", narrow=True)
+        with self._parts(G, F, "G") as parts:
+            for X, Y in parts:
+                whole(work, X, Y)
+                work.held[:1] = []
+                if self.reps is not None:  # the one process column with the stage has the sum
+                    s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
+                    self.reps.bcast(Y, self.grid.coords["rows"] // s, matrix="sums", narrow=True)
 
     def _prepare(self) -> None:
         """Make what the way back needs beside A, before messages are under way."""
@@ -155,14 +159,15 @@ class OfBlockRows(Way):
             for k, C in zip(np.argsort(A.turns).tolist(), panels, strict=True):
                 work.back(k, self.pattern.transposed[k], G, C)
 
-    def _parts(self, X: DistDense, Y: DistDense, matrix: str) -> Any:
+    @contextmanager
+    def _parts(self, X: DistDense, Y: DistDense, matrix: str) -> Iterator[Iterable[tuple[Array, Array]]]:
         """Give blocks of the rows of A: this rank's, or some columns of the process row's at a time."""
         if self.row is None or self.row.size == 1:
-            yield X.block, Y.block
+            yield [(X.block, Y.block)]
             return
         heights = self.A.heights(X), self.A.heights(Y)
         with by_columns(self.grid, self.row, X.block, Y.block, heights, matrix) as parts:
-            yield from parts
+            yield parts
 
     def nodes(self, held: list[Array], N: DistDense) -> None:
         xp = self.grid.backend.xp
