@@ -298,6 +298,16 @@ def test_no_write_that_fails_reaches_hdf5(tmp_path: Path, monkeypatch: pytest.Mo
             assert not open_files()
 
 
+def test_nothing_is_written_after_a_write_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first error is the one that comes when the file is closed."""
+    disk, path = Disk(monkeypatch, (3).__eq__, errno.EIO), tmp_path / "x"  # two writes for each word
+    file = steady.SteadyFile(path, "w")
+    assert [file.write(word) for word in (b"one", b"two", b"three")] == [3, 3, 5]
+    assert disk.seen == 3 and path.read_bytes() == b"one"
+    with pytest.raises(OSError, match="Input/output error"):
+        file.close()
+
+
 def test_a_signal_is_handled_when_the_file_is_closed(tmp_path: Path) -> None:
     come = list[bool]()
     before = signal.signal(signal.SIGUSR1, lambda *_: come.append(bool(open_files())))
