@@ -84,15 +84,17 @@ def line(words: Iterable[Any]) -> list[str]:
 
 
 def run(comm: Any, *words: Any) -> int:
-    """Run `distgnn train` on these ranks; return its exit code.
+    """Run `distgnn train` on these ranks; return its exit code, when the first rank has written its log.
 
     Errors have the words of the command line.
     """
     command = cli.command_module("train")
     try:
-        return command.run(cli.parse(line(words)), comm)
+        code: int = command.run(cli.parse(line(words)), comm)
     except UserError as error:
         raise Origins().explain(error, map(cli.command_parser, cli.COMMANDS)) from None
+    comm.Barrier()
+    return code
 
 
 def made(comm: Any, *words: Any) -> Run:
