@@ -21,9 +21,11 @@ struct Float16 {
     return sign | (size - (112u << 23) + 0xFFFu + (size >> 13 & 1u)) >> 13;
   }
   static __device__ inline float widen(unsigned h) {
-    const unsigned sign = (h & 0x8000u) << 16, moved = (h & 0x7FFFu) << 13;
-    const unsigned finite = __float_as_uint(__uint_as_float(moved) * 0x1p112f);
-    return __uint_as_float(sign | finite | ((h & 0x7C00u) == 0x7C00u ? 0x7F800000u : 0u));
+    const unsigned sign = (h & 0x8000u) << 16, size = h & 0x7FFFu;
+    const unsigned special = size >= 0x7C00u ? 0x7F800000u : 0u;
+    // As a number of steps: CuPy compiles with -ftz=true, by which a product with a float32 below 2^-126 is 0.
+    const unsigned small = __float_as_uint(static_cast<float>(size) * 0x1p-24f);
+    return __uint_as_float(sign | special | (size < 0x0400u ? small : (size << 13) + (112u << 23)));
   }
 };
 

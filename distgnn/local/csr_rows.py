@@ -90,10 +90,19 @@ def scaled_rows(A: Any, B: Any) -> Any:
         values *= A.data.astype(dtype, copy=False)[owners(taken)]
     counts = xp.zeros(A.shape[0], np.int64)
     counts[lengths(A) > 0] = taken
-    product = unpack((counts, columns, values), B.shape[1], B)
-    if not bool(values.all()):
-        product.eliminate_zeros()
-    return product
+    return without_zeros(unpack((counts, columns, values), B.shape[1], B))
+
+
+def without_zeros(A: Any) -> Any:
+    """Return the matrix without stored zeros; the same one where it has none.
+
+    CuPy's own ``eliminate_zeros`` removes negative numbers too (CuPy 14.2, issue 7335).
+    """
+    kept = A.data != 0
+    if bool(kept.all()):
+        return A
+    pointers = row_pointers(kept)[A.indptr].astype(A.indptr.dtype)
+    return type(A)((A.data[kept], A.indices[kept], pointers), shape=A.shape)
 
 
 def sort_rows(A: Any) -> Any:

@@ -59,9 +59,7 @@ def _by_scipy(A: Any, B: Any) -> Any:
 def _by_cusparse(A: Any, B: Any) -> Any:
     if csr_rows.at_most_one_per_row(A):
         return csr_rows.scaled_rows(A, B)
-    product = A @ B
-    product.eliminate_zeros()  # as SciPy does
-    return csr_rows.sort_rows(product)
+    return csr_rows.sort_rows(csr_rows.without_zeros(A @ B))  # none stored, as by SciPy
 
 
 KERNELS = Table(numpy=[Kernels({"spgemm": _by_scipy})], cupy=[Kernels({"spgemm": _by_cusparse})])

@@ -242,11 +242,7 @@ def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype, NodeOrder | None]:
 
 def _held(source: BlockSource, rows: Range, width: int, dtype: np.dtype) -> sp.csr_array:
     """Return these rows of A, without stored zeros, which are no edges."""
-    A = canonical(source.block(rows, (0, width)), dtype)
-    if not A.data.all():
-        A = A.copy()
-        A.eliminate_zeros()
-    return A
+    return csr_rows.without_zeros(canonical(source.block(rows, (0, width)), dtype))
 
 
 def _at_least_one(entries: int | None) -> int | None:

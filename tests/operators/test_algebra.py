@@ -50,10 +50,10 @@ def same_bits(grid, array):
 
 
 EXPRESSIONS = {
-    "arithmetic": lambda H, G, row, column: 2 * H + G / 3 - -H * G + H**2,
+    "arithmetic": lambda H, G, row, column: 2 * H + G / 3 - -H * G,
     "reflected": lambda H, G, row, column: 1 / (H * H + 1) - (3 - G),
     "numbers of NumPy": lambda H, G, row, column: np.float64(2) * H + np.int32(1),
-    "functions": lambda H, G, row, column: np.exp(-np.abs(H)) + np.sqrt(np.maximum(G, 0)),
+    "functions": lambda H, G, row, column: np.exp(-np.abs(H)) + np.sqrt(np.maximum(G, 0)) + H**2,
     "comparisons": lambda H, G, row, column: H * (H > G) + (H == H) + np.minimum(H, G),
     "row": lambda H, G, row, column: (H - row) / row + row.reshape(1, -1) * G,
     "row first": lambda H, G, row, column: row * H + np.subtract(row, G),

@@ -68,9 +68,6 @@ class csr_matrix:
     def sort_indices(self) -> None:
         self._in_place("sort_indices")
 
-    def eliminate_zeros(self) -> None:
-        self._in_place("eliminate_zeros", waits=1)
-
     def sum_duplicates(self) -> None:
         self._in_place("sum_duplicates", waits=1)
 
