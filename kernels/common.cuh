@@ -80,6 +80,12 @@ template <class T> __device__ inline const T* advance(const T* base, int64 j, in
   return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) + j * bytes);
 }
 
+// Entries begin .. begin + length of a row that is cut: one of its `count` pieces, which begin with `first`.
+struct alignas(16) Piece {
+  int64 begin;
+  int length, row, first, count;
+};
+
 // The element of a flat grid that this thread works on; features may have more than 2^31 entries.
 __device__ inline int64 flat_index() { return int64(blockIdx.x) * THREADS + threadIdx.x; }
 

@@ -25,12 +25,6 @@ struct Shape {
   int G, P;
 };
 
-// Entries begin .. begin + length of a row that is cut: one of its `count` pieces, which begin with `first`.
-struct alignas(16) Piece {
-  int64 begin;
-  int length, row, first, count;
-};
-
 // Cuts rows longer than `longest` into pieces of nearly equal length: at most `longest`, but no more pieces
 // than twice the entries of one, since one group adds up their sums. total: 0 before, the number of pieces
 // after. Grid: ceil(m / THREADS).

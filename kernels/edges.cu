@@ -2,9 +2,10 @@
 // order of the entries. Products and dot products by head, and the softmax over rows of graph attention with its
 // adjoint. A head has the columns bounds[k] to bounds[k + 1] of the dense matrices beside it, or `even` of them.
 //
-// A warp per row. Its groups of G lanes go through the row's numbers in memory's order, as many of them as fill
-// whole entries, so that a group has one head. Sums are folded in an order that the row alone decides. The only
-// atomics set bits.
+// A warp per row, or per piece of a row of more than `longest` entries (0: no row is cut), of which there are
+// *total; edge_fold joins what the pieces of a row give. A warp's groups of G lanes go through the numbers in
+// memory's order, as many of them as fill whole entries, so that a group has one head. Sums are folded in an
+// order that the row alone decides. The only atomics set bits.
 
 #include "common.cuh"
 
@@ -13,6 +14,44 @@ constexpr int SUMS = 1, GRADIENT = 2;              // and of its adjoint
 
 __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }
+
+// What a warp works on: row number `at`, if it is not cut, or with `pieces` the piece of this number.
+template <class Index> struct Task {
+  bool there;
+  int64 row = 0, begin = 0, length = 0;
+  __device__ Task(int64 at, int64 m, const Index* indptr, int longest, const Piece* pieces, const int* total) {
+    there = at < (pieces ? *total : m);
+    if (!there) return;
+    row = pieces ? pieces[at].row : at;
+    begin = pieces ? pieces[at].begin : int64(indptr[at]);
+    length = pieces ? pieces[at].length : int64(indptr[at + 1]) - begin;
+    there = pieces || !longest || length <= longest;
+  }
+};
+
+constexpr int ADD = 0, SET = 1, MOST = 2;
+
+template <class T> __device__ inline T larger(T a, T b) { return b > a || b != b ? b : a; }
+
+// out[row, column] += (ADD), = (SET) the sum, or is with it the largest (MOST), of the parts of the row's pieces, in
+// their order. Grid: most x width threads.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    edge_fold(const Piece* __restrict__ pieces, const int* __restrict__ total, int width,
+              const T* __restrict__ parts, T* __restrict__ out, int how) {
+  const int64 number = flat_index() / width, column = flat_index() - number * width;
+  if (number >= *total || pieces[number].first != number) return;
+  const Piece piece = pieces[number];
+  parts += number * width + column;
+  T all = parts[0];
+#pragma unroll 4
+  for (int i = 1; i < piece.count; i++) {
+    const T part = parts[int64(i) * width];
+    all = how == MOST ? larger(all, part) : all + part;
+  }
+  T* to = out + int64(piece.row) * width + column;
+  *to = how == MOST ? larger(*to, all) : how == ADD ? *to + all : all;
+}
 
 // The numbers of a row that a group of G lanes goes through: first, first + step, ..., all of one head. With more
 // heads than groups, this is done for each `chunk` of heads.
@@ -29,8 +68,6 @@ template <int G> struct Walk {
     head = few ? group % heads : active ? first : 0;
   }
 };
-
-template <class T> __device__ inline T larger(T a, T b) { return b > a || b != b ? b : a; }
 
 // The sum, or with `most` the largest, of the lanes that have this lane's head.
 template <class T> __device__ inline T fold(T x, int heads, bool most) {
@@ -52,38 +89,59 @@ template <class T> __device__ inline T fold(T x, int heads, bool most) {
 
 // All kernels here are bound to four blocks, 64 registers: where the compiler is free it takes fewer, and spills.
 
+// Bits in the order of numpy.packbits: the first of each byte is its highest.
+__device__ inline unsigned packed(unsigned x) {
+  x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
+  x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
+  return (x >> 4 & 0x0F0F0F0Fu) | (x & 0x0F0F0F0Fu) << 4;
+}
+
+// Sets bits bit .. bit + 31 where `positive` has them: a word or two, by as many lanes.
+__device__ inline void set_bits(unsigned* signs, int64 bit, unsigned positive) {
+  const int lane = threadIdx.x % WARP, shift = int(bit % 32);
+  const unsigned own = lane == 0 ? positive << shift : shift ? positive >> (32 - shift) : 0u;
+  if (lane < 2 && own) atomicOr(signs + bit / 32 + lane, packed(own));
+}
+
 // x: SCORES: leaky ReLU of u[i] + v[j] (x stays without u), whose maxima are taken with those there. POWERS:
-// exp(x - maxima), added to sums. SHARES: over sums. signs: null, or the bits of numpy.packbits in 32-bit words,
-// zeros at first; number n of x has bit first + n, set for a score above 0.
+// exp(x - maxima), added to sums. SHARES: over sums. Of pieces one phase at a time, whose maxima or sums go to
+// `parts`. signs: null, or the bits of numpy.packbits in 32-bit words, zeros at first; number n of x has bit
+// first + n, set for a score above 0.
 template <class T, class Index>
 __global__ void __launch_bounds__(THREADS, 4)
-    edge_softmax(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int heads,
+    edge_softmax(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int longest,
+                 const Piece* __restrict__ pieces, const int* __restrict__ total, int heads,
                  const T* __restrict__ u, const T* __restrict__ v, T slope, T* x, unsigned* signs, int64 first,
-                 T* maxima, T* sums, int phases) {
-  const int64 row = flat_index() / WARP;
-  if (row >= m) return;  // whole warps leave
-  const int64 begin = indptr[row], count = (indptr[row + 1] - begin) * heads;
-  if (count == 0) return;
+                 T* maxima, T* sums, int phases, T* parts) {
+  const int64 number = flat_index() / WARP;
+  const Task<Index> task(number, m, indptr, longest, pieces, total);
+  if (!task.there || task.length == 0) return;  // whole warps leave
+  const int64 begin = task.begin, count = task.length * heads;
   x += begin * heads;
   for (int chunk = 0; chunk < heads; chunk += WARP) {
     const Walk<1> walk(heads, chunk);
-    const int64 at = row * heads + walk.head, stop = walk.active ? count : 0;
+    const int64 at = task.row * heads + walk.head, part_at = number * heads + walk.head;
+    const int64 stop = walk.active ? count : 0;
     const bool writes = walk.active && walk.first < heads;
     T highest = maxima[at], sum = sums[at];
     if (phases & SCORES) {
       int64 e = begin + walk.first / heads;
 #pragma unroll 1  // unrolled, numbers in double precision spill
-      for (int64 n = walk.first; n < stop; n += walk.step, e += walk.step / heads) {
-        if (u) {
-          const T score = u[at] + v[int64(indices[e]) * heads + walk.head];
-          x[n] = score > 0 ? score : slope * score;
+      for (int64 base = 0; base < count; base += walk.step, e += walk.step / heads) {  // the same for all lanes
+        const int64 n = base + walk.first;
+        T score = 0;
+        if (n < stop) {
+          score = u ? u[at] + v[int64(indices[e]) * heads + walk.head] : x[n];
+          if (u) score = score > 0 ? score : slope * score, x[n] = score;
+          highest = larger(highest, score);
         }
-        const int64 bit = first + begin * heads + n;
-        if (signs && x[n] > 0) atomicOr(signs + bit / 32, 1u << (bit / 8 % 4 * 8 + 7 - bit % 8));
-        highest = larger(highest, x[n]);
+        if (signs) {
+          const int64 bit = first + begin * heads + base + (walk.first - threadIdx.x % WARP);
+          set_bits(signs, bit, __ballot_sync(ALL_LANES, score > 0));
+        }
       }
       highest = fold(highest, heads, true);
-      if (writes) maxima[at] = highest;
+      if (writes) *(parts ? parts + part_at : maxima + at) = highest;
     }
     if (phases & POWERS) {
       T part = 0;
@@ -92,8 +150,9 @@ __global__ void __launch_bounds__(THREADS, 4)
         x[n] = exponential(x[n] - highest);
         part += x[n];
       }
-      sum += fold(part, heads, false);
-      if (writes) sums[at] = sum;
+      part = fold(part, heads, false);
+      sum += part;
+      if (writes) *(parts ? parts + part_at : sums + at) = parts ? part : sum;
     }
     const T share = 1 / sum;
     if (phases & SHARES)
@@ -102,33 +161,38 @@ __global__ void __launch_bounds__(THREADS, 4)
   }
 }
 
-// SUMS: the sums of p x in each row, added to `sums`. GRADIENT: x = p (x - sums), times `slope` where `signs` (null:
-// none) has a 0; its sums are added to `totals` (null: not).
 template <class T>
 __device__ inline T times_slope(T x, const unsigned* signs, int64 bit, T slope) {
   return !signs || signs[bit / 32] >> (bit / 8 % 4 * 8 + 7 - bit % 8) & 1 ? x : slope * x;
 }
 
+// SUMS: the sums of p x in each row, added to `sums`. GRADIENT: x = p (x - sums), times `slope` where `signs` (null:
+// none) has a 0; its sums are added to `totals` (null: not). Of pieces one phase at a time, with the sums of either
+// in `parts`.
 template <class T, class Index>
 __global__ void __launch_bounds__(THREADS, 4)
-    edge_softmax_back(int64 m, const Index* __restrict__ indptr, int heads, const T* __restrict__ p, T slope,
-                      const unsigned* __restrict__ signs, int64 first, T* x, T* sums, T* totals, int phases) {
-  const int64 row = flat_index() / WARP;
-  if (row >= m) return;
-  const int64 begin = indptr[row], count = (indptr[row + 1] - begin) * heads;
-  if (count == 0) return;
+    edge_softmax_back(int64 m, const Index* __restrict__ indptr, int longest, const Piece* __restrict__ pieces,
+                      const int* __restrict__ total, int heads, const T* __restrict__ p, T slope,
+                      const unsigned* __restrict__ signs, int64 first, T* x, T* sums, T* totals, int phases,
+                      T* parts) {
+  const int64 number = flat_index() / WARP;
+  const Task<Index> task(number, m, indptr, longest, pieces, total);
+  if (!task.there || task.length == 0) return;
+  const int64 begin = task.begin, count = task.length * heads;
   x += begin * heads;
   p += begin * heads;
   for (int chunk = 0; chunk < heads; chunk += WARP) {
     const Walk<1> walk(heads, chunk);
-    const int64 at = row * heads + walk.head, stop = walk.active ? count : 0;
+    const int64 at = task.row * heads + walk.head, part_at = number * heads + walk.head;
+    const int64 stop = walk.active ? count : 0;
     const bool writes = walk.active && walk.first < heads;
     T sum = sums[at];
     if (phases & SUMS) {
       T part = 0;
       for (int64 n = walk.first; n < stop; n += walk.step) part += p[n] * x[n];
-      sum += fold(part, heads, false);
-      if (writes) sums[at] = sum;
+      part = fold(part, heads, false);
+      sum += part;
+      if (writes) *(parts ? parts + part_at : sums + at) = parts ? part : sum;
     }
     if (phases & GRADIENT) {
       T part = 0;
@@ -137,27 +201,29 @@ __global__ void __launch_bounds__(THREADS, 4)
         part += x[n];
       }
       part = fold(part, heads, false);
-      if (totals && writes) totals[at] += part;
+      if (totals && writes) *(parts ? parts + part_at : totals + at) = parts ? part : totals[at] + part;
     }
   }
 }
 
-// out[e, k] = the product of u[i] and v[j] in the columns of head k, f columns in all.
-template <class T, class Index, int G>
+// out[e, k] = the product of u[i] and v[j] in the columns of head k, f columns in all; V columns at a time, of which
+// every head has a multiple.
+template <class T, class Index, int G, int V>
 __global__ void __launch_bounds__(THREADS, 4)
-    edge_dots(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int heads,
+    edge_dots(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int longest,
+              const Piece* __restrict__ pieces, const int* __restrict__ total, int heads,
               const int64* __restrict__ bounds, int even, const T* __restrict__ u, const T* __restrict__ v, int f,
               T* __restrict__ out) {
-  const int64 row = flat_index() / WARP;
-  if (row >= m) return;
-  const int64 begin = indptr[row], count = (indptr[row + 1] - begin) * heads;
-  u += row * f;
-  out += begin * heads;
+  const Task<Index> task(flat_index() / WARP, m, indptr, longest, pieces, total);
+  if (!task.there) return;
+  const int64 count = task.length * heads;
+  u += task.row * f;
+  out += task.begin * heads;
   for (int chunk = 0; chunk < heads; chunk += WARP / G) {
     const Walk<G> walk(heads, chunk);
     const int from = even ? walk.head * even : int(bounds[walk.head]);
     const int to = even ? from + even : int(bounds[walk.head + 1]);
-    int64 e = begin + walk.first / heads;
+    int64 e = task.begin + walk.first / heads;
     for (int64 base = 0; base < count; base += walk.step, e += walk.step / heads) {  // the same for all lanes
       const int64 n = base + walk.first;
       const bool there = walk.active && n < count;
@@ -165,7 +231,11 @@ __global__ void __launch_bounds__(THREADS, 4)
       if (there) {
         const T* other = v + int64(indices[e]) * f;
 #pragma unroll 2
-        for (int c = from + threadIdx.x % G; c < to; c += G) sum += u[c] * other[c];
+        for (int c = from + threadIdx.x % G * V; c < to; c += G * V) {
+          const Pack<T, V> a = load_read_only<V>(u + c), b = load_read_only<V>(other + c);
+#pragma unroll
+          for (int i = 0; i < V; i++) sum += a.at[i] * b.at[i];
+        }
       }
 #pragma unroll
       for (int step = 1; step < G; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
@@ -175,39 +245,37 @@ __global__ void __launch_bounds__(THREADS, 4)
 }
 
 // out[i, c] = the sum of values[e, k] B[j, c] over the entries of row i, with k the head of column c; plus what is
-// there with `accumulate`. order: null, or whose values an entry has. G lanes per row, on C columns each at a time.
-template <class T, class Index, int G>
+// there with `accumulate`; of pieces in rows of their own. order: null, or whose values an entry has. G lanes per
+// row, each on V columns at a time, of which every head has a multiple.
+template <class T, class Index, int G, int V>
 __global__ void __launch_bounds__(THREADS, 4)
-    edge_products(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int heads,
+    edge_products(int64 m, const Index* __restrict__ indptr, const Index* __restrict__ indices, int longest,
+                  const Piece* __restrict__ pieces, const int* __restrict__ total, int heads,
                   const int64* __restrict__ bounds, int even, const T* __restrict__ values,
                   const Index* __restrict__ order, const T* __restrict__ B, int f, T* __restrict__ out,
                   int accumulate) {
-  constexpr int C = 4;
-  const int64 row = flat_index() / G;
-  if (row >= m) return;
-  const int64 begin = indptr[row], end = indptr[row + 1];
-  out += row * f;
-  for (int column = threadIdx.x % G; column < f; column += C * G) {
-    int head[C];
-    T sum[C] = {};
+  const int64 number = flat_index() / G;
+  const Task<Index> task(number, m, indptr, longest, pieces, total);
+  if (!task.there) return;
+  const int64 end = task.begin + task.length;
+  out += number * f;
+  for (int column = threadIdx.x % G * V; column < f; column += G * V) {
+    int head = even ? column / even : 0;
+    if (!even)
+      while (bounds[head + 1] <= column) head++;
+    Pack<T, V> sum{};
+#pragma unroll 4
+    for (int64 e = task.begin; e < end; e++) {
+      const T weight = values[(order ? int64(order[e]) : e) * heads + head];
+      const Pack<T, V> b = load_read_only<V>(B + int64(indices[e]) * f + column);
 #pragma unroll
-    for (int c = 0; c < C; c++) {
-      const int own = column + c * G;
-      head[c] = 0;
-      if (even) head[c] = own / even;
-      else
-        while (own < f && bounds[head[c] + 1] <= own) head[c]++;
+      for (int i = 0; i < V; i++) sum.at[i] += weight * b.at[i];
     }
-#pragma unroll 2
-    for (int64 e = begin; e < end; e++) {
-      const T* row_of_B = B + int64(indices[e]) * f;
-      const T* weights = values + (order ? int64(order[e]) : e) * heads;
+    if (accumulate) {
+      const Pack<T, V> before = load<V>(out + column);
 #pragma unroll
-      for (int c = 0; c < C; c++)
-        if (column + c * G < f) sum[c] += weights[head[c]] * row_of_B[column + c * G];
+      for (int i = 0; i < V; i++) sum.at[i] += before.at[i];
     }
-#pragma unroll
-    for (int c = 0; c < C; c++)
-      if (column + c * G < f) out[column + c * G] = accumulate ? out[column + c * G] + sum[c] : sum[c];
+    store(out + column, sum);
   }
 }

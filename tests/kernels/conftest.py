@@ -120,10 +120,12 @@ OTHER_KERNELS = {
     ],
     "edges.cu": [
         f"{name}<{element},{index}{lanes}>"
+        for element, V in (("float", 4), ("double", 2))
         for name, ways in (("edge_softmax", [""]), ("edge_softmax_back", [""]),
-                           ("edge_dots", [",1", ",8"]), ("edge_products", [",8", ",32"]))
-        for element in ELEMENTS for index in ("int", "int64") for lanes in ways
-    ],
+                           ("edge_dots", [",1,1", f",1,{V}", ",8,1", f",8,{V}"]),
+                           ("edge_products", [",8,1", ",32,1", f",16,{V}", f",32,{V}"]))
+        for index in ("int", "int64") for lanes in ways
+    ] + [f"edge_fold<{element}>" for element in ELEMENTS],
     str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly", "gather_randomly"],
     "optimizers.cu": [f"adam<{element}>" for element in ELEMENTS],
 }  # fmt: skip

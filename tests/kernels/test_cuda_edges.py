@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from distgnn.local import cuda
+from distgnn.local.cuda import edges
 from kernels import edge_cases as cases
 from kernels.conftest import built_from, in_orders
 from kernels.test_cuda_spmm import block_of
@@ -16,7 +17,7 @@ from loops import each
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
-built = built_from("edges.cu")
+compiled = built_from("edges.cu")
 
 
 def machine(gpu):
@@ -24,6 +25,14 @@ def machine(gpu):
         block=partial(block_of, gpu), asarray=gpu.asarray, to_host=gpu.to_host, dots=cuda.edge_dots,
         multiply=cuda.edge_products, softmax=cuda.edge_softmax, softmax_back=cuda.edge_softmax_back,
     )  # fmt: skip
+
+
+@pytest.fixture(params=["rows whole", "rows cut"])
+def built(request, compiled, monkeypatch):
+    if request.param == "rows cut":
+        monkeypatch.setattr(edges, "LONGEST", 4)
+        monkeypatch.setattr(edges, "CUT_FROM", 0)
+    return compiled
 
 
 @each("dtype, index", cases.KINDS)

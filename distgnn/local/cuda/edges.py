@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.csr import CSR
-from distgnn.local.cuda.csr import aligned
+from distgnn.local.cuda import csr
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, launch, library
 
 FILE = "edges.cu"
-WIDE = 8  # lanes side by side on the columns of a head, or of a row: these, or 1 and all
+ADD, SET, MOST = 0, 1, 2  # of edge_fold
+PHASES = 1, 2, 4  # of a softmax, one after the other
+LONGEST = 256  # entries of a row, or of the pieces that longer rows are cut into
+CUT_FROM = 1 << 18  # entries of a block: in smaller ones a warp goes through any row soon enough
 
 
 def edge_products(
@@ -26,9 +29,15 @@ def edge_products(
     check("edge_products", (A.nnz,), A.indices.dtype, order=order)
     if (bounds[0], bounds[-1]) != (0, f):
         raise ValueError(f"edge_products: bounds must go from 0 to {f}, got {list(bounds)}")
-    lanes = WIDE if f <= 4 * WIDE else WARP
-    how = *_heads(A, bounds, out), values, order, B, np.int32(f), out, np.int32(add)
-    _launch(f"edge_products<{_types(A, out)},{lanes}>", m * lanes if f else 0, A, *how)
+    V, heads = _vector(bounds, B, out), _heads(A, bounds, out)
+    G = (8 if f <= 8 else WARP) if V == 1 else 16 if f <= 16 * V else WARP
+    name, factors, cut = f"edge_products<{_types(A, out)},{G},{V}>", (values, order, B, np.int32(f)), _Cut(A)
+    if m and f:
+        cut.rows(name, G, True, *heads, *factors, out, np.int32(add))
+    if cut.most:
+        parts = library(out).empty((cut.most, f), out.dtype)
+        cut.pieces(name, G, True, *heads, *factors, parts, np.int32(0))
+        cut.fold(parts, out, ADD if add else SET)
 
 
 def edge_dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> None:
@@ -37,9 +46,10 @@ def edge_dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> 
     check("edge_dots", (A.shape[0], U.shape[1]), U.dtype, U=U)
     check("edge_dots", (A.shape[1], U.shape[1]), U.dtype, V=V)
     check("edge_dots", (A.nnz, heads), U.dtype, out=out)
-    lanes = WIDE if bounds[-1] > WIDE * heads else 1
+    together = _vector(bounds, U, V)
+    G = 8 if bounds[-1] > 8 * together * heads else 1
     how = *_heads(A, bounds, out), U, V, np.int32(U.shape[1]), out
-    _launch(f"edge_dots<{_types(A, out)},{lanes}>", A.shape[0] * WARP, A, *how)
+    _Cut(A).both(f"edge_dots<{_types(A, out)},{G},{together}>", True, *how)
 
 
 def edge_softmax(
@@ -53,8 +63,11 @@ def edge_softmax(
     check("edge_softmax", (m, heads), x.dtype, u=u, maxima=maxima, sums=sums)
     check("edge_softmax", (k, heads), x.dtype, v=v)
     numbers = x.dtype.type(slope), x, _words(signs, first + x.size), np.int64(first)
-    how = np.int32(heads), u, v, *numbers, maxima, sums, np.int32(phases)
-    _launch(f"edge_softmax<{_types(A, x)}>", m * WARP, A, *how)
+    how = np.int32(heads), u, v, *numbers, maxima, sums
+    name, cut = f"edge_softmax<{_types(A, x)}>", _Cut(A)
+    cut.rows(name, WARP, True, *how, np.int32(phases), None)
+    for phase, gives, fold in zip(PHASES, (maxima, sums, None), (MOST, ADD, ADD), strict=True):
+        cut.phase(name, True, how, phases & phase, gives, fold)
 
 
 def edge_softmax_back(
@@ -66,9 +79,70 @@ def edge_softmax_back(
     check("edge_softmax_back", (A.nnz, heads), A.dtype, P=P, x=x)
     check("edge_softmax_back", (m, heads), x.dtype, sums=sums, totals=totals)
     numbers = P, x.dtype.type(slope), _words(signs, first + x.size), np.int64(first)
-    how = np.int32(heads), *numbers, x, sums, totals, np.int32(phases)
-    xp, rows = library(x), aligned(A.indptr)
-    launch(xp, FILE, f"edge_softmax_back<{_types(A, x)}>", blocks_for(m * WARP), np.int64(m), rows, *how)
+    how, name, cut = (np.int32(heads), *numbers, x, sums, totals), f"edge_softmax_back<{_types(A, x)}>", _Cut(A)
+    cut.rows(name, WARP, False, *how, np.int32(phases), None)
+    for phase, gives in zip(PHASES, (sums, totals), strict=False):
+        cut.phase(name, False, how, phases & phase, gives, ADD)
+
+
+class _Cut:
+    """The rows of a block: short ones, and the pieces of those of more than `LONGEST` entries.
+
+    Attributes:
+        most: at most so many pieces; 0 where no row is cut.
+    """
+
+    def __init__(self, A: CSR) -> None:
+        self.A, self.plan = A, csr.Plan.of(library(A.indptr), A)
+        self.cut = self.plan.pieces(LONGEST) if A.nnz >= CUT_FROM else None
+        self.most = self.cut.most if self.cut else 0
+
+    def rows(self, name: str, lanes: int, columns: bool, *arguments: Any) -> None:
+        """Launch a kernel, so many lanes for each row, on the rows that are not cut."""
+        longest = np.int32(LONGEST if self.most else 0)
+        self._launch(name, self.A.shape[0] * lanes, columns, longest, None, None, *arguments)
+
+    def pieces(self, name: str, lanes: int, columns: bool, *arguments: Any) -> None:
+        """Launch a kernel on the pieces."""
+        assert self.cut
+        cut = np.int32(LONGEST), self.cut.table, self.cut.total
+        self._launch(name, self.most * lanes, columns, *cut, *arguments)
+
+    def both(self, name: str, columns: bool, *arguments: Any) -> None:
+        """Launch a kernel, a warp for each, on rows and pieces."""
+        self.rows(name, WARP, columns, *arguments)
+        if self.most:
+            self.pieces(name, WARP, columns, *arguments)
+
+    def phase(
+        self, name: str, columns: bool, arguments: tuple[Any, ...], phase: int, gives: Array, how: int
+    ) -> None:
+        """Launch a phase, if any, on the pieces, and fold what it gives for each row and head, if anything."""
+        if not (self.most and phase):
+            return
+        heads = int(arguments[0])
+        parts = None if gives is None else library(gives).empty((self.most, heads), gives.dtype)
+        self.pieces(name, WARP, columns, *arguments, np.int32(phase), parts)
+        if parts is not None:
+            self.fold(parts, gives, how)
+
+    def fold(self, parts: Array, out: Array, how: int) -> None:
+        """Join the parts of each row's pieces, one after the other, and what is in ``out``."""
+        assert self.cut
+        arguments = self.cut.table, self.cut.total, np.int32(parts.shape[1]), parts, out, np.int32(how)
+        launch(library(out), FILE, f"edge_fold<{c_type(out)}>", blocks_for(parts.size), *arguments)
+
+    def _launch(self, name: str, threads: int, columns: bool, *arguments: Any) -> None:
+        rows = self.plan.indptr
+        pattern = (rows, self.plan.indices) if columns else (rows,)
+        launch(library(rows), FILE, name, blocks_for(threads), np.int64(self.A.shape[0]), *pattern, *arguments)
+
+
+def _vector(bounds: Sequence[int], *arrays: Array) -> int:
+    """Return how many columns a lane takes at a time: 16 bytes where heads have a multiple and rows are aligned."""
+    V = csr.VECTOR_BYTES // arrays[0].itemsize
+    aligned = all(csr.address(array) % csr.VECTOR_BYTES == 0 for array in arrays)
+    return V if aligned and all(bound % V == 0 for bound in bounds) else 1
 
 
 def _types(A: CSR, numbers: Array) -> str:
@@ -95,8 +169,3 @@ def _heads(A: CSR, bounds: Sequence[int], like: Array) -> tuple[Any, ...]:
         A.cached[key] = library(like).asarray(np.array(bounds, np.int64))
     return np.int32(heads), A.cached[key], np.int32(0)
 
-
-def _launch(name: str, threads: int, A: CSR, *arguments: Any) -> None:
-    """Launch a kernel on the rows of a block, if there are entries or something to clear."""
-    pattern = np.int64(A.shape[0]), aligned(A.indptr), aligned(A.indices)
-    launch(library(A.indptr), FILE, name, blocks_for(threads), *pattern, *arguments)
