@@ -19,27 +19,32 @@ __device__ inline bool kept(uint64 row_key, uint64 column_key, uint64 threshold)
   return x < threshold;
 }
 
+constexpr int STEPS = 8;  // of a warp, 32 entries each
+
 // out = dropout(relu(x)) for m x f entries in rows, and bits = whether that is positive, in the order of
 // numpy.packbits: entry 0 is the highest bit of byte 0. `out` may be x. Without `relu`, `row_keys`, `out` or
 // `bits`, which may be null, the pass does without. bits: whole words.
 //
 // A warp makes 256 neighbouring entries, 32 at a time, so that loads and stores are of whole lines, and a
-// thread divides once. Lane l has entry l ^ 7 of the 32: a ballot then has their bits in the order of packbits.
+// thread divides once. All are loaded before one is stored: `out` may be x, for all that the compiler knows. Lane
+// l has entry l ^ 7 of the 32: a ballot then has their bits in the order of packbits.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     activate(int64 size, int f, const T* x, int relu, const uint64* __restrict__ row_keys,
              const uint64* __restrict__ column_keys, uint64 threshold, T scale, T* out, unsigned* bits) {
-  constexpr int STEPS = 8;
   const int lane = threadIdx.x % WARP, down = WARP / f, along = WARP % f;
   const int64 base = flat_index() / WARP * (STEPS * WARP);
   if (base >= size) return;  // whole warps leave
   int64 at = base + (lane ^ 7), row = row_keys ? at / f : 0;
   int column = row_keys ? int(at - row * f) : 0;
   unsigned word = 0;
+  T loaded[STEPS];
+#pragma unroll
+  for (int k = 0; k < STEPS; k++) loaded[k] = at + k * WARP < size ? x[at + k * WARP] : T(0);
 #pragma unroll
   for (int k = 0; k < STEPS; k++, at += WARP) {
     const bool there = at < size;
-    T y = there ? x[at] : T(0);
+    T y = loaded[k];
     if (relu) y = y < T(0) ? T(0) : y;  // NaN stays NaN, as in numpy.maximum
     if (row_keys && there) y *= kept(row_keys[row], column_keys[column], threshold) ? scale : T(0);
     if (out && there) out[at] = y;
@@ -55,10 +60,19 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 // gradient *= scale where the entry's bit is set, else 0: the backward of ReLU followed by dropout. Bits are
-// in the order of numpy.packbits: entry 0 is the highest bit of byte 0.
+// in the order of numpy.packbits: entry 0 is the highest bit of byte 0. A warp takes 256 neighbouring entries.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    keep_positive(int64 size, const unsigned char* __restrict__ bits, T scale, T* gradient) {
-  const int64 i = flat_index();
-  if (i < size) gradient[i] *= bits[i >> 3] >> (7 - (i & 7)) & 1 ? scale : T(0);
+    keep_positive(int64 size, const unsigned char* __restrict__ bits, T scale, T* __restrict__ gradient) {
+  const int64 first = flat_index() / WARP * (STEPS * WARP) + threadIdx.x % WARP;
+  T loaded[STEPS];
+  bool positive[STEPS];
+#pragma unroll
+  for (int k = 0; k < STEPS; k++) {
+    const int64 i = first + k * WARP;
+    if (i < size) loaded[k] = gradient[i], positive[k] = bits[i >> 3] >> (7 - (i & 7)) & 1;
+  }
+#pragma unroll
+  for (int k = 0; k < STEPS; k++)
+    if (first + k * WARP < size) gradient[first + k * WARP] = loaded[k] * (positive[k] ? scale : T(0));
 }

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from distgnn import ledger
-from distgnn.local.elementwise import activate, elu, elu_back, keep_positive, positive_bits
+from distgnn.local.elementwise import activate, elu, elu_back, keep_positive
 from distgnn.nn.buffers import Buffers
 from distgnn.nn.dropout import Dropout
 from distgnn.nn.norm import LayerNorm
@@ -26,6 +26,9 @@ class Activation:
 
     Args:
         norm: layer norm of Z, or None. seed, rate: of dropout. kind: "relu" or "elu".
+
+    Attributes:
+        kept: names of matrices that backward needs.
     """
 
     def __init__(
@@ -33,11 +36,12 @@ class Activation:
     ) -> None:
         self.index, self.norm, self.seed, self.rate = index, norm, seed, rate
         self.elu = kind == ELU
+        self.kept: tuple[str, ...] = ("H",) if self.elu and index > 0 else ()
 
     def forward(self, Z: DistDense, buffers: Buffers, remember: bool) -> DistDense:
         """Compute H, in place of a Z that is scratch. Collective with a norm.
 
-        remember: keep one bit for each entry of H, 1 where it is positive. Layer 0 has no ReLU, needs none.
+        remember: keep one bit for each entry of H, 1 where it is positive, with ELU all of it. Layer 0 needs none.
         """
         mode, epoch = buffers.plan.mode, buffers.epoch
         H = buffers.hold("H", Z)
@@ -55,17 +59,9 @@ class Activation:
         if mask is not None or relu:
             with _timed(H, 2 if relu and remember else 1):  # H = mask max(Z, 0), or mask Z
                 buffers.positive = activate(Z.block, H.block, mask, relu, relu and remember)
-        if remember and not relu:
-            self.remember(H, buffers)
+        if remember:
+            buffers.kept += self.kept
         return H
-
-    def remember(self, H: DistDense, buffers: Buffers) -> None:
-        """Keep the bits of an H that is there, with ELU all of it. Layer 0 needs none."""
-        if self.index > 0 and self.elu:
-            buffers.kept += ("H",)
-        elif self.index > 0:
-            with _timed(H):
-                buffers.positive = positive_bits(H.block)
 
     def backward(self, G: DistDense, buffers: Buffers) -> list[Any]:
         """Put the gradient of Z in place of G, that of H; return those of the norm's gain and shift.

@@ -103,8 +103,7 @@ class GraphConvolution:
             epoch: whose dropout masks apply; see :class:`Buffers`.
         """
         buffers, products = Buffers(plan, epoch), plan.products
-        bits = plan.mode.keep and "H" not in products.keeps
-        H = self.activation.forward(H, buffers, remember=bits)  # H = dropout(relu(norm(H)))
+        H = self.activation.forward(H, buffers, remember=plan.mode.keep)  # H = dropout(relu(norm(H)))
         own = copy_rows(H, buffers.H_like_Z) if self.options.residual else None
         Z = products.forward(plan.A, H, plan.W, buffers)  # Z = A H W
         if self.b is not None:
@@ -129,13 +128,13 @@ class GraphConvolution:
         buffers.reopen(G)
         gradients = [] if self.b is None else [column_sums(G, buffers.later)]  # db = 1ᵀ G
         own = copy_rows(G, buffers.G_like_H) if self.options.residual and need_input else None
-        if need_input and "H" in products.keeps:
-            self.activation.remember(buffers.H, buffers)
+        buffers.kept = self.activation.kept if need_input else ()
         dW, dH = products.backward(A, G, W, buffers)
         if dH is not None and own is not None:
             dH.block[: len(own.block)] += own.block  # dH += G
         if dH is not None:
             gradients += self.activation.backward(dH, buffers)
+        buffers.kept = ()
         buffers.close("dH")
         return [*dW, *gradients], dH
 

@@ -59,7 +59,8 @@ def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
     check("keep_positive", G.shape, G.dtype, G=G)
     check("keep_positive", (-(-G.size // 8),), np.uint8, bits=bits)
     arguments = np.int64(G.size), bits, G.dtype.type(scale), G
-    launch(library(G), "activation.cu", f"keep_positive<{c_type(G)}>", blocks_for(G.size), *arguments)
+    blocks = blocks_for(-(-G.size // 8))
+    launch(library(G), "activation.cu", f"keep_positive<{c_type(G)}>", blocks, *arguments)
     return G
 
 
