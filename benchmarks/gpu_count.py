@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_count.py                                  the counts, which need no GPU
     ncu --csv --print-units base --clock-control none --profile-from-start off --log-file counted.csv \
-        --metrics METRICS python benchmarks/gpu_count.py --launch   one product of each case under Nsight Compute
+        --metrics METRICS python benchmarks/gpu_count.py --launch   one product of each case, profiled
     python benchmarks/gpu_count.py --counted counted.csv            both, side by side
 
 METRICS is what ``--metrics`` prints. Products are of float32, by the variant that ``candidates`` expects to
@@ -52,7 +52,7 @@ HOT = 0.7  # of the L2 cache
 
 @dataclass
 class Rates:
-    """A GPU: bytes per second from memory and from the L2 cache, the cache's bytes, instructions per second."""
+    """Bytes per second from memory and from the L2 cache, the cache's bytes, instructions per second."""
 
     dram: float
     l2: float

@@ -31,9 +31,7 @@ class Activation:
         kept: names of matrices that backward needs.
     """
 
-    def __init__(
-        self, index: int, norm: LayerNorm | None, seed: int, rate: float, kind: str = RELU
-    ) -> None:
+    def __init__(self, index: int, norm: LayerNorm | None, seed: int, rate: float, kind: str = RELU) -> None:
         self.index, self.norm, self.seed, self.rate = index, norm, seed, rate
         self.elu = kind == ELU
         self.kept: tuple[str, ...] = ("H",) if self.elu and index > 0 else ()
@@ -41,7 +39,8 @@ class Activation:
     def forward(self, Z: DistDense, buffers: Buffers, remember: bool) -> DistDense:
         """Compute H, in place of a Z that is scratch. Collective with a norm.
 
-        remember: keep one bit for each entry of H, 1 where it is positive, with ELU all of it. Layer 0 needs none.
+        remember: keep one bit for each entry of H, 1 where it is positive; with ELU, all of it. Layer 0
+                needs none.
         """
         mode, epoch = buffers.plan.mode, buffers.epoch
         H = buffers.hold("H", Z)

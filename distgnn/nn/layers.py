@@ -113,9 +113,7 @@ class GraphConvolution:
         buffers.close("Z")
         return Z, buffers
 
-    def backward(
-        self, buffers: Buffers, G: DistDense, need_input: bool = True
-    ) -> Gradients:
+    def backward(self, buffers: Buffers, G: DistDense, need_input: bool = True) -> Gradients:
         """Compute the gradients from G, that of Z. Collective over the grid of A.
 
         Returns:

@@ -79,7 +79,11 @@ def edge_softmax_back(
     check("edge_softmax_back", (A.nnz, heads), A.dtype, P=P, x=x)
     check("edge_softmax_back", (m, heads), x.dtype, sums=sums, totals=totals)
     numbers = P, x.dtype.type(slope), _words(signs, first + x.size), np.int64(first)
-    how, name, cut = (np.int32(heads), *numbers, x, sums, totals), f"edge_softmax_back<{_types(A, x)}>", _Cut(A)
+    how, name, cut = (
+        (np.int32(heads), *numbers, x, sums, totals),
+        f"edge_softmax_back<{_types(A, x)}>",
+        _Cut(A),
+    )
     cut.rows(name, WARP, False, *how, np.int32(phases), None)
     for phase, gives in zip(PHASES, (sums, totals), strict=False):
         cut.phase(name, False, how, phases & phase, gives, ADD)
@@ -117,7 +121,7 @@ class _Cut:
     def phase(
         self, name: str, columns: bool, arguments: tuple[Any, ...], phase: int, gives: Array, how: int
     ) -> None:
-        """Launch a phase, if any, on the pieces, and fold what it gives for each row and head, if anything."""
+        """Launch a phase, if any, on the pieces; fold what it gives for each row and head."""
         if not (self.most and phase):
             return
         heads = int(arguments[0])
@@ -135,11 +139,13 @@ class _Cut:
     def _launch(self, name: str, threads: int, columns: bool, *arguments: Any) -> None:
         rows = self.plan.indptr
         pattern = (rows, self.plan.indices) if columns else (rows,)
-        launch(library(rows), FILE, name, blocks_for(threads), np.int64(self.A.shape[0]), *pattern, *arguments)
+        launch(
+            library(rows), FILE, name, blocks_for(threads), np.int64(self.A.shape[0]), *pattern, *arguments
+        )
 
 
 def _vector(bounds: Sequence[int], *arrays: Array) -> int:
-    """Return how many columns a lane takes at a time: 16 bytes where heads have a multiple and rows are aligned."""
+    """Return the columns that a lane takes at a time: 16 bytes where all heads have a multiple of that."""
     V = csr.VECTOR_BYTES // arrays[0].itemsize
     aligned = all(csr.address(array) % csr.VECTOR_BYTES == 0 for array in arrays)
     return V if aligned and all(bound % V == 0 for bound in bounds) else 1
@@ -168,4 +174,3 @@ def _heads(A: CSR, bounds: Sequence[int], like: Array) -> tuple[Any, ...]:
     if key not in A.cached:
         A.cached[key] = library(like).asarray(np.array(bounds, np.int64))
     return np.int32(heads), A.cached[key], np.int32(0)
-
