@@ -134,6 +134,7 @@ def ours(A: sp.csr_array, folder: Path, epochs: int) -> dict[str, Any]:
     labels = rng.integers(0, WIDTHS[-1], n)
     operator = dg.distribute(A, dg.Grid(MPI.COMM_SELF, backend=on, rows=1), "1d")
     model = dg.nn.GCN(operator, WIDTHS, keep_aggregate=False)
+    model.tune()  # as ``distgnn train`` does
     problem = {"indptr": A.indptr, "indices": A.indices, "data": A.data, "X": X, "labels": labels}
     problem |= {p.name: on.to_host(p.block) for p in model.parameters}
     for name, array in problem.items():

@@ -61,7 +61,9 @@ TINY = {
     "gpu_epoch.py": "--graphs rmat-8-8 --epochs 2 --warm-up 1",
     "gpu_compile.py": "optimizers.cu",
 }
-TINY_TESTS = ["tests/kernels/test_cuda_elementwise.py", "tests/operators/test_products.py"]
+TINY_TESTS = [
+    f"tests/{name}.py" for name in ("kernels/test_cuda_elementwise", "operators/test_products", "comm/test_beside")
+]
 
 # CuPy's memory pool hides accesses just behind an array, so the sanitizer runs without it.
 WITHOUT_POOL = "import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))"

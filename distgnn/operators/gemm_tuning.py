@@ -23,8 +23,6 @@ def fastest(
 
     Shapes may differ between ranks. The form is the same on all ranks, so that copies are rounded alike. The
     slowest rank's seconds count.
-
-    It is the same on all ranks, so that copies are rounded alike. The slowest rank's seconds count.
     """
     usual = as_given(trans_a, trans_b)
     trial = TUNING.gemm_trial_on_device if backend.on_device else TUNING.gemm_trial

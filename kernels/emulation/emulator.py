@@ -55,8 +55,10 @@ def cache_folder() -> Path:
 def compile_program(source: str, names: Sequence[str], flags: Sequence[str] = FLAGS) -> Path:
     """Return the executable with these kernels of a source, from the cache or from the compiler."""
     registrations = "".join(f'    emulation::add("{name}", {name}),\n' for name in names)
+    # CuPy compiles with -ftz=true, which means float32 alone; a processor flushes either both types or none.
+    flush = "" if "double" in source else "#define EMULATION_FLUSH 1\n"
     text = (
-        f'#include "cuda_emulation.h"\n{source}\n#include "launcher.h"\n'
+        f'{flush}#include "cuda_emulation.h"\n{source}\n#include "launcher.h"\n'
         f"[[maybe_unused]] static const bool registered[] = {{\n{registrations}}};\n"
     )
     key = hashlib.sha256()

@@ -17,7 +17,7 @@
 #ifdef EMULATION_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
-#ifdef __SSE__
+#if defined(EMULATION_FLUSH) && defined(__SSE__)
 #include <xmmintrin.h>
 #endif
 
@@ -155,8 +155,8 @@ inline void serve() {
 }  // namespace emulation
 
 int main() {
-#ifdef __SSE__
-  _mm_setcsr(_mm_getcsr() | 0x8040);  // numbers below the normal ones are 0: CuPy compiles with -ftz=true
+#if defined(EMULATION_FLUSH) && defined(__SSE__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);  // numbers below the normal ones are 0
 #endif
   for (;;) emulation::serve();
 }

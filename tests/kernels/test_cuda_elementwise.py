@@ -171,7 +171,7 @@ def softmax_oracle(logits, rows, labels, count):
 
 
 @each("dtype", DTYPES)
-@each("classes", [1, 7, 32, 47, 100])
+@each("classes", [1, 7, 32, 47, 100, 130])
 @each("in_place", [False, True])
 def test_softmax_cross_entropy(built, dtype, classes, in_place):
     gpu = built

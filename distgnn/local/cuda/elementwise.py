@@ -10,7 +10,7 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.local.array_elementwise import column_sums_in_parts
-from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, launch, library
+from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, lanes_for, launch, library
 
 NORM_COLUMNS = 128  # in the registers of a warp of layer_norm_backward
 
@@ -107,8 +107,10 @@ def softmax_cross_entropy(
     losses = xp.zeros(labels.size, logits.dtype)
     share = number(1 / max(labels.size if count is None else count, 1))
     name = f"softmax_cross_entropy<{c_type(logits)}>"
-    arguments = np.int64(m), position, labels, logits, np.int32(classes), share, gradient, losses
-    launch(xp, "softmax_cross_entropy.cu", name, blocks_for(m * WARP), *arguments)
+    lanes = lanes_for(-(-classes // 4))
+    shape = np.int32(classes), np.int32(lanes)
+    arguments = np.int64(m), position, labels, logits, *shape, share, gradient, losses
+    launch(xp, "softmax_cross_entropy.cu", name, blocks_for(m * lanes), *arguments)
     return losses, gradient
 
 

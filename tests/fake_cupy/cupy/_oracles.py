@@ -160,7 +160,7 @@ def keep_positive(types: list[str], size: Any, bits: Array, scale: Any, gradient
 
 
 def softmax_cross_entropy(
-    types: list[str], m: Any, position: Array, labels: Array, logits: Array, f: Any, scale: Any,
+    types: list[str], m: Any, position: Array, labels: Array, logits: Array, f: Any, G: Any, scale: Any,
     gradient: Array, losses: Array,
 ) -> None:  # fmt: skip
     rows = np.flatnonzero(position >= 0)
@@ -225,62 +225,3 @@ def sample_ones(
     drawn = np.flatnonzero(picked)
     row = np.searchsorted(bounds, drawn, side="right") - 1
     positions[...] = drawn - bounds[row] + first[row]
-
-
-def _pattern(indptr: Array, indices: Array | None, width: int) -> Any:
-    """Make a block of this pattern for the array operations, which are the oracles here."""
-    from distgnn.arrays.csr import CSR
-
-    block = object.__new__(CSR)
-    block.shape, block.cached = (len(indptr) - 1, width), {}
-    block.indptr, block.indices = indptr, np.empty(0, indptr.dtype) if indices is None else indices
-    block.data = np.empty(int(indptr[-1]))
-    return block
-
-
-def edge_softmax(
-    types: list[str], m: Any, indptr: Array, indices: Array, heads: Any, u: Array, v: Array, slope: Any,
-    x: Array, signs: Array, first: Any, maxima: Array, sums: Array, phases: Any,
-) -> None:  # fmt: skip
-    from distgnn.local import array_edges
-
-    ends = None if u is None else (u, v)
-    bits = None if signs is None else signs.view(np.uint8)
-    A = _pattern(indptr, indices, 0)
-    array_edges.softmax(A, x, maxima, sums, int(phases), ends, float(slope), bits, int(first))
-
-
-def edge_softmax_back(
-    types: list[str], m: Any, indptr: Array, heads: Any, p: Array, slope: Any, signs: Array, first: Any,
-    x: Array, sums: Array, totals: Array, phases: Any,
-) -> None:  # fmt: skip
-    from distgnn.local import array_edges
-
-    bits = None if signs is None else signs.view(np.uint8)
-    A = _pattern(indptr, None, 0)
-    array_edges.softmax_back(A, p, x, sums, totals, int(phases), float(slope), bits, int(first))
-
-
-def _bounds(bounds: Array, even: Any, heads: Any) -> Array:
-    return np.arange(int(heads) + 1) * int(even) if bounds is None else bounds
-
-
-def edge_dots(
-    types: list[str], m: Any, indptr: Array, indices: Array, heads: Any, bounds: Array, even: Any, u: Array,
-    v: Array, f: Any, out: Array,
-) -> None:  # fmt: skip
-    from distgnn.local import array_edges
-
-    array_edges.dots(_pattern(indptr, indices, len(v)), u, v, _bounds(bounds, even, heads), out)
-
-
-def edge_products(
-    types: list[str], m: Any, indptr: Array, indices: Array, heads: Any, bounds: Array, even: Any,
-    values: Array, order: Array, B: Array, f: Any, out: Array, accumulate: Any,
-) -> None:  # fmt: skip
-    values = values if order is None else values[order]
-    product = np.zeros_like(out) if not accumulate else out.copy()
-    for head, (a, b) in enumerate(itertools.pairwise(_bounds(bounds, even, heads))):
-        own = sp.csr_matrix((values[:, head], indices, indptr), shape=(int(m), len(B)))
-        product[:, a:b] += own @ np.ascontiguousarray(B[:, a:b])
-    out[...] = product
