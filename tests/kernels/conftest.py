@@ -99,7 +99,7 @@ OTHER_KERNELS = {
         for index in ("int", "int64")
     ],
     "narrow.cu": [
-        *(f"{name}<{kind}>" for name in ("narrow", "widen") for kind in ("Bfloat16", "Float16")),
+        *(f"{name}<{kind}>" for name in ("narrow", "narrow_padded", "widen") for kind in ("Bfloat16", "Float16")),
         *(f"narrow_rows<{kind},{lanes}>" for kind in ("Bfloat16", "Float16") for lanes in LANES),
     ],
     "activation.cu": [
