@@ -90,7 +90,7 @@ def in_flight(V: int, itemsize: int) -> int:
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes that choose a variant: an (m, k) matrix of nnz non-zeros, B of width f, bytes of its numbers."""
+    """The sizes that choose a variant: an (m, k) matrix of nnz non-zeros, B of width f, bytes of a number."""
 
     m: int
     k: int
