@@ -145,9 +145,10 @@ def test_on_a_gpu_products_read_16_bits(comm, algorithm, aware, backend, monkeyp
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
-    ("algorithm", "aware", "rounds"), [("1d", False, [(4, 4), (4, 4)]), ("1d", True, [(2, 2), (1, 2)]), ("3d", False, [(1, 4), (1, 1)])]
+    ("algorithm", "aware", "launches"),
+    [("1d", False, [(4, 4), (4, 4)]), ("1d", True, [(2, 2), (1, 2)]), ("3d", False, [(1, 4), (1, 1)])],
 )
-def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, rounds, monkeypatch):
+def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, launches, monkeypatch):
     """A panel once, where it is another one; G for all ranks at once; all row blocks of a sum at once."""
     monkeypatch.setattr(TUNING, "small_sum", 0)
     monkeypatch.setattr(TUNING, "smallest_sum_block_on_device", 1)
@@ -155,7 +156,7 @@ def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, round
     grid = make_grid(comm, algorithm, grids(algorithm, 4)[0], backend=backends.get("cupy"), wire="float16")
     operator = distribute(A, grid, algorithm, aware)
     H, G = (dg.scatter(X, layout) for layout in (operator.input_layout, operator.output_layout))
-    for times, matrix, expected in ((operator, H, rounds[0]), (operator.T, G, rounds[1])):
+    for times, matrix, expected in ((operator, H, launches[0]), (operator.T, G, launches[1])):
         times @ matrix
         with stand_in.observed() as seen:
             times @ matrix

@@ -54,8 +54,8 @@ def test_losses_are_within_one_per_cent_and_ranks_agree(comm, algorithm, shared_
 
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("kind", KINDS)
-def test_on_a_gpu_a_rank_alone_trains_with_rounded_operands(comm, stand_in, shared_tmp_path, kind, monkeypatch):
-    """Losses are those of a serial training that rounds what A multiplies, and apart from those of another."""
+def test_on_a_gpu_one_rank_trains_with_rounded_operands(comm, stand_in, shared_tmp_path, kind, monkeypatch):
+    """Losses are those of a serial training that rounds what A multiplies, and others than without."""
     store, found = small_store(shared_tmp_path, comm), []
 
     def spmm(A, H):

@@ -288,8 +288,9 @@ def _launch(
     xp: Any, plan: Plan, weights: Array, B: Array | Rounded, out: Array, accumulate: bool, variant: Variant
 ) -> None:
     (m, f), panels = out.shape, variant.panels(out.shape[1])
-    number, B = (KINDS[B.kind], B.bits) if isinstance(B, Rounded) else (c_type(B), B)
-    B = _padded(xp, B, variant.V) if variant.padded else B
+    number, stored = (KINDS[B.kind], B.bits) if isinstance(B, Rounded) else (c_type(B), B)
+    if variant.padded:
+        stored = _padded(xp, stored, variant.V)
     pieces = plan.pieces(variant.S)
     cut: tuple[Any, ...] = np.int32(0), None, None, None, np.int32(0), None
     if pieces.most:
@@ -300,7 +301,7 @@ def _launch(
     rows = plan.by_length() if variant.sorted else (None, None, None)
     tasks = pieces.most, alone, -(-m // variant.K) if bundled else 0
     bundles = np.int32(m), np.int32(variant.K), np.int32(bundled), plan.indptr
-    factors = plan.indices, weights, B, np.int32(B.shape[1]), np.int32(f)
+    factors = plan.indices, weights, stored, np.int32(stored.shape[1]), np.int32(f)
     grid = sum(-(-count // variant.groups) for count in tasks), panels
     name = f"spmm<{number},{c_type(plan.indices)},{variant.arguments}>"
     shape, ahead = (np.int32(variant.G), np.int32(variant.P)), (np.int32(variant.S), np.int32(alone))
@@ -320,10 +321,10 @@ def _shares(plan: Plan, variant: Variant) -> tuple[int, int]:
 
 
 def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: Plan) -> Tuner[Variant]:
-    f, number, B = B.shape[1], *((B.kind, B.bits) if isinstance(B, Rounded) else (B.dtype.name, B))
-    alignment = min(address(B) & -address(B), VECTOR_BYTES)
+    number, stored = (B.kind, B.bits) if isinstance(B, Rounded) else (B.dtype.name, B)
+    f, alignment = B.shape[1], min(address(stored) & -address(stored), VECTOR_BYTES)
     if (f, alignment, number) not in plan.tuners:
-        size = plan.size(f, B.itemsize)
+        size = plan.size(f, stored.itemsize)
         fixed = os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
         tried = candidates(size, alignment)[:1] if fixed else ways(xp, plan, size, alignment)
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {number}"
