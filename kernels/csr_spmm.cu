@@ -82,6 +82,13 @@ __device__ inline void finish(T* out, int f, int accumulate, int64 row, int colu
       if (v < columns) out[v] = x.at[v];
 }
 
+template <class T>
+__device__ inline void finish(T* out, int f, int accumulate, int64 row, int column, const Pack<T, 8>& x) {
+#pragma unroll
+  for (int half = 0; half < 8; half += 4)
+    finish(out, f, accumulate, row, column + half, reinterpret_cast<const Pack<T, 4>&>(x.at[half]));
+}
+
 // What a lane reads of A: consecutive entries, those of its team P apart; and of B its own columns.
 template <class X, class Index> struct Entries {
   const Index* columns;
@@ -173,7 +180,7 @@ template <int V, class X, class Index>
 __device__ inline void sum_rows(int row, int last, const Index* indptr, Entries<X, Index> entries, int f,
                                 int column, Sum<X>* out, int accumulate) {
   using T = Sum<X>;
-  constexpr int U = IN_FLIGHT<X, V>;
+  constexpr int U = V < 8 ? IN_FLIGHT<X, V> : sizeof(Index) == 4 ? 3 : 2;  // no more fit 64 registers
   const Index start = indptr[row];
   entries.length = int(indptr[last] - start);
   entries.columns += start;

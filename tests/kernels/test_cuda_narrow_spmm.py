@@ -99,9 +99,11 @@ def test_what_is_chosen_gives_the_bits_of_float32(built, kind, f):
         ways = csr.candidates(csr.Size(*A.shape, A.nnz, f, 2), 256)
         compare(gpu, A, B, kind, ways[0], np.int64 if number else np.int32)
         block, read = block_of(gpu, A, np.float32), cuda.rounded(B, kind)
+        product(gpu, block, B)  # has a tuner of its own
         results = [gpu.to_host(product(gpu, block, read, variant=way)) for way in ways]
         for result in (*results[1:], gpu.to_host(product(gpu, block, read))):
             same(result, results[0])
+        assert block.cached["cuda"].tuners[f, 16, kind].choice == ways[0]
 
 
 @each("kind", KINDS)
@@ -122,6 +124,8 @@ def test_rounded_numbers_are_those_of_narrow(built, kind):
         assert out.shape == (6, shape[1]) and not gpu.to_host(out).any()
     with pytest.raises(ValueError, match="rounded: X must be a C-contiguous float32 array"):
         cuda.rounded(gpu.asarray(np.ones((4, 3))), kind)
+    with pytest.raises(ValueError, match="spmm: B must be a C-contiguous float64 array"):
+        product(gpu, block_of(gpu, HUBS, np.float64), cuda.rounded(gpu.asarray(numbers((53, 8))), kind))
 
 
 def test_what_has_no_16_bits_stays(monkeypatch):

@@ -84,7 +84,10 @@ def kernel_names() -> list[str]:
 
 
 def in_flight(V: int, itemsize: int) -> int:
-    """Return U, the non-zeros that a team has in flight: at most 64 bytes of B per lane."""
+    """Return U, the non-zeros that a team has in flight: at most 64 bytes of B per lane.
+
+    Bundles of 8 columns have 3 of them, with 64-bit indices 2.
+    """
     return 2 if itemsize == 8 and V > 1 else 4
 
 
