@@ -33,6 +33,11 @@ class Rounded:
         """Those of the bits."""
         return self.bits.flags
 
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Those of the bits."""
+        return self.bits.strides
+
 
 def vector(f: int) -> int:
     """Return the columns of 16 bits that one load of a product fetches: 8, or 4 of at most 4."""
