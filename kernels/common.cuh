@@ -8,6 +8,49 @@ constexpr int WARP = 32;
 constexpr int THREADS = 256;  // of every block of every kernel
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
+// Numbers of 16 bits, rounded from float32. A word has two of them, the first in its lower half.
+
+// The upper half of a float32.
+struct Bfloat16 {
+  unsigned short bits;
+  static __device__ inline unsigned narrow(unsigned x) {
+    const bool is_nan = (x & 0x7FFFFFFFu) > 0x7F800000u;
+    return (is_nan ? x | 0x00400000u : x + 0x7FFFu + (x >> 16 & 1u)) >> 16;
+  }
+  static __device__ inline float widen(unsigned h) { return __uint_as_float(h << 16); }
+  static __device__ inline void widen(unsigned word, float& low, float& high) {
+    low = widen(word), high = __uint_as_float(word & 0xFFFF0000u);
+  }
+};
+
+// Of IEEE 754. Below 2^-14 its numbers are steps of 2^-24, the last bit of a float32 between 1/2 and 1.
+struct Float16 {
+  unsigned short bits;
+  static __device__ inline unsigned narrow(unsigned x) {
+    const unsigned size = x & 0x7FFFFFFFu, sign = (x & 0x80000000u) >> 16;
+    if (size > 0x7F800000u) return sign | 0x7E00u | (size >> 13 & 0x3FFu);
+    if (size >= 143u << 23) return sign | 0x7C00u;
+    if (size < 113u << 23) return sign | (__float_as_uint(__uint_as_float(size) + 0.5f) - 0x3F000000u);
+    return sign | (size - (112u << 23) + 0xFFFu + (size >> 13 & 1u)) >> 13;
+  }
+  static __device__ inline float widen(unsigned h) {
+    const unsigned sign = (h & 0x8000u) << 16, size = h & 0x7FFFu;
+    const unsigned special = size >= 0x7C00u ? 0x7F800000u : 0u;
+    // As a number of steps: CuPy compiles with -ftz=true, by which a product with a float32 below 2^-126 is 0.
+    const unsigned small = __float_as_uint(static_cast<float>(size) * 0x1p-24f);
+    return __uint_as_float(sign | special | (size < 0x0400u ? small : (size << 13) + (112u << 23)));
+  }
+  static __device__ inline void widen(unsigned word, float& low, float& high) {
+#ifdef __CUDA_ARCH__  // exact for small numbers too: -ftz=true is about float32
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\tcvt.f32.f16 %0, l;\n\tcvt.f32.f16 %1, h;\n\t}"
+        : "=f"(low), "=f"(high)
+        : "r"(word));
+#else
+    low = widen(word & 0xFFFFu), high = widen(word >> 16);
+#endif
+  }
+};
+
 // N neighbouring elements, moved by one instruction (two where they are 32 bytes: 16 is the widest there is).
 template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
   T at[N];

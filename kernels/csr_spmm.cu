@@ -17,8 +17,21 @@
 
 #include "common.cuh"
 
-// Template parameters: T type of numbers; Index of row pointers and columns; V as above.
-template <class T, int V> constexpr int IN_FLIGHT = V * sizeof(T) <= 8 || sizeof(T) == 4 ? 4 : 2;
+// Template parameters: T type of numbers; X of those of B, T or one of 16 bits; Index of row pointers and
+// columns; V as above.
+template <class X, int V> constexpr int IN_FLIGHT = V * sizeof(X) <= 8 || sizeof(X) <= 4 ? 4 : 2;
+
+// The type of weights, sums and results.
+template <class X> struct Summed {
+  using type = X;
+};
+template <> struct Summed<Bfloat16> {
+  using type = float;
+};
+template <> struct Summed<Float16> {
+  using type = float;
+};
+template <class X> using Sum = typename Summed<X>::type;
 
 // The shape of a group: G lanes side by side, in P teams.
 struct Shape {
@@ -63,18 +76,25 @@ __device__ inline void finish(T* out, int f, int accumulate, int64 row, int colu
       if (v < columns) out[v] = x.at[v];
 }
 
+template <class T>
+__device__ inline void finish(T* out, int f, int accumulate, int64 row, int column, const Pack<T, 8>& x) {
+#pragma unroll
+  for (int half = 0; half < 8; half += 4)
+    finish(out, f, accumulate, row, column + half, reinterpret_cast<const Pack<T, 4>&>(x.at[half]));
+}
+
 // What a lane reads of A: consecutive entries, those of its team P apart; and of B its own columns.
-template <class T, class Index> struct Entries {
+template <class X, class Index> struct Entries {
   const Index* columns;
-  const T* weights;
+  const Sum<X>* weights;
   int length;
-  const T* B;  // at the lane's first column
+  const X* B;  // at the lane's first column
   int stride;  // bytes from row to row of B
 };
 
 // Column and weight of U entries, from `at` on, where there are such.
-template <class T, class Index, int U>
-__device__ inline void read(Index (&j)[U], T (&w)[U], const Entries<T, Index>& row, int at, int P) {
+template <class X, class T, class Index, int U>
+__device__ inline void read(Index (&j)[U], T (&w)[U], const Entries<X, Index>& row, int at, int P) {
 #pragma unroll
   for (int u = 0; u < U; u++)
     if (at + u * P < row.length)
@@ -82,12 +102,31 @@ __device__ inline void read(Index (&j)[U], T (&w)[U], const Entries<T, Index>& r
 }
 
 // The rows of B of U entries. PART: of those among them that exist.
-template <bool PART, class T, class Index, int V, int U>
-__device__ inline void gather(Pack<T, V> (&b)[U], const Index (&j)[U], const Entries<T, Index>& row, int at,
+template <bool PART, class X, class Index, int V, int U>
+__device__ inline void gather(Pack<X, V> (&b)[U], const Index (&j)[U], const Entries<X, Index>& row, int at,
                               int P) {
 #pragma unroll
   for (int u = 0; u < U; u++)
     if (!PART || at + u * P < row.length) b[u] = load_read_only<V>(advance(row.B, j[u], row.stride));
+}
+
+// What is gathered stays packed until it is added.
+template <class T, int V> __device__ inline Pack<T, V> widened(const Pack<T, V>& b) { return b; }
+
+template <class Half, int V> __device__ inline Pack<float, V> widened_words(const Pack<Half, V>& b) {
+  Pack<float, V> wide;
+#pragma unroll
+  for (int v = 0; v < V; v += 2)
+    Half::widen(reinterpret_cast<const unsigned*>(&b)[v / 2], wide.at[v], wide.at[v + 1]);
+  return wide;
+}
+
+template <int V> __device__ inline Pack<float, V> widened(const Pack<Bfloat16, V>& b) {
+  return widened_words(b);
+}
+
+template <int V> __device__ inline Pack<float, V> widened(const Pack<Float16, V>& b) {
+  return widened_words(b);
 }
 
 template <class T, int V> __device__ inline void add(Pack<T, V>& sum, T w, const Pack<T, V>& b) {
@@ -96,10 +135,12 @@ template <class T, int V> __device__ inline void add(Pack<T, V>& sum, T w, const
 }
 
 // The sum over a whole row, or zero for a lane that has none; after the fold in the first team of the group.
-template <int V, class T, class Index>
-__device__ inline Pack<T, V> sum_entries(const Entries<T, Index>& row, int team, int G, int P) {
-  constexpr int U = IN_FLIGHT<T, V>;
-  Pack<T, V> sum{}, b[U];
+template <int V, class X, class Index>
+__device__ inline Pack<Sum<X>, V> sum_entries(const Entries<X, Index>& row, int team, int G, int P) {
+  using T = Sum<X>;
+  constexpr int U = IN_FLIGHT<X, V>;
+  Pack<T, V> sum{};
+  Pack<X, V> b[U];
   Index j[U] = {};
   T w[U] = {}, weight[U];
   int at = team;
@@ -111,13 +152,13 @@ __device__ inline Pack<T, V> sum_entries(const Entries<T, Index>& row, int team,
     for (int u = 0; u < U; u++) weight[u] = w[u];
     read(j, w, row, at + U * P, P);
 #pragma unroll
-    for (int u = 0; u < U; u++) add(sum, weight[u], b[u]);
+    for (int u = 0; u < U; u++) add(sum, weight[u], widened(b[u]));
   }
   if (at < row.length) {
     gather<true>(b, j, row, at, P);
 #pragma unroll
     for (int u = 0; u < U; u++)
-      if (at + u * P < row.length) add(sum, w[u], b[u]);
+      if (at + u * P < row.length) add(sum, w[u], widened(b[u]));
   }
 #pragma unroll 1
   for (int step = G; step < G * P; step *= 2)  // the first team reads within its group
@@ -129,16 +170,18 @@ __device__ inline Pack<T, V> sum_entries(const Entries<T, Index>& row, int team,
 // Rows `row` .. `last`, none of them long, by one team. Their entries follow each other in A, so U of them are
 // in flight at a time whatever rows they are of, and the next U indices beside the gathers of these. Of rows
 // without entries no index is looked at.
-template <int V, class T, class Index>
-__device__ inline void sum_rows(int row, int last, const Index* indptr, Entries<T, Index> entries, int f,
-                                int column, T* out, int accumulate) {
-  constexpr int U = IN_FLIGHT<T, V>;
+template <int V, class X, class Index>
+__device__ inline void sum_rows(int row, int last, const Index* indptr, Entries<X, Index> entries, int f,
+                                int column, Sum<X>* out, int accumulate) {
+  using T = Sum<X>;
+  constexpr int U = V < 8 ? IN_FLIGHT<X, V> : sizeof(Index) == 4 ? 3 : 2;  // no more fit 64 registers
   const Index start = indptr[row];
   entries.length = int(indptr[last] - start);
   entries.columns += start;
   entries.weights += start;
   int end = int(indptr[row + 1] - start), begin = 0;
-  Pack<T, V> sum{}, b[U];
+  Pack<T, V> sum{};
+  Pack<X, V> b[U];
   Index j[U] = {};
   T w[U] = {}, weight[U];
   read(j, w, entries, 0, 1);
@@ -158,16 +201,16 @@ __device__ inline void sum_rows(int row, int last, const Index* indptr, Entries<
     for (int u = 0; u < U; u++) {
       if (at + u >= entries.length) continue;
       while (at + u == end) next_row();
-      add(sum, weight[u], b[u]);
+      add(sum, weight[u], widened(b[u]));
     }
   }
   while (row < last) next_row();
 }
 
 // The rows of a bundle: task K .. task K + K, of m; those of more than `bundled` entries are left out.
-template <int V, class T, class Index>
+template <int V, class X, class Index>
 __device__ inline void sum_bundle(int task, int K, int m, int bundled, const Index* indptr,
-                                  const Entries<T, Index>& entries, int f, int column, T* out,
+                                  const Entries<X, Index>& entries, int f, int column, Sum<X>* out,
                                   int accumulate) {
   const int last = m - task * K < K ? m : task * K + K;
   for (int row = task * K, to; row < last; row = to + 1) {
@@ -210,13 +253,14 @@ __device__ inline void combine(int number, int lane, int G, const Piece* pieces,
 // than `longest` are left to the pieces. Bundles take rows of at most `bundled` entries, by one team. most = 0:
 // there are no pieces. workspace: (most, ldw), ldw at least f and a multiple of V. arrived: (panels, most),
 // zeros before and after.
-template <class T, class Index, int V, bool BUNDLES>
+template <class X, class Index, int V, bool BUNDLES>
 __global__ void __launch_bounds__(THREADS)
-    spmm(int G, int P, int most, const int* total, const Piece* __restrict__ pieces, T* workspace, int ldw,
-         int* arrived, int longest, int count, const int* __restrict__ rows, const Index* __restrict__ begins,
-         const int* __restrict__ lengths, int m, int K, int bundled, const Index* __restrict__ indptr,
-         const Index* __restrict__ indices, const T* __restrict__ weights, const T* __restrict__ B, int ldb,
-         int f, T* out, int accumulate) {
+    spmm(int G, int P, int most, const int* total, const Piece* __restrict__ pieces, Sum<X>* workspace,
+         int ldw, int* arrived, int longest, int count, const int* __restrict__ rows,
+         const Index* __restrict__ begins, const int* __restrict__ lengths, int m, int K, int bundled,
+         const Index* __restrict__ indptr, const Index* __restrict__ indices,
+         const Sum<X>* __restrict__ weights, const X* __restrict__ B, int ldb, int f, Sum<X>* out,
+         int accumulate) {
   const int in_warp = int(threadIdx.x) % WARP, group = in_warp / (G * P), lane = in_warp - group * (G * P);
   const int groups = WARP / (G * P), per_block = THREADS / WARP * groups;
   const int team = lane / G, column = (int(blockIdx.y) * G + lane - team * G) * V;
@@ -224,7 +268,7 @@ __global__ void __launch_bounds__(THREADS)
   const bool cut = int(blockIdx.x) < cut_blocks, bundle = int(blockIdx.x) >= cut_blocks + row_blocks;
   const int first_block = cut ? 0 : bundle ? cut_blocks + row_blocks : cut_blocks;
   const int task = (int(blockIdx.x) - first_block) * per_block + int(threadIdx.x) / WARP * groups + group;
-  Entries<T, Index> entries{indices, weights, 0, B + column, ldb * int(sizeof(T))};
+  Entries<X, Index> entries{indices, weights, 0, B + column, ldb * int(sizeof(X))};
   if (BUNDLES && bundle) {
     if (group < groups && team == 0 && column < f && task < (m + K - 1) / K)
       sum_bundle<V>(task, K, m, bundled, indptr, entries, f, column, out, accumulate);
@@ -242,7 +286,7 @@ __global__ void __launch_bounds__(THREADS)
   if (number < 0 || column >= f) entries.length = 0;
   entries.columns += begin;
   entries.weights += begin;
-  const Pack<T, V> sum = sum_entries<V>(entries, team, G, P);
+  const Pack<Sum<X>, V> sum = sum_entries<V>(entries, team, G, P);
   if (cut)
     combine(number, lane, G, pieces, workspace, ldw, arrived + int64(blockIdx.y) * most, f, column, sum, out,
             accumulate);

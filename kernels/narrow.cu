@@ -2,39 +2,35 @@
 
 #include "common.cuh"
 
-// The upper half of a float32.
-struct Bfloat16 {
-  static __device__ inline unsigned narrow(unsigned x) {
-    const bool is_nan = (x & 0x7FFFFFFFu) > 0x7F800000u;
-    return (is_nan ? x | 0x00400000u : x + 0x7FFFu + (x >> 16 & 1u)) >> 16;
-  }
-  static __device__ inline float widen(unsigned h) { return __uint_as_float(h << 16); }
-};
-
-// Of IEEE 754. Below 2^-14 its numbers are steps of 2^-24, the last bit of a float32 between 1/2 and 1.
-struct Float16 {
-  static __device__ inline unsigned narrow(unsigned x) {
-    const unsigned size = x & 0x7FFFFFFFu, sign = (x & 0x80000000u) >> 16;
-    if (size > 0x7F800000u) return sign | 0x7E00u | (size >> 13 & 0x3FFu);
-    if (size >= 143u << 23) return sign | 0x7C00u;
-    if (size < 113u << 23) return sign | (__float_as_uint(__uint_as_float(size) + 0.5f) - 0x3F000000u);
-    return sign | (size - (112u << 23) + 0xFFFu + (size >> 13 & 1u)) >> 13;
-  }
-  static __device__ inline float widen(unsigned h) {
-    const unsigned sign = (h & 0x8000u) << 16, size = h & 0x7FFFu;
-    const unsigned special = size >= 0x7C00u ? 0x7F800000u : 0u;
-    // As a number of steps: CuPy compiles with -ftz=true, by which a product with a float32 below 2^-126 is 0.
-    const unsigned small = __float_as_uint(static_cast<float>(size) * 0x1p-24f);
-    return __uint_as_float(sign | special | (size < 0x0400u ? small : (size << 13) + (112u << 23)));
-  }
-};
-
 // to[i] = from[i], rounded.
 template <class Kind>
 __global__ void __launch_bounds__(THREADS)
     narrow(int64 size, const float* __restrict__ from, unsigned short* __restrict__ to) {
   const int64 i = flat_index();
   if (i < size) to[i] = static_cast<unsigned short>(Kind::narrow(__float_as_uint(from[i])));
+}
+
+// to[i, :] = from[i, :], rounded, of f columns, and zeros behind them up to `pitch`, a multiple of 4. A thread
+// makes 4 of the `size` numbers.
+template <class Kind>
+__global__ void __launch_bounds__(THREADS)
+    narrow_padded(int64 size, const float* __restrict__ from, int f, int pitch,
+                  unsigned short* __restrict__ to) {
+  const int64 i = 4 * flat_index();
+  if (i >= size) return;
+  const int64 row = f == pitch ? 0 : i / pitch, column = i - row * pitch;
+  const int64 columns = f == pitch ? 4 : f - column;
+  const float* source = from + row * f + column;
+  Pack<float, 4> x{};
+  if (columns >= 4 && aligned<4>(source)) x = load_read_only<4>(source);
+  else
+    for (int v = 0; v < 4; v++)
+      if (v < columns) x.at[v] = source[v];
+  Pack<unsigned short, 4> bits;
+#pragma unroll
+  for (int v = 0; v < 4; v++)
+    bits.at[v] = static_cast<unsigned short>(Kind::narrow(__float_as_uint(x.at[v])));
+  store(to + i, bits);
 }
 
 // to[i, :] = from[rows[i], :], rounded; G lanes stand side by side on one row.

@@ -45,7 +45,8 @@ class Grid(Axes):
         comm: an mpi4py communicator; every rank of it takes part in the grid (collective).
         backend: an array backend or its name; default: a GPU where there is one.
         wire: "bfloat16" or "float16": features and gradients of nodes travel between ranks in 16 bits, where
-            they are float32 (see ``narrow.py``). Default: as they are, so that results are exact.
+            they are float32 (see ``narrow.py``). On a GPU, sparse products read them in 16 bits too, on one
+            rank as on several, and sum in float32. Default: as they are, so that results are exact.
         axes: the size of each axis, by name; their product must be ``comm.size``.
 
     Attributes:

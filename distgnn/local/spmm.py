@@ -27,7 +27,8 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
     """Compute ``out = A B``, or ``out += A B`` with ``accumulate``.
 
     Args:
-        A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device.
+        A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device, or what
+            :func:`rounded` made of it.
         out: (m, f) C-contiguous, sharing no memory with B; made when missing. Returned.
 
     Raises:
@@ -58,6 +59,20 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
     return out
 
 
+def rounded(B: Any, kind: str | None) -> Any:
+    """Return what :func:`spmm` reads of ``B``, in one product or several: on a GPU 16 bits of that kind.
+
+    ``B`` itself is returned where ``kind`` is None, on a host, of other types than float32, and where
+    cuSPARSE multiplies. Weights, sums and results stay float32, values that have 16 bits already what they
+    are. Cost: 6 bytes per number, and 2 of memory until the products are done.
+    """
+    function = None if kind is None else KERNELS.find("rounded", B)
+    if function is None:
+        return B
+    with ledger.timed("spmm", "spmm", synchronize=backend.of(B).synchronize):
+        return function(B, kind)
+
+
 def _in_row_blocks(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     """Multiply some rows at a time where messages are under way, which are driven in between."""
     kernel = _spmm_kernel("numpy", A.dtype)
@@ -75,6 +90,10 @@ def _at_once(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     progress.poll()
 
 
+def _rounded(B: Any, kind: str) -> Any:
+    return cuda.rounded(B, kind) if _spmm_kernel("cupy", B.dtype) is cuda.spmm else B
+
+
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     # The routine behind SciPy's csr @ dense, called directly because it adds into `out` without a temporary.
     if not accumulate:
@@ -83,7 +102,10 @@ def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     _sparsetools.csr_matvecs(m, k, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), out.ravel())
 
 
-KERNELS = Table(numpy=[Kernels({"spmm": _in_row_blocks})], cupy=[Kernels({"spmm": _at_once})])
+KERNELS = Table(
+    numpy=[Kernels({"spmm": _in_row_blocks})],
+    cupy=[Kernels({"spmm": _at_once}), Kernels({"rounded": _rounded}, types="f")],
+)
 
 #: By backend, best first. ``auto`` takes the first that can do the job.
 _SPMM_KERNELS: dict[str, dict[str, SpmmKernel]] = {

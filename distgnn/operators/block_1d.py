@@ -30,17 +30,18 @@ class Block1D(BlockRows):
 
     def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array) -> None:
         # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
-        begun = A_i.begin_sum(H, Z)
+        begun, wire = A_i.begin_sum(H, Z), self.grid.wire
         with A_i.rows_of(H) as pairs:
             for stage, (A_ij, H_j) in enumerate(pairs):
                 # line 5: Z_i = Z_i + A_ij H_j
-                local.spmm(A_ij, H_j, out=Z, accumulate=begun or stage > 0)
+                local.spmm(A_ij, local.rounded(H_j, wire), out=Z, accumulate=begun or stage > 0)
 
     def _block_column(self, A_i: NeededRows | CoveredRows, G: Array, F: Array) -> None:
         # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.
+        read = local.rounded(G, self.grid.wire)
         with A_i.sums_in(F) as pairs:
             for At_ij, C_j in pairs:
-                local.spmm(At_ij, G, out=C_j)
+                local.spmm(At_ij, read, out=C_j)
         A_i.end_sum(G, F)
 
     @staticmethod

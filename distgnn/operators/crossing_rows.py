@@ -64,7 +64,8 @@ class CrossingRows:
             came = take("rows that travelled", (back.size, X.shape[1]), X.dtype)
             local.gather_rows(X, there, sent)
             with by_columns(self.grid, self.row, sent, came, heights, matrix, "alltoallv") as parts:
-                local.spmm(self.near_transposed if adjoint else self.near, X, out=Y)
+                near = self.near_transposed if adjoint else self.near
+                local.spmm(near, local.rounded(X, self.grid.wire), out=Y)
                 for X_k, Y_k in parts:
                     product(X_k, Y_k)
             local.scatter_add(came, back, Y)

@@ -135,7 +135,8 @@ def make_grid(
             ranks are next to each other, on one node as far as nodes hold consecutive ranks. Where some are
             named, these share the places that they have in the algorithm's order; the others keep theirs.
         replication: c of 1.5D, whatever the order of the axes.
-        wire: the 16 bits in which features and gradients travel, see :class:`Grid`.
+        wire: the 16 bits in which features and gradients travel and, on a GPU, are multiplied by A, see
+            :class:`Grid`.
 
     Raises:
         ArgumentError: no grid of this many ranks has these sizes; the message lists those that exist. Or

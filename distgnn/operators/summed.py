@@ -28,8 +28,8 @@ def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: 
     Args:
         A: (m, k) CSR block; B: (k, f); out: (m, f) C-contiguous; m and f the same in the whole group.
     """
-    blocks = row_blocks(grid, group, out)
-    compute = lambda rows: local.spmm(A.rows(*rows), B, out[slice(*rows)], accumulate)  # noqa: E731
+    blocks, read = row_blocks(grid, group, out), local.rounded(B, grid.wire)
+    compute = lambda rows: local.spmm(A.rows(*rows), read, out[slice(*rows)], accumulate)  # noqa: E731
     return _in_blocks(grid, group, out, blocks, compute)
 
 

@@ -55,7 +55,8 @@ class Settings:
         metavar="auto|cover")
     overlap: bool = _product(True, "let blocks travel while others are multiplied", switch=True)
     wire: str | None = _product(None, "features and gradients travel between ranks in 16 bits, rounded from "
-        "float32; sums stay in float32 (default: as they are, so that losses are exact)",
+        "float32, and sparse products on a GPU read them so; sums stay in float32 (default: as they are, so "
+        "that losses are exact)",
         choices=("bfloat16", "float16"))
     product_order: str = _product("auto", "(A H) W, A (H W), or in each layer the one that multiplies fewer "
         "columns by A (default)", choices=("auto", "aggregate-first", "transform-first"))

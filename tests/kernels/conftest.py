@@ -85,6 +85,7 @@ def spmm_names() -> list[str]:
 
 LANES = (1, 2, 4, 8, 16, 32)
 ELEMENTS = ("float", "double")
+HALVES = ("Bfloat16", "Float16")
 
 #: All kernels besides csr_spmm.cu, by file.
 OTHER_KERNELS = {
@@ -99,8 +100,8 @@ OTHER_KERNELS = {
         for index in ("int", "int64")
     ],
     "narrow.cu": [
-        *(f"{name}<{kind}>" for name in ("narrow", "widen") for kind in ("Bfloat16", "Float16")),
-        *(f"narrow_rows<{kind},{lanes}>" for kind in ("Bfloat16", "Float16") for lanes in LANES),
+        *(f"{name}<{kind}>" for name in ("narrow", "narrow_padded", "widen") for kind in HALVES),
+        *(f"narrow_rows<{kind},{lanes}>" for kind in HALVES for lanes in LANES),
     ],
     "activation.cu": [
         "dropout_keys",

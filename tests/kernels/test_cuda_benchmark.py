@@ -72,6 +72,8 @@ def test_report(tmp_path):
     assert done.returncode == 0 and "WRONG" not in report and report == done.stdout, done.stderr
     for f in (16, 32, 128):
         assert f"| uniform-6 | {f} | raw |" in report and f"| rmat-6 | {f} | cuSPARSE CSR_ALG3 |" in report
+        assert f"| rmat-6 | {f} | raw, bfloat16 |" in report and f"| {f} | rounding to float16 |" in report
+    assert "| raw, float16 V8 G" in report and "- raw over raw, float16 read: " in report
     assert "| raw V4 G" in report and "- copy: " in report and "| 512 bytes |" in report
 
 

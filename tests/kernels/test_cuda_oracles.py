@@ -96,6 +96,9 @@ def products(on):
             out = on.asarray(random.standard_normal((61, f)), dtype)
             B = on.asarray(random.standard_normal((900, f)), dtype)
             cuda.spmm(CSR.from_scipy(A, on), B, out, accumulate, way)
+            if dtype == np.float32:
+                for kind in KINDS:
+                    cuda.spmm(CSR.from_scipy(A, on), cuda.rounded(B, kind), out, accumulate)
 
 
 def rows(on):

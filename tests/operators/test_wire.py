@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn import local
+from distgnn.arrays import backend as backends
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
 from distgnn.gallery import rmat
@@ -107,4 +109,56 @@ def test_what_rounds_nothing_is_refused(comm):
     grid = make_grid(comm, "1d", wire="float16")
     with pytest.raises(ArgumentError, match="wire=float16: rounds float32 while it travels; A holds float64"):
         distribute(A, grid, "1d", dtype=np.float64)
+    grid.free()
+
+
+def in_16_bits(X, kind):
+    """Return the numbers that are left of X."""
+    bits = local.narrow(X, np.empty(X.shape, np.uint16), kind)
+    return local.widen(bits, np.empty_like(X), kind)
+
+
+@pytest.mark.ranks(1, 4)
+@ways
+def test_on_a_gpu_products_read_16_bits(comm, algorithm, aware, backend, monkeypatch):
+    """Whatever the number of ranks, A H is that of rounded H, up to what sums over ranks round; on a host the
+    own blocks are exact. What has arrived in 16 bits is not rounded again, and every product rounds once.
+    """
+    A, X = problem()
+    A32, alone, on_device = A.astype(np.float64), comm.Get_size() == 1, backend.on_device
+    exact = [A32 @ X, A32.T @ X]
+    monkeypatch.setattr(TUNING, "small_sum", 0)  # sums in row blocks
+    for kind in KINDS:
+        read = in_16_bits(X, kind).astype(np.float64)
+        rounded = [A32 @ read, A32.T @ read]
+        found = products(comm, algorithm, aware, grids(algorithm, comm.Get_size())[0], kind, backend)
+        for way, (Y, *_) in enumerate(found):
+            off = [np.max(np.abs(Y - Z[way]) / np.where(Z[way] > 0, Z[way], 1)) for Z in (exact, rounded)]
+            no_sums = alone or (algorithm in ("1d", "2d") and way == 0 and aware != "cover")
+            if on_device and no_sums:
+                assert off[1] < 1e-6 < UNIT[kind] / 16 < off[0]
+            elif alone:
+                assert off[0] < 1e-6 < off[1]
+            else:
+                assert UNIT[kind] / 16 * on_device < off[0] < 3 * UNIT[kind]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    ("algorithm", "aware", "launches"),
+    [("1d", False, [(4, 4), (4, 4)]), ("1d", True, [(2, 2), (1, 2)]), ("3d", False, [(1, 4), (1, 1)])],
+)
+def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, launches, monkeypatch):
+    """A panel once, where it is another one; G for all ranks at once; all row blocks of a sum at once."""
+    monkeypatch.setattr(TUNING, "small_sum", 0)
+    monkeypatch.setattr(TUNING, "smallest_sum_block_on_device", 1)
+    A, X = problem()
+    grid = make_grid(comm, algorithm, grids(algorithm, 4)[0], backend=backends.get("cupy"), wire="float16")
+    operator = distribute(A, grid, algorithm, aware)
+    H, G = (dg.scatter(X, layout) for layout in (operator.input_layout, operator.output_layout))
+    for times, matrix, expected in ((operator, H, launches[0]), (operator.T, G, launches[1])):
+        times @ matrix
+        with stand_in.observed() as seen:
+            times @ matrix
+        assert (seen.launches["narrow_padded"], seen.launches["spmm"]) == expected
     grid.free()

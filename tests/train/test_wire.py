@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn import local
 from distgnn.errors import ArgumentError
 from distgnn.local.narrow import KINDS
+from distgnn.nn import reference
 from distgnn.operators import ALGORITHMS
 from distgnn.train import Run
 from distgnn.train.resolve import resolved
@@ -48,6 +50,29 @@ def test_losses_are_within_one_per_cent_and_ranks_agree(comm, algorithm, shared_
             copies = {}
             for ranges, block in comm.allgather(weights[name]):
                 assert copies.setdefault(ranges, block) == block, name
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu_one_rank_trains_with_rounded_operands(comm, stand_in, shared_tmp_path, kind, monkeypatch):
+    """Losses are those of a serial training that rounds what A multiplies, and others than without."""
+    store, found = small_store(shared_tmp_path, comm), []
+
+    def spmm(A, H):
+        X = np.ascontiguousarray(H, np.float32)
+        bits = local.narrow(X, np.empty(X.shape, np.uint16), kind)
+        return A @ local.widen(bits, X, kind)
+
+    for patched in (False, True):
+        if patched:
+            monkeypatch.setattr(reference, "spmm", spmm)
+        how = {"product_order": "aggregate-first", "backend": "cupy", "check": 10}
+        made = Run(store, Settings(algorithm="1d", wire=kind, **how, **NETWORK), comm)
+        assert len(list(made.train())) == 10
+        assert made.check.compared == 10
+        found.append(made.check.largest)
+        made.grid.free()
+    assert found[1] < found[0] / 10 and found[0] > 1e-5
 
 
 @pytest.mark.ranks(4)

@@ -30,15 +30,15 @@ from distgnn.local.cuda.extract import (
     row_lengths,
     spgemm,
 )
-from distgnn.local.cuda.narrow import narrow, narrow_rows, widen
+from distgnn.local.cuda.narrow import Rounded, narrow, narrow_rows, rounded, widen
 from distgnn.local.cuda.rows import gather_rows, scatter_add
 from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sample_weighted
 
 __all__ = [
-    "NORM_COLUMNS", "Numbering", "Product", "Variant", "activate", "adam", "best", "best_back",
+    "NORM_COLUMNS", "Numbering", "Product", "Rounded", "Variant", "activate", "adam", "best", "best_back",
     "binary_cross_entropy", "candidates", "compact", "draw_weighted", "dropout", "edge_dots",
     "edge_products", "edge_softmax", "edge_softmax_back", "entries_of", "find_columns", "gather_rows",
     "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",
-    "narrow_rows", "positive_bits", "row_keys", "row_lengths", "sample_ones", "sample_weighted",
+    "narrow_rows", "positive_bits", "rounded", "row_keys", "row_lengths", "sample_ones", "sample_weighted",
     "scatter_add", "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "widen",
 ]  # fmt: skip

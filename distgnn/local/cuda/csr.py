@@ -17,6 +17,7 @@ from distgnn.arrays.backend import event_clock
 from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import launch as gpu
 from distgnn.local.cuda.launch import THREADS, WARP, Array, address, blocks_for, c_type, check
+from distgnn.local.cuda.narrow import KINDS, Rounded, vector
 from distgnn.local.tuner import Tuner
 
 FILE = "csr_spmm.cu"
@@ -70,8 +71,8 @@ class Variant:
 
 def kernel_names() -> list[str]:
     """List the kernels of products, all that a variant may ask for, and that of `Pieces`."""
-    vectors = (("float", (4, 2, 1)), ("double", (2, 1)))
-    ways = [f"{V},{bundles}" for V in (4, 2, 1) for bundles in ("false", "true")]
+    vectors = [("float", (4, 2, 1)), ("double", (2, 1)), *((kind, (8, 4)) for kind in KINDS.values())]
+    ways = [f"{V},{bundles}" for V in (8, 4, 2, 1) for bundles in ("false", "true")]
     names = [
         f"spmm<{number},{index},{way}>"
         for index in ("int", "int64")
@@ -83,13 +84,16 @@ def kernel_names() -> list[str]:
 
 
 def in_flight(V: int, itemsize: int) -> int:
-    """Return U, the non-zeros that a team has in flight: at most 64 bytes of B per lane."""
+    """Return U, the non-zeros that a team has in flight: at most 64 bytes of B per lane.
+
+    Bundles of 8 columns have 3 of them, with 64-bit indices 2.
+    """
     return 2 if itemsize == 8 and V > 1 else 4
 
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes that choose a variant: an (m, k) matrix of nnz non-zeros, B of width f, bytes per element."""
+    """The sizes that choose a variant: an (m, k) matrix of nnz non-zeros, B of width f, bytes of a number."""
 
     m: int
     k: int
@@ -128,10 +132,11 @@ def variant_for(size: Size, V: int) -> Variant:
 def candidates(size: Size, alignment: int) -> list[Variant]:
     """List the variants worth trying, the expected best first; all of them give the same bits.
 
-    alignment: of B's first element, in bytes; B's leading dimension is its width.
+    alignment: of B's first element, in bytes; B's leading dimension is its width, or that of `Rounded`.
     """
     f, widest = size.f, VECTOR_BYTES // size.itemsize
-    V = next(v for v in (4, 2, 1) if v <= widest and f % v == 0 and alignment % (v * size.itemsize) == 0)
+    fits = lambda v: v <= widest and f % v == 0 and alignment % (v * size.itemsize) == 0  # noqa: E731
+    V = vector(f) if size.itemsize == 2 else next(filter(fits, (4, 2, 1)))
     first = variant_for(size, V)
     variants = [first, replace(first, sorted=not first.sorted, K=1 if first.sorted else first.K)]
     if first.K > 1 and not first.sorted:
@@ -260,7 +265,9 @@ class Pieces:
         return self._arrived[key]
 
 
-def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Variant | None = None) -> Array:
+def spmm(
+    A: CSR, B: Array | Rounded, out: Array, accumulate: bool = False, variant: Variant | None = None
+) -> Array:  # fmt: skip
     """Multiply like ``local.spmm``; ValueError for other types than float32 and float64.
 
     variant: for the tuned one.
@@ -281,10 +288,12 @@ def spmm(A: CSR, B: Array, out: Array, accumulate: bool = False, variant: Varian
 
 
 def _launch(
-    xp: Any, plan: Plan, weights: Array, B: Array, out: Array, accumulate: bool, variant: Variant
+    xp: Any, plan: Plan, weights: Array, B: Array | Rounded, out: Array, accumulate: bool, variant: Variant
 ) -> None:
     (m, f), panels = out.shape, variant.panels(out.shape[1])
-    B = _padded(xp, B, variant.V) if variant.padded else B
+    number, stored = (KINDS[B.kind], B.bits) if isinstance(B, Rounded) else (c_type(B), B)
+    if variant.padded:
+        stored = _padded(xp, stored, variant.V)
     pieces = plan.pieces(variant.S)
     cut: tuple[Any, ...] = np.int32(0), None, None, None, np.int32(0), None
     if pieces.most:
@@ -295,9 +304,9 @@ def _launch(
     rows = plan.by_length() if variant.sorted else (None, None, None)
     tasks = pieces.most, alone, -(-m // variant.K) if bundled else 0
     bundles = np.int32(m), np.int32(variant.K), np.int32(bundled), plan.indptr
-    factors = plan.indices, weights, B, np.int32(B.shape[1]), np.int32(f)
+    factors = plan.indices, weights, stored, np.int32(stored.shape[1]), np.int32(f)
     grid = sum(-(-count // variant.groups) for count in tasks), panels
-    name = f"spmm<{c_type(B)},{c_type(plan.indices)},{variant.arguments}>"
+    name = f"spmm<{number},{c_type(plan.indices)},{variant.arguments}>"
     shape, ahead = (np.int32(variant.G), np.int32(variant.P)), (np.int32(variant.S), np.int32(alone))
     arguments = *shape, *cut, *ahead, *rows, *bundles, *factors, out, np.int32(accumulate)
     gpu.launch(xp, FILE, name, grid, *arguments)
@@ -314,15 +323,16 @@ def _shares(plan: Plan, variant: Variant) -> tuple[int, int]:
     return longer, min(SHORT, variant.S) if longer < m else 0
 
 
-def _tuner(xp: Any, A: CSR, B: Array, plan: Plan) -> Tuner[Variant]:
-    f, alignment = B.shape[1], min(address(B) & -address(B), VECTOR_BYTES)
-    if (f, alignment) not in plan.tuners:
-        size = plan.size(f, B.dtype.itemsize)
+def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: Plan) -> Tuner[Variant]:
+    number, stored = (B.kind, B.bits) if isinstance(B, Rounded) else (B.dtype.name, B)
+    f, alignment = B.shape[1], min(address(stored) & -address(stored), VECTOR_BYTES)
+    if (f, alignment, number) not in plan.tuners:
+        size = plan.size(f, stored.itemsize)
         fixed = os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
         tried = candidates(size, alignment)[:1] if fixed else ways(xp, plan, size, alignment)
-        label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {B.dtype.name}"
-        plan.tuners[f, alignment] = Tuner(tried, label, *event_clock(xp))
-    return plan.tuners[f, alignment]
+        label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {number}"
+        plan.tuners[f, alignment, number] = Tuner(tried, label, *event_clock(xp))
+    return plan.tuners[f, alignment, number]
 
 
 def _padded(xp: Any, B: Array, V: int) -> Array:

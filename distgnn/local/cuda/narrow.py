@@ -2,12 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import numpy as np
 
 from distgnn.local.cuda.launch import Array, blocks_for, check, lanes_for, launch, library
 
 FILE = "narrow.cu"
 KINDS = {"bfloat16": "Bfloat16", "float16": "Float16"}
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A float32 matrix (k, f) in 16 bits, as a sparse product reads it; made by :func:`rounded`.
+
+    Attributes:
+        bits: uint16 (k, pitch), columns from f on are zeros. pitch: a multiple of `vector(f)`.
+        kind: a name in `KINDS`.
+    """
+
+    bits: Array
+    kind: str
+    shape: tuple[int, int]
+    dtype: ClassVar[np.dtype] = np.dtype(np.float32)
+    itemsize: ClassVar[int] = 4
+
+    @property
+    def flags(self) -> Any:
+        """Those of the bits."""
+        return self.bits.flags
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Those of the bits."""
+        return self.bits.strides
+
+
+def vector(f: int) -> int:
+    """Return the columns of 16 bits that one load of a product fetches: 8, or 4 of at most 4."""
+    return 8 if f > 4 else 4
+
+
+def rounded(X: Array, kind: str) -> Rounded:
+    """Round X (k, f), float32, in one pass, to rows of whole vectors."""
+    (k, f), xp = X.shape, library(X)
+    check("rounded", (k, f), np.float32, X=X)
+    pitch = -(-f // vector(f)) * vector(f)
+    bits = xp.empty((k, pitch), np.uint16)
+    arguments = np.int64(bits.size), X, np.int32(f), np.int32(pitch), bits
+    launch(xp, FILE, f"narrow_padded<{KINDS[kind]}>", blocks_for(bits.size // 4), *arguments)
+    return Rounded(bits, kind, (k, f))
 
 
 def narrow(X: Array, out: Array, kind: str) -> None:

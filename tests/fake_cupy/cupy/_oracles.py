@@ -24,6 +24,9 @@ def spmm(
     accumulate: Any,
 ) -> None:  # fmt: skip
     B = np.ascontiguousarray(B.reshape(-1, int(ldb))[:, : int(f)])
+    if B.dtype == np.uint16:
+        bits, B = B, np.empty(B.shape, np.float32)
+        widen(types, B.size, bits, 0, B)
     product = sp.csr_matrix((weights, indices, indptr), shape=(int(m), len(B))) @ B
     out[...] = product + out if accumulate else product
 
@@ -87,6 +90,13 @@ def narrow(types: list[str], size: Any, from_: Array, to: Array) -> None:
     bits = from_.view(np.uint32).astype(np.uint64)
     nearest = bits + 0x7FFF + (bits >> 16 & 1)
     to[...] = np.where(np.isnan(from_), bits | 0x400000, nearest) >> 16
+
+
+def narrow_padded(types: list[str], size: Any, from_: Array, f: Any, pitch: Any, to: Array) -> None:
+    to[...] = 0
+    rows: Array = np.empty((len(to), int(f)), to.dtype)
+    narrow(types, rows.size, from_.reshape(rows.shape), rows)
+    to[:, : int(f)] = rows
 
 
 def narrow_rows(types: list[str], count: Any, rows: Array, from_: Array, width: Any, to: Array) -> None:

@@ -1,0 +1,135 @@
+"""Products that read B in 16 bits: the bits of the float32 kernel on the same numbers, in the same order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from distgnn.arrays import backend
+from distgnn.local import cuda, rounded
+from distgnn.local.cuda import Variant, csr, launch
+from distgnn.local.cuda.narrow import KINDS
+from kernels.conftest import spmm_names
+from kernels.test_cuda_spmm import HUBS, block_of, dense, matrix, product
+from loops import each
+
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
+
+#: Groups that fill a warp and that don't, teams, pieces, rows by length, bundles of short rows and of all.
+VARIANTS = [
+    *(Variant(V=8, G=G, P=P, S=32 * P, sorted=P > 1) for G, P in ((1, 32), (2, 16), (4, 2), (32, 1))),
+    *(Variant(V=8, G=G, P=P, S=100) for G, P in ((3, 2), (5, 1), (13, 2), (7, 4))),
+    *(Variant(V=4, G=1, P=P, S=S) for P, S in ((1, 40), (32, 600))),
+    *(Variant(V=V, G=G, P=1, S=32, K=8) for V, G in ((4, 1), (8, 2), (8, 16))),
+    *(Variant(V=8, G=G, P=1, S=S, K=4, sorted=True) for G, S in ((4, 5), (13, 64), (32, 2000))),
+]
+WIDTHS = (1, 2, 3, 5, 8, 16, 41, 64, 100, 128, 130, 300)
+
+
+@pytest.fixture
+def built(gpu, any_gpu, monkeypatch):
+    """Compile all kernels in one go; no tuning."""
+    monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
+    if gpu.emulated and not getattr(any_gpu, "built", False):
+        any_gpu.xp.build(launch.source(csr.FILE), spmm_names())
+        any_gpu.built = True
+    return gpu
+
+
+def numbers(shape, dtype=np.float32):
+    """Draw numbers that float16 has in steps of 2^-24 among others, and some infinities and NaN."""
+    x, _ = dense(shape, dtype)
+    x[::3] *= np.float32(2.0**-17)
+    x[1::7, ::2] *= np.float32(1e-39)  # a bfloat16 below all normal numbers; 0 in float16
+    x[3, 0], x[5, -1], x[7, shape[1] // 2], x[9, 0] = np.inf, -np.inf, np.nan, -0.0
+    return x
+
+
+def widened(gpu, X, kind):
+    """Return the numbers that are left of X, in float32 on the GPU."""
+    bits, wide = gpu.xp.empty(X.shape, np.uint16), gpu.xp.empty(X.shape, np.float32)
+    cuda.narrow(X, bits, kind)
+    cuda.widen(bits, wide, kind, False)
+    return wide
+
+
+def same(got, expected):
+    lost = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(got), lost)
+    np.testing.assert_array_equal(got[~lost].view(np.uint32), expected[~lost].view(np.uint32))
+    assert np.isfinite(expected).any()
+
+
+def compare(gpu, A, B, kind, way, index=np.int32):
+    """Compare the bits with those of float32: of a product alone, and added to what is there."""
+    block, f = block_of(gpu, A, np.float32, index), B.shape[1]
+    in_float32 = replace(way, V=4, padded=f % 4 != 0)
+    read, wide = cuda.rounded(B, kind), widened(gpu, B, kind)
+    got = gpu.to_host(product(gpu, block, read, variant=way))
+    expected = gpu.to_host(product(gpu, block, wide, variant=in_float32))
+    same(got, expected)
+    start = dense(got.shape, np.float32, 1)[0]
+    added, others = gpu.misaligned(start), gpu.asarray(start)
+    cuda.spmm(block, read, added, accumulate=True, variant=way)
+    cuda.spmm(block, wide, others, accumulate=True, variant=in_float32)
+    same(gpu.to_host(added), gpu.to_host(others))
+
+
+@each("kind", KINDS)
+@each("way", VARIANTS)
+def test_every_variant_gives_the_bits_of_float32(built, kind, way):
+    gpu = built
+    f = way.width * (2 if way.G == 32 else 1) - (3 if way.G > 1 else 0)
+    for order in (0, 11) if gpu.emulated else (0,):
+        if gpu.emulated:
+            gpu.xp.order = order
+        compare(gpu, HUBS, gpu.asarray(numbers((HUBS.shape[1], f))), kind, way)
+
+
+@each("kind", KINDS)
+@each("f", WIDTHS)
+def test_what_is_chosen_gives_the_bits_of_float32(built, kind, f):
+    """All widths and some degrees; B and row pointers of all kinds."""
+    gpu = built
+    for number, A in enumerate((HUBS, matrix(0.5), matrix(70, (1, 900)))):
+        B = (gpu.misaligned if number == 1 else gpu.asarray)(numbers((A.shape[1], f)))
+        ways = csr.candidates(csr.Size(*A.shape, A.nnz, f, 2), 256)
+        compare(gpu, A, B, kind, ways[0], np.int64 if number else np.int32)
+        block, read = block_of(gpu, A, np.float32), cuda.rounded(B, kind)
+        product(gpu, block, B)  # has a tuner of its own
+        results = [gpu.to_host(product(gpu, block, read, variant=way)) for way in ways]
+        for result in (*results[1:], gpu.to_host(product(gpu, block, read))):
+            same(result, results[0])
+        assert block.cached["cuda"].tuners[f, 16, kind].choice == ways[0]
+
+
+@each("kind", KINDS)
+def test_rounded_numbers_are_those_of_narrow(built, kind):
+    """In rows of whole vectors, with zeros behind them; at any address."""
+    gpu = built
+    for f, pitch in ((1, 4), (4, 4), (5, 8), (7, 8), (8, 8), (41, 48), (100, 104), (128, 128)):
+        for place in (gpu.asarray, gpu.misaligned):
+            X = place(numbers((23, f)))
+            read, bits = cuda.rounded(X, kind), gpu.xp.empty((23, f), np.uint16)
+            cuda.narrow(X, bits, kind)
+            assert read.bits.shape == (23, pitch) and (read.shape, read.kind) == ((23, f), kind)
+            padded = np.pad(gpu.to_host(bits), ((0, 0), (0, pitch - f)))
+            np.testing.assert_array_equal(gpu.to_host(read.bits), padded)
+    for shape in ((0, 3), (4, 0)):
+        block = block_of(gpu, sp.csr_array((6, shape[0])), np.float32)
+        out = product(gpu, block, cuda.rounded(gpu.asarray(np.ones(shape, np.float32)), kind))
+        assert out.shape == (6, shape[1]) and not gpu.to_host(out).any()
+    with pytest.raises(ValueError, match="rounded: X must be a C-contiguous float32 array"):
+        cuda.rounded(gpu.asarray(np.ones((4, 3))), kind)
+    with pytest.raises(ValueError, match="spmm: B must be a C-contiguous float64 array"):
+        product(gpu, block_of(gpu, HUBS, np.float64), cuda.rounded(gpu.asarray(numbers((53, 8))), kind))
+
+
+def test_what_has_no_16_bits_stays(monkeypatch):
+    """On a host, and without a kind."""
+    B = np.ones((4, 3), np.float32)
+    assert rounded(B, "float16") is B and rounded(B, None) is B
+    assert backend.of(B).name == "numpy"
