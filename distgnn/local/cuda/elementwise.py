@@ -126,14 +126,3 @@ def binary_cross_entropy(
     launch(xp, "binary_cross_entropy.cu", name, blocks_for(m * WARP), *arguments)
     return losses, gradient
 
-
-def adam(
-    w: Array, g: Array, m: Array, v: Array, *, rate: float, correction: float, first: float, second: float,
-    epsilon: float, shrink: float, decay: float,
-) -> None:  # fmt: skip
-    """See ``local.elementwise.adam``; flat arrays of one type, in place."""
-    check("adam", w.shape, w.dtype, w=w, g=g, m=m, v=v)
-    # 1 - first and 1 - second in double: in float the last would be wrong by 1e-5 of itself.
-    factors = rate, correction, first, second, 1 - first, 1 - second, epsilon, decay, shrink
-    arguments = np.int64(w.size), *(w.dtype.type(x) for x in factors), g, w, m, v
-    launch(library(w), "optimizers.cu", f"adam<{c_type(w)}>", blocks_for(w.size), *arguments)
