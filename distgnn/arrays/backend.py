@@ -141,6 +141,16 @@ class Backend:
         """Return the clock for work that is queued on the current stream."""
         return time.perf_counter, lambda start, end: end - start
 
+    def use_tf32(self, use: bool) -> None:
+        """Let dense products of float32 round what they multiply to TensorFloat-32, or no longer.
+
+        It is for all products of this process, by cuBLAS. Without it, ``CUPY_TF32`` decides.
+
+        ArgumentError: this device does not do that.
+        """
+        if use:
+            raise ArgumentError("tf32", True, f"is for a GPU, and backend={self.name} computes on none")
+
     def at_a_time(self) -> int:
         """Return how many numbers of an array a pass in several operations treats at a time."""
         return TUNING.cached_numbers
@@ -158,6 +168,7 @@ class Backend:
         return memory.of_node()
 
 
+AMPERE = 80  # the compute capability, times ten, from which GPUs have TensorFloat-32
 CACHE_LINE = 64
 PAGE = 1 << 16  # bytes that pinned memory is a multiple of
 
@@ -275,6 +286,13 @@ class CupyBackend(Backend):
 
     def clock(self) -> Clock:
         return event_clock(self.xp)
+
+    def use_tf32(self, use: bool) -> None:
+        from cupy._core import _routines_linalg as linalg
+
+        if use and int(self.xp.cuda.Device().compute_capability) < AMPERE:
+            raise ArgumentError("tf32", True, "is for GPUs from compute capability 8.0 on, which this is not")
+        linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32 if use else linalg.COMPUTE_TYPE_TBD)
 
     def at_a_time(self) -> int:
         return TUNING.launched_numbers

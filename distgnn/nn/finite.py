@@ -1,8 +1,9 @@
 """Numbers that are not finite end training, on all ranks at once, before they are kept.
 
 Every update is looked at through squared norms: a dot product for each gradient and each parameter, taken
-where the numbers are and read at once; on a GPU the kernel of the step looks at every square. It is not finite where a number is not, nor where squares overflow,
-which Adam and the next products would make of it. Then optimiser state is finite, too.
+where the numbers are and read at once. On a GPU the kernel of the step looks at every square. A norm is not
+finite where a number is not, nor where squares overflow, which Adam and the next products would make of it.
+Then optimiser state is finite, too.
 """
 
 from __future__ import annotations

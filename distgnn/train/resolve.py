@@ -54,6 +54,8 @@ def _check(s: Settings) -> None:
         problem = f"give one for all {layers} layers or one for each"
         raise ArgumentError("weight_decay", s.weight_decay, problem)
     _check_wire(s)
+    if s.tf32 and s.dtype != "float32":
+        raise ArgumentError("tf32", True, f"rounds float32 in products, and excludes dtype={s.dtype}")
     _check_training(s)
     if s.resume and not s.checkpoint:
         raise ArgumentError("resume", True, "say with checkpoint=DIR where to go on from")

@@ -11,6 +11,7 @@ import numpy as np
 
 from cupy import _signatures
 from cupy._array import NUMBERS, arrays_in, bare, moved_on, ndarray, refuse, wrapped
+from cupy._core._routines_linalg import rounded
 from cupy._streams import current, launch, synchronize
 
 #: How often a function waits for the device, as the shape or the check of its result needs a number.
@@ -82,7 +83,7 @@ def matmul(x1: ndarray, x2: ndarray, out: ndarray | None = None, **keywords: Any
     refuse("matmul", (x1, x2, out))
     if keywords:
         raise TypeError(f"Wrong arguments {keywords}")
-    made = np.matmul(x1._numbers, x2._numbers)
+    made = np.matmul(rounded(x1._numbers), rounded(x2._numbers))
     if out is None:
         out = moved_on(made)
     elif out.shape != made.shape:
