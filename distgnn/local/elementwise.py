@@ -64,7 +64,8 @@ def activate(
 
     Returns ``positive_bits(out)`` with ``remember``, else None.
 
-    mask: ``k, rows, cols, keep`` of :func:`dropout`; None for none, then ``out`` is ``block``.
+    mask: ``k, rows, cols, keep`` of :func:`dropout`; None for none, then ``out`` is ``block``. On a GPU k may
+        be uint64 (2) in its memory, that of rows and that of columns, read when the pass is made.
     """
     fused = KERNELS.find("activate", block)
     if fused is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Array = Any
+GROUP = 8  # parameters of a row of factors, and of a launch
 
 
 class Part(NamedTuple):
@@ -33,8 +34,8 @@ class Update:
             finite, in place parameters + i if one of the parameter itself is not, after the step.
         square: float64 (1), the square of the norm of all gradients, which are scaled down to a norm of
             ``most``; None: they are not.
-        factors: float64, a row for every eight parameters, which has the ``rates`` and each one's ``shrink``
-            and is read when the step is made, in place of the numbers here; None: these count.
+        factors: float64, a row for every GROUP of parameters, which has the ``rates`` and each one's
+            ``shrink`` and is read when the step is made, in place of the numbers here; None: these count.
     """
 
     rates: tuple[float, ...]

@@ -17,14 +17,12 @@ from distgnn import ledger
 from distgnn.arrays import backend, blocking
 from distgnn.errors import ArgumentError, offered
 from distgnn.local import elementwise
-from distgnn.local.update import Part, Update
+from distgnn.local.update import GROUP, Part, Update
 from distgnn.nn.finite import QUIETLY, Watch
 from distgnn.operators.dense import DistDense
 
 Array = Any
 Decay = float | Sequence[float]
-#: The name of the kernel of a step, its rates and its constants.
-Kernel = tuple[str, tuple[float, ...], dict[str, float]]
 
 
 @dataclass(eq=False)
@@ -107,16 +105,36 @@ class Optimizer:
         """
         self.prepare(parameters)
         self.steps += 1
+        self.finish(self.queue(parameters, gradients))
+
+    def finish(self, watch: Watch) -> None:
+        """Wait for an update. Collective; raises as :meth:`step`."""
+        watch.check()
+        self._bad = watch.bad  # all zeros still
+
+    def queue(
+        self, parameters: Sequence[Parameter], gradients: Sequence[Array], factors: Array = None
+    ) -> Watch:  # fmt: skip
+        """Update parameters that are prepared, without looking at what comes of it; return who does.
+
+        Collective. factors: on a GPU float64, the :meth:`numbers` of the step in memory that is read when it
+        is made.
+        """
         watch = Watch(parameters)
         square = None if self.clip is None else _square(parameters, gradients)
         for p in parameters:
             arrays = 2 + len(self.slots)
             ledger.charge("optimizer", "step", touched=(2 * arrays - 1) * p.block.nbytes)
         parts = [self._part(p, g) for p, g in zip(parameters, gradients, strict=True)]
-        if not (parts and self._at_once(parts, square, watch)):
+        if not (parts and self._at_once(parts, square, watch, factors)):
             self._one_by_one(parameters, parts, square, watch)
-        watch.check()
-        self._bad = watch.bad  # all zeros still
+        return watch
+
+    def numbers(self, parameters: Sequence[Parameter]) -> np.ndarray:
+        """Return the numbers of this step that change from step to step: the factors of :class:`Update`."""
+        shrinks = [self._factors(self.decay(p))[0] for p in parameters]
+        shrinks += [1.0] * (-len(shrinks) % GROUP)
+        return np.array([[*self._rates(), *shrinks[i : i + GROUP]] for i in range(0, len(shrinks), GROUP)])
 
     def _part(self, p: Parameter, gradient: Array) -> Part:
         state = self.state[p.name]
@@ -127,23 +145,31 @@ class Optimizer:
         """Return by what a parameter is multiplied before a step, and what of it is added to its gradient."""
         return 1.0, decay
 
-    def _at_once(self, parts: Sequence[Part], square: Array, watch: Watch) -> bool:
-        """Update all parameters by one kernel; False: there is none, as for an optimiser of the user's."""
-        if (step := self._kernel()) is None:
+    def _at_once(self, parts: Sequence[Part], square: Array, watch: Watch, factors: Array) -> bool:
+        """Update all parameters by one kernel; False: there is none."""
+        if self.kernel is None:
             return False
-        kind, rates, constants = step
         bad, self._bad = self._bad, None
         if bad is None or bad.size != 2 * len(parts):
             bad = backend.module(parts[0].w).zeros(2 * len(parts), np.int32)
-        update = Update(rates, bad, square, self.clip or 0.0)
-        if not elementwise.update_all(kind, parts, update, **constants):
+        update = Update(self._rates(), bad, square, self.clip or 0.0, factors)
+        if not elementwise.update_all(self.kernel, parts, update, **self._constants()):
             return False
         watch.looked(bad)
         return True
 
-    def _kernel(self) -> Kernel | None:
-        """Return the kernel of this step; None: there is none."""
+    @property
+    def kernel(self) -> str | None:
+        """The name of the kernel that makes steps; None: there is none, as for an optimiser of the user's."""
         return None
+
+    def _rates(self) -> tuple[float, ...]:
+        """Return the numbers that change from step to step, as the kernel takes them."""
+        return (self.lr,)
+
+    def _constants(self) -> dict[str, float]:
+        """Return the other numbers of the kernel."""
+        return {}
 
     def _one_by_one(
         self, parameters: Sequence[Parameter], parts: Sequence[Part], square: Array, watch: Watch
@@ -200,9 +226,12 @@ class SGD(Optimizer):
         self.momentum = float(momentum)
         self.slots = ("velocity",) if momentum else ()
 
-    def _kernel(self) -> Kernel | None:
-        own = type(self)._update is SGD._update
-        return ("sgd", (self.lr,), {"momentum": self.momentum}) if own else None
+    @property
+    def kernel(self) -> str | None:
+        return "sgd" if type(self)._update is SGD._update else None
+
+    def _constants(self) -> dict[str, float]:
+        return {"momentum": self.momentum}
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
         if decay:
@@ -235,10 +264,12 @@ class Adam(Optimizer):
         first, second = self.betas
         return self.lr / (1 - first**self.steps), 1 - second**self.steps
 
-    def _kernel(self) -> Kernel | None:
-        first, second = self.betas
-        constants = {"first": first, "second": second, "epsilon": self.epsilon}
-        return ("adam", self._rates(), constants) if type(self)._update is Adam._update else None
+    @property
+    def kernel(self) -> str | None:
+        return "adam" if type(self)._update is Adam._update else None
+
+    def _constants(self) -> dict[str, float]:
+        return {"first": self.betas[0], "second": self.betas[1], "epsilon": self.epsilon}
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
         first, second = self.betas

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from distgnn.comm.grid import Grid
 from distgnn.train.settings import Settings
 
@@ -11,3 +13,8 @@ def configure(grid: Grid, settings: Settings) -> None:
     grid.overlap, grid.block_rows = settings.overlap, settings.block_rows
     with grid.world.together():
         grid.backend.use_tf32(settings.tf32)
+
+
+def of_whole_graph(settings: Settings) -> dict[str, Any]:
+    """Return the arguments of ``full_graph.train`` that minibatches do not have."""
+    return {"train_features": settings.train_features, "cuda_graph": settings.cuda_graph}

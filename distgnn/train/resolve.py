@@ -56,6 +56,8 @@ def _check(s: Settings) -> None:
     _check_wire(s)
     if s.tf32 and s.dtype != "float32":
         raise ArgumentError("tf32", True, f"rounds float32 in products, and excludes dtype={s.dtype}")
+    if s.cuda_graph and s.samples:
+        raise ArgumentError("cuda_graph", True, f"excludes sampler={s.sampler}; it is for the whole graph")
     _check_training(s)
     if s.resume and not s.checkpoint:
         raise ArgumentError("resume", True, "say with checkpoint=DIR where to go on from")

@@ -337,7 +337,7 @@ class Run:
         if self.minibatches is not None:
             pause = None if self._stop is None or self.check else self._asked
             return self.minibatches.train(*until, pause=pause, begun=self.begun, **options)
-        return train(self.model, self.X, self.targets, *until, train_features=s.train_features, **options)
+        return train(self.model, self.X, self.targets, *until, **options | device.of_whole_graph(s))
 
     def _before_update(self, epoch: int, accuracies: dict[str, float]) -> None:
         """Look at the weights after the last epoch, and set this one's step size."""

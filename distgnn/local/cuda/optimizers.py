@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from distgnn.local.cuda.launch import THREADS, Array, blocks_for, c_type, check, launch, library
+from distgnn.local.update import GROUP as PARTS
 from distgnn.local.update import Part, Update
 
 FILE = "optimizers.cu"
-PARTS = 8  # of a launch
 
 
 def adam(parts: Sequence[Part], update: Update, *, first: float, second: float, epsilon: float) -> None:

@@ -100,8 +100,14 @@ def widen(types: list[str], size: Any, from_: Array, accumulate: Any, to: Array)
     to[...] = to + wide if accumulate else wide
 
 
-def dropout_keys(types: list[str], count: Any, ids: Array, key: Any, keys: Array) -> None:
-    keys[...] = _hashed(_hashed(ids.astype(np.uint64)) ^ key)
+def dropout_keys(
+    types: list[str], row_count: Any, rows: Array, column_count: Any, columns: Array, row_key: Any,
+    column_key: Any, given: Array, keys: Array,
+) -> None:  # fmt: skip
+    seeds = (row_key, column_key) if given is None else given
+    pairs = zip((rows, columns), seeds, strict=True)
+    hashed = [_hashed(_hashed(ids.astype(np.uint64)) ^ key) for ids, key in pairs]
+    keys[...] = np.concatenate(hashed)
 
 
 def _hashed(x: Array) -> Array:

@@ -30,5 +30,9 @@ def rounded(x: np.ndarray) -> np.ndarray:
     """Round what a product multiplies as its compute type has it: of TensorFloat-32 10 bits are left."""
     if x.dtype != np.float32 or get_compute_type(x.dtype) != COMPUTE_TYPE_TF32:
         return x
+    return rounded_to_tf32(x)
+
+
+def rounded_to_tf32(x: np.ndarray) -> np.ndarray:
     bits = np.ascontiguousarray(x).view(np.uint32)
     return ((bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)).view(np.float32)
