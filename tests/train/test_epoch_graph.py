@@ -38,9 +38,13 @@ def untuned(monkeypatch):
 @pytest.fixture
 def device(stand_in, monkeypatch):
     """Put the stand-in in the place of cuBLAS, too."""
+    stand_in_of_cublas(monkeypatch)
+    return stand_in
+
+
+def stand_in_of_cublas(monkeypatch):
     made = importlib.import_module("cupy._cublas")
     monkeypatch.setattr(cublas, "library", lambda: made)
-    return stand_in
 
 
 class Problem:
