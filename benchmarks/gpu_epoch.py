@@ -6,8 +6,9 @@ One rank, widths 128-128-128-40, no dropout, Adam, every node a training node. A
 normalised beforehand, the same features and the same first weights, and losses are compared. Peers run in a
 process of their own (``gpu_epoch_peers.py``), one after the other. An epoch is timed between two moments at
 which the device is idle; the median leaves out the first twenty, in which distgnn chooses its kernels. It
-multiplies the features by A in every epoch as its peers do (``keep_aggregate=False``). ``--wire`` trains once
-more with products that read 16 bits, whose losses may differ by ``--wire-tolerance``. Graphs are R-MAT:
+multiplies the features by A in every epoch as its peers do (``keep_aggregate=False``), once more as CUDA
+graphs. ``--wire`` trains once more with products that read 16 bits, whose losses may differ by
+``--wire-tolerance``. Graphs are R-MAT:
 rmat-K-D has 2^K nodes and D neighbours per node, duplicates counted; rmat-16-492 has Reddit's degree. With
 ``--kept-in`` they are kept in a folder; ``--make`` does no more than that, while other work goes on, say.
 """
@@ -131,8 +132,8 @@ def difference(losses: list[float], others: list[float]) -> float:
 
 def every(A: sp.csr_array, folder: Path, epochs: int, wires: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Run distgnn and then its peers; give each result as soon as it is known."""
-    for wire in (None, *wires):
-        yield ours(A, folder, epochs, wire)
+    for wire, cuda_graph in ((None, False), (None, True), *((wire, True) for wire in wires)):
+        yield ours(A, folder, epochs, wire, cuda_graph)
         backend.get("cupy").xp.get_default_memory_pool().free_all_blocks()
     command = [sys.executable, "-W", "ignore", str(PEERS), str(folder), str(epochs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -142,7 +143,9 @@ def every(A: sp.csr_array, folder: Path, epochs: int, wires: Sequence[str]) -> I
         yield {"name": "peers", "reason": f"ended with exit status {process.returncode}"}
 
 
-def ours(A: sp.csr_array, folder: Path, epochs: int, wire: str | None = None) -> dict[str, Any]:
+def ours(
+    A: sp.csr_array, folder: Path, epochs: int, wire: str | None = None, cuda_graph: bool = False
+) -> dict[str, Any]:
     """Train, and save the problem for the peers."""
     on, rng, n = backend.get("cupy"), np.random.default_rng(0), A.shape[0]
     X = rng.standard_normal((n, WIDTHS[0]), np.float32)
@@ -155,7 +158,8 @@ def ours(A: sp.csr_array, folder: Path, epochs: int, wire: str | None = None) ->
     for name, array in problem.items():
         np.save(folder / f"{name}.npy", array)
     targets = model.targets(labels.astype(np.int32), np.ones(n, np.uint8))
-    run = train(model, dg.scatter(X, model.input_layout), targets, Adam(0.01), epochs, eval_every=0)
+    how: Any = {"eval_every": 0, "cuda_graph": cuda_graph}
+    run = train(model, dg.scatter(X, model.input_layout), targets, Adam(0.01), epochs, **how)
     losses, seconds = [], []
     for _ in range(epochs):
         on.synchronize()
@@ -163,7 +167,8 @@ def ours(A: sp.csr_array, folder: Path, epochs: int, wire: str | None = None) ->
         losses.append(next(run)["loss"])
         on.synchronize()
         seconds.append(time.perf_counter() - started)
-    return {"name": f"distgnn, {wire}" if wire else "distgnn", "losses": losses, "seconds": seconds}
+    name = ", ".join(["distgnn", *filter(None, ["CUDA graphs" if cuda_graph else "", wire])])
+    return {"name": name, "losses": losses, "seconds": seconds}
 
 
 if __name__ == "__main__":

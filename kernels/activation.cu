@@ -5,11 +5,17 @@
 
 #include "common.cuh"
 
-// keys[i] = hash of (key, ids[i]): rng.hashes.
+// keys[i] = hash of (row_key, rows[i]), and behind them of (column_key, columns[i]): rng.hashes. given: both keys,
+// read from memory in place of the arguments; or null.
 __global__ void __launch_bounds__(THREADS)
-    dropout_keys(int64 count, const int64* __restrict__ ids, uint64 key, uint64* __restrict__ keys) {
+    dropout_keys(int64 row_count, const int64* __restrict__ rows, int64 column_count,
+                 const int64* __restrict__ columns, uint64 row_key, uint64 column_key,
+                 const uint64* __restrict__ given, uint64* __restrict__ keys) {
   const int64 i = flat_index();
-  if (i < count) keys[i] = splitmix64(splitmix64(uint64(ids[i])) ^ key);
+  if (i >= row_count + column_count) return;
+  const bool row = i < row_count;
+  const uint64 key = given ? given[row ? 0 : 1] : row ? row_key : column_key;
+  keys[i] = splitmix64(splitmix64(uint64(row ? rows[i] : columns[i - row_count])) ^ key);
 }
 
 // Whether an entry is kept: rng.keep_blocks. `threshold` is the probability times 2^32, at most 2^32.

@@ -8,7 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,20 @@ class Backend:
         """Return the clock for work that is queued on the current stream."""
         return time.perf_counter, lambda start, end: end - start
 
+    def use_tf32(self, use: bool) -> None:
+        """Let dense products of float32 round what they multiply to TensorFloat-32, or no longer.
+
+        It is for all products of this process, by cuBLAS. Without it, ``CUPY_TF32`` decides.
+
+        ArgumentError: this device does not do that.
+        """
+        if use:
+            raise ArgumentError("tf32", True, f"is for a GPU, and backend={self.name} computes on none")
+
+    def matmul(self, A: Any, B: Any, out: Any = None) -> Any:
+        """Multiply two matrices."""
+        return self.xp.matmul(A, B, out=out)
+
     def at_a_time(self) -> int:
         """Return how many numbers of an array a pass in several operations treats at a time."""
         return TUNING.cached_numbers
@@ -158,6 +172,7 @@ class Backend:
         return memory.of_node()
 
 
+AMPERE = 80  # the compute capability, times ten, from which GPUs have TensorFloat-32
 CACHE_LINE = 64
 PAGE = 1 << 16  # bytes that pinned memory is a multiple of
 
@@ -183,6 +198,7 @@ class CupyBackend(Backend):
         import cupy
 
         self.xp = cupy
+        self.multiplier: Callable[[Any, Any, Any], Any] | None = None
         self._lanes: dict[str, Any] = {}
         register(cupy.ndarray, self)
 
@@ -275,6 +291,59 @@ class CupyBackend(Backend):
 
     def clock(self) -> Clock:
         return event_clock(self.xp)
+
+    def use_tf32(self, use: bool) -> None:
+        from cupy._core import _routines_linalg as linalg
+
+        if use and int(self.xp.cuda.Device().compute_capability) < AMPERE:
+            raise ArgumentError("tf32", True, "is for GPUs from compute capability 8.0 on, which this is not")
+        linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32 if use else linalg.COMPUTE_TYPE_TBD)
+
+    def rounds_to_tf32(self) -> bool:
+        """Tell whether products of float32 do so."""
+        from cupy._core import _routines_linalg as linalg
+
+        return bool(linalg.get_compute_type(np.float32) == linalg.COMPUTE_TYPE_TF32)
+
+    def matmul(self, A: Any, B: Any, out: Any = None) -> Any:
+        if self.multiplier is None:
+            return self.xp.matmul(A, B, out=out)
+        out = self.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out
+        return self.multiplier(A, B, out)
+
+    def pool(self) -> Any:
+        """Make a pool of memory for :meth:`memory_of`. What came from it is nobody else's while it lives."""
+        return self.xp.cuda.MemoryPool()
+
+    def memory_of(self, pool: Any) -> AbstractContextManager[None]:
+        """Take the memory of arrays that are made inside from a pool."""
+        context: AbstractContextManager[None] = self.xp.cuda.using_allocator(pool.malloc)
+        return context
+
+    @contextmanager
+    def captured(self) -> Iterator[list[Any]]:
+        """Note what is queued on the current stream inside, in place of doing it.
+
+        Gives a list that holds the CUDA graph afterwards. It keeps no memory: who launches it must.
+        """
+        stream, graphs = self.xp.cuda.get_current_stream(), list[Any]()
+        stream.begin_capture()
+        try:
+            yield graphs
+        except BaseException:
+            with suppress(Exception):  # what it captured is of no use
+                stream.end_capture()
+            raise
+        graphs.append(stream.end_capture())
+
+    @contextmanager
+    def by(self, multiplier: Callable[[Any, Any, Any], Any] | None) -> Iterator[None]:
+        """Let this function, called as ``multiplier(A, B, out)``, multiply matrices inside; None: CuPy's."""
+        self.multiplier = multiplier
+        try:
+            yield
+        finally:
+            self.multiplier = None
 
     def at_a_time(self) -> int:
         return TUNING.launched_numbers

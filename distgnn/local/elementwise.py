@@ -6,7 +6,7 @@ roundings. A block may be empty on some ranks: its dtype decides, so that all ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from distgnn.arrays.kernels import Functions, Kernels, Table
 from distgnn.local import array_elementwise, cuda, host, host_elementwise
 from distgnn.local.array_elementwise import clear_others as clear_others
+from distgnn.local.update import Part, Update
 
 Array = Any
 
@@ -63,7 +64,8 @@ def activate(
 
     Returns ``positive_bits(out)`` with ``remember``, else None.
 
-    mask: ``k, rows, cols, keep`` of :func:`dropout`; None for none, then ``out`` is ``block``.
+    mask: ``k, rows, cols, keep`` of :func:`dropout`; None for none, then ``out`` is ``block``. On a GPU k may
+        be uint64 (2) in its memory, that of rows and that of columns, read when the pass is made.
     """
     fused = KERNELS.find("activate", block)
     if fused is not None:
@@ -155,6 +157,33 @@ def adam(w: Array, g: Array, m: Array, v: Array, **factors: float) -> None:
     KERNELS.kernel("adam", w)(w, g, m, v, **factors)
 
 
+def update_all(kind: str, parts: Sequence[Part], update: Update, **constants: float) -> bool:
+    """Make one step of an optimiser on all parameters in one pass, in place; False: no kernel does it.
+
+    "sgd": g <- g + decay w;  v <- momentum v + g where there are slots, else g;  w <- w - rate v. "adam": as
+    :func:`adam`. Gradients are scaled down first, as :class:`Update` says.
+    """
+    if len({part.w.dtype for part in parts}) != 1:
+        return False
+    kernel = KERNELS.find("update_all", parts[0].w)
+    if kernel is not None:
+        kernel(kind, parts, update, **constants)
+    return kernel is not None
+
+
+def sum_squares(arrays: Sequence[Array], square: Array) -> bool:
+    """Sum the squares of all numbers of arrays of one type into ``square``, float64 (1), in float64.
+
+    False: no kernel does it.
+    """
+    if len({array.dtype for array in arrays}) != 1:
+        return False
+    kernel = KERNELS.find("sum_squares", arrays[0])
+    if kernel is not None:
+        kernel(arrays, square)
+    return kernel is not None
+
+
 def average(sums: Array, count: Array, known: float) -> bool:
     """Divide by a count, which the host knows as well, in place.
 
@@ -179,6 +208,10 @@ def _binary_on_gpu(
     return losses.astype(np.float64), gradient
 
 
+def _update_on_gpu(kind: str, parts: Sequence[Part], update: Update, **constants: float) -> None:
+    (cuda.adam if kind == "adam" else cuda.sgd)(parts, update, **constants)
+
+
 _COMPILED: Functions = {
     "positive_bits": host_elementwise.positive_bits, "keep_positive": host_elementwise.keep_positive,
     "dropout": host_elementwise.dropout, "cross_entropy": host_elementwise.cross_entropy,
@@ -187,7 +220,8 @@ _COMPILED: Functions = {
 _CUDA: Functions = {
     "activate": cuda.activate, "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive,
     "dropout": cuda.dropout, "layer_norm": cuda.layer_norm, "layer_norm_backward": cuda.layer_norm_backward,
-    "cross_entropy": _softmax_on_gpu, "binary_cross_entropy": _binary_on_gpu, "adam": cuda.adam,
+    "cross_entropy": _softmax_on_gpu, "binary_cross_entropy": _binary_on_gpu, "update_all": _update_on_gpu,
+    "sum_squares": cuda.sum_squares,
 }  # fmt: skip
 _ARRAYS: Functions = {
     "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from distgnn.arrays.backend import Backend
+
 Array = Any
 
 
@@ -24,13 +26,13 @@ class Form:
     def __str__(self) -> str:
         return f"{self.a}{self.b}{' reversed' if self.reversed else ''}"
 
-    def multiply(self, xp: Any, A: Array, B: Array, out: Array) -> None:
+    def multiply(self, on: Backend, A: Array, B: Array, out: Array) -> None:
         """Compute ``out = A B``; A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row."""
-        A, B = laid(xp, A, self.a), laid(xp, B, self.b)
+        A, B = laid(on.xp, A, self.a), laid(on.xp, B, self.b)
         if self.reversed:
-            out[...] = xp.matmul(B.T, A.T).T
+            out[...] = on.matmul(B.T, A.T).T
         else:
-            xp.matmul(A, B, out=out)
+            on.matmul(A, B, out=out)
 
 
 FORMS = [Form(a, b, backwards) for backwards in (False, True) for a in "NT" for b in "NT"]

@@ -43,9 +43,9 @@ def _in_row_blocks(A: Any, B: Any, out: Any, accumulate: bool, form: Form | None
         rows = slice(*block)
         product = on.empty((len(out[rows]), B.shape[1]), B.dtype) if accumulate else out[rows]
         if form is None:
-            on.xp.matmul(A[rows], B, out=product)
+            on.matmul(A[rows], B, out=product)
         else:
-            form.multiply(on.xp, A[rows], B, product)
+            form.multiply(on, A[rows], B, product)
         if accumulate:
             out[rows] += product
         progress.poll()

@@ -10,6 +10,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+trials = 0  # of all tuners of this process so far
+
 
 class Tuner(Generic[T]):
     """Picks the fastest of some ways, which all give the same bits.
@@ -39,6 +41,8 @@ class Tuner(Generic[T]):
         if self.choice is not None:
             work(self.choice)
             return
+        global trials
+        trials += 1
         start = self.mark()
         work(self.ways[len(self.marks) % len(self.ways)])
         self.marks.append((start, self.mark()))

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from distgnn.layout import Layout
-from distgnn.nn.dropout import Dropout
+from distgnn.nn.dropout import DeviceEpoch, Dropout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Later
 from distgnn.operators.operator import DistSparse
@@ -134,7 +134,7 @@ class Buffers:
     own: tuple[DistDense, ...] = ()
     later: Later | None = None
 
-    def __init__(self, plan: Plan, epoch: int | None) -> None:
+    def __init__(self, plan: Plan, epoch: int | DeviceEpoch | None) -> None:
         self.plan, self.epoch, self.kept = plan, epoch, plan.kept
         self.live: dict[str, DistDense] = {}
         self.ended: set[str] = set()

@@ -48,6 +48,7 @@ from typing import Any
 
 from distgnn.layout import Cut, Layout
 from distgnn.nn.buffers import Buffers, Gradients, Mode, Names
+from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.layers import GraphConvolution, copy_rows
 from distgnn.nn.optim import Parameter
 from distgnn.operators.dense import DistDense
@@ -177,4 +178,5 @@ class CustomProducts:
         return [getattr(gradient, "block", gradient) for gradient in gradients], None if W is None else dH
 
     def _begin(self, buffers: Buffers) -> None:
+        assert not isinstance(buffers.epoch, DeviceEpoch)  # whose work is not captured
         self.layer.epoch, self.layer.nodes = buffers.epoch, buffers.plan.nodes

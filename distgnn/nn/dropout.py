@@ -4,10 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from distgnn import rng
+from distgnn.arrays.backend import Backend
 from distgnn.local import elementwise
 
 Array = Any
+
+
+class DeviceEpoch:
+    """An epoch whose keys are in the memory of a device, where work that is made again finds them.
+
+    Args:
+        on: the backend; seed: of the network; layers: how many it has.
+
+    Attributes:
+        keys: uint64 (layers, 2), of rows and of columns, as of the last :meth:`set`.
+    """
+
+    def __init__(self, on: Backend, seed: int, layers: int) -> None:
+        self.seed, self.keys = seed, on.zeros((layers, 2), np.uint64)
+        self._host = on.pinned((layers, 2), np.uint64)
+
+    def set(self, epoch: int) -> None:
+        """Queue a copy of an epoch's keys. The copy before it must be over."""
+        for layer, pair in enumerate(self._host):
+            k = rng.key(self.seed, rng.DROPOUT, epoch, layer)
+            pair[...] = k, rng.key(k, 1)
+        self.keys.set(self._host)
 
 
 class Dropout:
@@ -25,11 +50,17 @@ class Dropout:
         self.scale = 1 / (1 - rate)
         self.nodes, self.cols = nodes, cols
 
-    def mask(self, epoch: int) -> tuple[int, Array, Array, float]:
+    def mask(self, epoch: int | DeviceEpoch) -> tuple[int | Array, Array, Array, float]:
         """Return what `elementwise.activate` takes as the epoch's mask."""
-        return rng.key(self.seed, rng.DROPOUT, epoch, self.layer), self.nodes, self.cols, 1 - self.rate
+        if isinstance(epoch, DeviceEpoch):
+            k: int | Array = epoch.keys[self.layer]
+        else:
+            k = rng.key(self.seed, rng.DROPOUT, epoch, self.layer)
+        return k, self.nodes, self.cols, 1 - self.rate
 
-    def apply(self, block: Array, epoch: int, out: Array | None = None, relu: bool = False) -> Array:
+    def apply(
+        self, block: Array, epoch: int | DeviceEpoch, out: Array | None = None, relu: bool = False
+    ) -> Array:
         """Multiply `block`, or its positive part with `relu`, by the epoch's mask.
 
         The product goes into `out` (default: in place).

@@ -1,8 +1,9 @@
 """Numbers that are not finite end training, on all ranks at once, before they are kept.
 
 Every update is looked at through squared norms: a dot product for each gradient and each parameter, taken
-where the numbers are and read at once. It is not finite where a number is not, nor where squares overflow,
-which Adam and the next products would make of it. Then optimiser state is finite, too.
+where the numbers are and read at once. On a GPU the kernel of the step looks at every square. A norm is not
+finite where a number is not, nor where squares overflow, which Adam and the next products would make of it.
+Then optimiser state is finite, too.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Watch:
         self.order = sorted(range(len(parameters)), key=self._backward)
         self.suspects: list[int] = []
         self.squares: list[Array] = []
+        self.bad: Array = None
+
+    def looked(self, bad: Array) -> None:
+        """Take what a kernel saw: int32 (2 parameters), 1 for bad gradients, then for bad parameters."""
+        self.bad = bad
 
     def gradient(self, index: int, numbers: Array) -> None:
         """Look at a part of the gradient of parameter `index`."""
@@ -83,6 +89,9 @@ class Watch:
             on = backend.of(self.squares[0])
             finite = np.isfinite(on.to_host(on.xp.stack(self.squares)))
             seen += [suspect for suspect, good in zip(self.suspects, finite, strict=True) if not good]
+        if self.bad is not None:
+            marks = backend.of(self.bad).to_host(self.bad).reshape(2, len(self.order))
+            seen += [row * len(self.order) + self.order.index(i) for row, i in np.argwhere(marks).tolist()]
         first = self.parameters[0].matrix.grid.world.lowest(min(seen))
         if first == seen[0]:
             return

@@ -15,9 +15,10 @@ from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import Layout
 from distgnn.nn.activation import ACTIVATIONS, RELU
 from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, lent
+from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
-from distgnn.nn.loss import LossRows, Targets, begin_loss
+from distgnn.nn.loss import LossRows, Targets, Total, begin_loss, queue_loss
 from distgnn.nn.metrics import scores
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, associative
@@ -188,7 +189,7 @@ class GCN:
         return [layer.plan(graph, Mode(mode.keep) if layer.index else mode) for layer, graph in pairs]
 
     def _forward(
-        self, plans: Sequence[Plan], X: DistDense, epoch: int | None, after: int = 0
+        self, plans: Sequence[Plan], X: DistDense, epoch: int | DeviceEpoch | None, after: int = 0
     ) -> DistDense:  # fmt: skip
         """Compute the logits, in memory of the workspace, from X after so many layers."""
         A = plans[0].A
@@ -197,7 +198,7 @@ class GCN:
         if not X.layout.same(A.input_layout, X.shape):
             cut = f"features are cut over {X.layout.words()}"
             raise ValueError(f"{cut}, the network needs {A.input_layout.words()}")
-        self._drop()
+        self.drop()
         made = []
         for layer, plan in zip(self.layers[after : after + len(plans)], plans, strict=True):
             X, buffers = layer.forward(plan, X, epoch)
@@ -205,14 +206,14 @@ class GCN:
         self.buffers = made if plans[0].mode.keep else []
         return X
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """Return the memory that a forward pass kept for a backward pass that won't come."""
         for buffers in self.buffers:
             buffers.drop()
         self.buffers = []
 
     def backward(
-        self, G: DistDense, epoch: int | None = None, need_input: bool = False
+        self, G: DistDense, epoch: int | DeviceEpoch | None = None, need_input: bool = False
     ) -> tuple[list[Array], DistDense | None]:
         """Compute the gradients after a `forward(..., keep=True)` in the same epoch. Collective.
 
@@ -271,13 +272,26 @@ class GCN:
             raise self.not_finite(X, f"the loss is {loss}", epoch)
         return loss, seen, gradients, dX
 
+    def queue(
+        self, X: DistDense, targets: Targets, epoch: int | DeviceEpoch | None, need_input: bool, logits: Array
+    ) -> tuple[Total, list[Array], DistDense | None]:  # fmt: skip
+        """Compute as `gradients` does, but leave the loss where it is, and look at nothing. Collective.
+
+        logits: an array of the shape of this rank's block, to which they are copied; None: they are not.
+        """
+        Z = self._forward(self._plans(True, need_input), X, epoch)
+        if logits is not None:
+            logits[...] = Z.block
+        total, G = queue_loss(Z, targets, overwrite=True)
+        return total, *self.backward(G, epoch, need_input)
+
     @QUIETLY
     def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:
         """Make the error that names the first layer whose output is not finite on the whole graph.
 
         Collective. It names the last layer if there is none.
         """
-        self._drop()
+        self.drop()
         H = X
         for layer, plan in zip(self.layers, self._plans(keep=False), strict=True):
             H, _ = layer.forward(plan, H, epoch)

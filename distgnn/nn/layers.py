@@ -17,6 +17,7 @@ from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
 from distgnn.nn.activation import RELU, Activation
 from distgnn.nn.buffers import Buffers, Gradients, LayerGraph, Mode, Plan, Products
+from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import TRANSFORM, AggregateFirst, FixedAggregate, TransformFirst, choose, multiply
@@ -92,7 +93,7 @@ class GraphConvolution:
             trained += [Parameter(f"s{i - 1}", i - 1, "shift", self.norm.shift)]
         return trained
 
-    def forward(self, plan: Plan, H: DistDense, epoch: int | None) -> tuple[DistDense, Buffers]:
+    def forward(self, plan: Plan, H: DistDense, epoch: int | DeviceEpoch | None) -> tuple[DistDense, Buffers]:
         """Compute Z, in memory of the grid's workspace; return it with the buffers that `backward` needs.
 
         Collective over the grid of A.

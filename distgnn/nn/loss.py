@@ -11,12 +11,13 @@ caller gives them up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays import backend, blocking
+from distgnn.arrays.backend import Backend
 from distgnn.comm.staging import read_later
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
@@ -33,6 +34,19 @@ Loss = Callable[[], float]  # waits for it on a device
 METRICS = {"softmax": ("accuracy",), "binary": ("f1", "rocauc"), "mse": ("r2",)}
 NAMES = {"softmax": "softmax cross-entropy", "binary": "binary cross-entropy", "mse": "squared error"}
 LABELS = {"softmax": "one class of a node", "binary": "several classes of a node", "mse": "numbers of a node"}
+
+
+class Total(NamedTuple):
+    """The sum of the losses of all rows, (1), where it was computed; and what makes the loss of it."""
+
+    on: Backend
+    array: Array
+    loss: Callable[[float], float]
+
+    def begin_reading(self) -> Loss:
+        """Begin to read it; return a function that waits for it."""
+        read = read_later(self.on, self.array)
+        return lambda: self.loss(float(read()[0]))
 
 
 class LossRows:
@@ -253,6 +267,12 @@ def begin_loss(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tupl
 
     What is queued before it is called goes on meanwhile. Collective; the function is not.
     """
+    total, G = queue_loss(Z, targets, overwrite)
+    return total.begin_reading(), G
+
+
+def queue_loss(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[Total, DistDense]:
+    """Compute as :func:`cross_entropy`, but leave the loss where it is. Collective."""
     if targets.loss == "softmax":
         return _of_rows(Z, targets, overwrite)
     kernels = {"mse": elementwise.squared_error, "binary": elementwise.binary_cross_entropy}
@@ -265,8 +285,8 @@ def squared_error(Z: DistDense, targets: LossRows, overwrite: bool = False) -> t
     Rows of `targets` are summed, times their weights, over their count. Arguments, results and cost are those
     of :func:`binary_cross_entropy`, G with 2 weight (Z - labels) / (count columns) in training rows.
     """
-    loss, G = _of_entries(Z, targets, overwrite, NAMES["mse"], elementwise.squared_error)
-    return loss(), G
+    total, G = _of_entries(Z, targets, overwrite, NAMES["mse"], elementwise.squared_error)
+    return total.begin_reading()(), G
 
 
 def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
@@ -283,13 +303,13 @@ def binary_cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = Fals
 
     Cost: an all-reduce of one word.
     """
-    loss, G = _of_entries(Z, targets, overwrite, NAMES["binary"], elementwise.binary_cross_entropy)
-    return loss(), G
+    total, G = _of_entries(Z, targets, overwrite, NAMES["binary"], elementwise.binary_cross_entropy)
+    return total.begin_reading()(), G
 
 
 def _of_entries(
     Z: DistDense, targets: LossRows, overwrite: bool, name: str, kernel: Any
-) -> tuple[Loss, DistDense]:
+) -> tuple[Total, DistDense]:
     """Compute a loss that is a mean over entries, and its gradient, by a kernel. Collective."""
     layout = Z.layout
     targets.check(Z)
@@ -303,8 +323,7 @@ def _of_entries(
             gradient[targets.train_rows] *= targets.weights[:, None]
         loss = losses.sum().reshape(1)
         layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss, matrix="loss")
-        read = read_later(layout.grid.backend, loss)
-    return lambda: float(read()[0]) * share, Z.like(gradient)
+    return Total(layout.grid.backend, loss, lambda total: total * share), Z.like(gradient)
 
 
 def softmax_cross_entropy(
@@ -325,11 +344,11 @@ def softmax_cross_entropy(
     Cost: two all-reduces of one word per local training node over the axes that cut the classes, one of one
     word.
     """
-    loss, G = _of_rows(Z, targets, overwrite)
-    return loss(), G
+    total, G = _of_rows(Z, targets, overwrite)
+    return total.begin_reading()(), G
 
 
-def _of_rows(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Loss, DistDense]:
+def _of_rows(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Total, DistDense]:
     """Compute softmax cross-entropy and its gradient. Collective."""
     layout = Z.layout
     targets.check(Z)
@@ -344,8 +363,7 @@ def _of_rows(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Loss, Di
             gradient[targets.train_rows] *= targets.weights[:, None]
         loss = losses.sum().reshape(1)
         layout.grid.along(*layout.row_axes, *layout.col_axes).allreduce(loss, matrix="loss")
-        read = read_later(layout.grid.backend, loss)
-    return lambda: float(read()[0]) / targets.count, Z.like(gradient)
+    return Total(layout.grid.backend, loss, lambda total: total / targets.count), Z.like(gradient)
 
 
 def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ from distgnn import ledger
 from distgnn.arrays import backend, blocking
 from distgnn.errors import ArgumentError, offered
 from distgnn.local import elementwise
+from distgnn.local.update import GROUP, Part, Update
 from distgnn.nn.finite import QUIETLY, Watch
 from distgnn.operators.dense import DistDense
 
@@ -69,11 +70,13 @@ class Optimizer:
         self.weight_decay = [float(decay) for decay in decays]
         self.steps = 0
         self.state: dict[str, dict[str, Array]] = {}
+        self._bad: Array = None
 
     def facts(self) -> dict[str, Any]:
         """Return what ranks must have set alike, by name: the optimiser's kind and all of its numbers."""
         plain = (int, float, str, list, tuple, type(None))  # an optimiser of the caller's may hold anything
-        numbers = {name: value for name, value in vars(self).items() if isinstance(value, plain)}
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        numbers = {name: value for name, value in given.items() if isinstance(value, plain)}
         return {"optimizer": type(self).__name__, **numbers}
 
     def decay(self, parameter: Parameter) -> float:
@@ -102,42 +105,114 @@ class Optimizer:
         """
         self.prepare(parameters)
         self.steps += 1
+        self.finish(self.queue(parameters, gradients))
+
+    def finish(self, watch: Watch) -> None:
+        """Wait for an update. Collective; raises as :meth:`step`."""
+        watch.check()
+        self._bad = watch.bad  # all zeros still
+
+    def queue(
+        self, parameters: Sequence[Parameter], gradients: Sequence[Array], factors: Array = None
+    ) -> Watch:  # fmt: skip
+        """Update parameters that are prepared, without looking at what comes of it; return who does.
+
+        Collective. factors: on a GPU float64, the :meth:`numbers` of the step in memory that is read when it
+        is made.
+        """
         watch = Watch(parameters)
-        scale = None if self.clip is None else _clipped(self.clip, parameters, gradients)
-        for index, (p, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-            state = self.state[p.name]
-            flat = [a.reshape(-1) for a in (p.block, gradient, *(state[slot] for slot in self.slots))]
-            ledger.charge("optimizer", "step", touched=(2 * len(flat) - 1) * flat[0].nbytes)
-            for part in blocking.passes(flat[0]):  # looked at while in cache
-                w, g, *slots = (array[part] for array in flat)
+        square = None if self.clip is None else _square(parameters, gradients)
+        for p in parameters:
+            arrays = 2 + len(self.slots)
+            ledger.charge("optimizer", "step", touched=(2 * arrays - 1) * p.block.nbytes)
+        parts = [self._part(p, g) for p, g in zip(parameters, gradients, strict=True)]
+        if not (parts and self._at_once(parts, square, watch, factors)):
+            self._one_by_one(parameters, parts, square, watch)
+        return watch
+
+    def numbers(self, parameters: Sequence[Parameter]) -> np.ndarray:
+        """Return the numbers of this step that change from step to step: the factors of :class:`Update`."""
+        shrinks = [self._factors(self.decay(p))[0] for p in parameters]
+        shrinks += [1.0] * (-len(shrinks) % GROUP)
+        return np.array([[*self._rates(), *shrinks[i : i + GROUP]] for i in range(0, len(shrinks), GROUP)])
+
+    def _part(self, p: Parameter, gradient: Array) -> Part:
+        state = self.state[p.name]
+        w, g, *slots = (a.reshape(-1) for a in (p.block, gradient, *(state[slot] for slot in self.slots)))
+        return Part(w, g, tuple(slots), *self._factors(self.decay(p)))
+
+    def _factors(self, decay: float) -> tuple[float, float]:
+        """Return by what a parameter is multiplied before a step, and what of it is added to its gradient."""
+        return 1.0, decay
+
+    def _at_once(self, parts: Sequence[Part], square: Array, watch: Watch, factors: Array) -> bool:
+        """Update all parameters by one kernel; False: there is none."""
+        if self.kernel is None:
+            return False
+        bad, self._bad = self._bad, None
+        if bad is None or bad.size != 2 * len(parts):
+            bad = backend.module(parts[0].w).zeros(2 * len(parts), np.int32)
+        update = Update(self._rates(), bad, square, self.clip or 0.0, factors)
+        if not elementwise.update_all(self.kernel, parts, update, **self._constants()):
+            return False
+        watch.looked(bad)
+        return True
+
+    @property
+    def kernel(self) -> str | None:
+        """The name of the kernel that makes steps; None: there is none, as for an optimiser of the user's."""
+        return None
+
+    def _rates(self) -> tuple[float, ...]:
+        """Return the numbers that change from step to step, as the kernel takes them."""
+        return (self.lr,)
+
+    def _constants(self) -> dict[str, float]:
+        """Return the other numbers of the kernel."""
+        return {}
+
+    def _one_by_one(
+        self, parameters: Sequence[Parameter], parts: Sequence[Part], square: Array, watch: Watch
+    ) -> None:
+        scale = None if square is None or self.clip is None else _scale(self.clip, square)
+        for index, (p, whole) in enumerate(zip(parameters, parts, strict=True)):
+            for part in blocking.passes(whole.w):  # looked at while in cache
+                w, g, *slots = (array[part] for array in (whole.w, whole.gradient, *whole.slots))
                 watch.gradient(index, g)
                 if scale is not None:
                     g *= scale
                 self._update(w, g, *slots, decay=self.decay(p))
                 watch.parameter(index, w)
-        watch.check()
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
         raise NotImplementedError
 
 
-def _clipped(most: float, parameters: Sequence[Parameter], gradients: Sequence[Array]) -> Array:
-    """Return the factor of gradients that limits their norm to this: (1), float64, on the device.
+def _square(parameters: Sequence[Parameter], gradients: Sequence[Array]) -> Array:
+    """Sum the squares of all gradients: (1), float64, on the device.
 
-    Each number of a matrix counts once, from the rank that answers for its copies. One that is not finite
-    leaves gradients as they are, for :class:`Watch` to say which. Collective.
+    Each number of a matrix counts once, from the rank that answers for its copies. Collective.
     """
     grid = parameters[0].matrix.grid
     xp = grid.backend.xp
     square = xp.zeros(1, np.float64)
-    for p, gradient in zip(parameters, gradients, strict=True):
+    for gradient in gradients:
         ledger.charge("optimizer", "norm", touched=gradient.nbytes)
-        flat = gradient.reshape(-1)
-        for part in blocking.passes(flat):  # by all, as they wait for each other anyway
-            own = xp.vdot(flat[part], flat[part])
-            if p.matrix.layout.primary:
-                square += own
-    norm = xp.sqrt(grid.world.allreduce(square, matrix="norm"))
+    own = [g for p, g in zip(parameters, gradients, strict=True) if p.matrix.layout.primary]
+    if own and not elementwise.sum_squares(own, square):
+        for flat in (gradient.reshape(-1) for gradient in own):
+            for part in blocking.passes(flat):
+                square += xp.vdot(flat[part], flat[part])
+    return grid.world.allreduce(square, matrix="norm")
+
+
+def _scale(most: float, square: Array) -> Array:
+    """Return the factor of gradients that limits their norm to this: (1), float64, on the device.
+
+    A norm that is not finite leaves gradients as they are, for :class:`Watch` to say which is not.
+    """
+    xp = backend.module(square)
+    norm = xp.sqrt(square)
     return xp.where(xp.isfinite(norm), most / xp.maximum(norm, most), 1.0)
 
 
@@ -150,6 +225,13 @@ class SGD(Optimizer):
         super().__init__(lr, weight_decay, clip)
         self.momentum = float(momentum)
         self.slots = ("velocity",) if momentum else ()
+
+    @property
+    def kernel(self) -> str | None:
+        return "sgd" if type(self)._update is SGD._update else None
+
+    def _constants(self) -> dict[str, float]:
+        return {"momentum": self.momentum}
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
         if decay:
@@ -175,10 +257,23 @@ class Adam(Optimizer):
         super().__init__(lr, weight_decay, clip)
         self.betas, self.epsilon = betas, epsilon
 
+    def _factors(self, decay: float) -> tuple[float, float]:
+        return (1 - self.lr * decay, 0.0) if self.decoupled else (1.0, decay)
+
+    def _rates(self) -> tuple[float, float]:
+        first, second = self.betas
+        return self.lr / (1 - first**self.steps), 1 - second**self.steps
+
+    @property
+    def kernel(self) -> str | None:
+        return "adam" if type(self)._update is Adam._update else None
+
+    def _constants(self) -> dict[str, float]:
+        return {"first": self.betas[0], "second": self.betas[1], "epsilon": self.epsilon}
+
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
         first, second = self.betas
-        shrink, decay = (1 - self.lr * decay, 0.0) if self.decoupled else (1.0, decay)
-        rate, correction = self.lr / (1 - first**self.steps), 1 - second**self.steps
+        (rate, correction), (shrink, decay) = self._rates(), self._factors(decay)
         factors = {"rate": rate, "correction": correction, "shrink": shrink, "decay": decay}
         elementwise.adam(w, g, *slots, first=first, second=second, epsilon=self.epsilon, **factors)
 

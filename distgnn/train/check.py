@@ -9,15 +9,21 @@ from distgnn.comm.group import Comm
 from distgnn.errors import TrainingError
 from distgnn.nn.finite import NotFiniteError
 from distgnn.train.serial import Serial
+from distgnn.train.settings import Settings
 
-#: Relative differences that are taken for rounding, by the type of numbers on their way between ranks
-#: (benchmarks/results/check.md; of 16 bits benchmarks/results/sixteen-bits.md).
-TOLERANCES = {"float32": 2e-5, "float64": 1e-11, "bfloat16": 1e-2, "float16": 1e-2}
+#: Relative differences that are taken for rounding, by the type of numbers on their way between ranks or in
+#: products (benchmarks/results/check.md; of 16 bits benchmarks/results/sixteen-bits.md).
+TOLERANCES = {"float32": 2e-5, "float64": 1e-11, "bfloat16": 1e-2, "float16": 1e-2, "tf32": 1e-2}
 #: Smaller losses are compared like one of this size: theirs are differences of logits, which are larger.
 LEAST = 1e-3
 #: Compared updates after which rounding of float32 may have grown beyond that: where a gradient is nothing
 #: but rounding, Adam makes whole steps of it.
 EARLY = 2
+
+
+def rounding(settings: Settings) -> str:
+    """Return the key of TOLERANCES of a run."""
+    return settings.wire or ("tf32" if settings.tf32 else settings.dtype)
 
 
 class CheckFailedError(TrainingError):
@@ -32,8 +38,8 @@ class SerialCheck:
         reference: makes the serial training. Called on rank 0 only; must not communicate. What the call
             raises is raised on every rank.
         updates: the losses of how many to compare; None: of all.
-        dtype: of the run, or its ``wire``, by which TOLERANCES has the largest relative difference that is no
-            error.
+        dtype: of the run, or what it rounds to, by which TOLERANCES has the largest relative difference that
+            is no error.
 
     Attributes:
         epochs: the first and the last of which a loss was compared; None before. compared: updates so far.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from distgnn import ledger, records
@@ -16,6 +17,7 @@ from distgnn.nn.loss import Targets
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.operators.dense import DistDense
 from distgnn.split import TRAIN
+from distgnn.train.epoch_graph import EpochGraph
 
 Array = Any
 Record = records.Epoch
@@ -33,6 +35,7 @@ def parameters(model: GCN, X: DistDense, train_features: bool = False) -> list[P
 def train(
     model: GCN, X: DistDense, targets: Targets, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1,
     eval_every: int = 1, train_features: bool = False, timing: bool = False, before: Before | None = None,
+    cuda_graph: bool = False,
 ) -> Iterator[Record]:  # fmt: skip
     """Train until epoch `epochs`, counted from 1; yield a record after every epoch's update. Collective.
 
@@ -43,6 +46,8 @@ def train(
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
         timing: measure the phases, which makes a GPU wait for itself around every operation.
         before: called before every update with the epoch and the accuracies, if evaluated; for schedules.
+        cuda_graph: on one GPU, queue an epoch as CUDA graphs, captured after the first epochs; see
+            :class:`~distgnn.train.epoch_graph.EpochGraph`. Its phases are not measured.
 
     Yields:
         "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated; of other
@@ -54,18 +59,27 @@ def train(
     NotFiniteError on every rank: loss, gradient or update is not finite; it names epoch and layer.
     """
     settings = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
+    settings |= {"cuda_graph": cuda_graph}
     model.grid.world.agree(optimizer.facts() | settings | {"train_features": train_features})
     check(X, targets)
     trained = parameters(model, X, train_features)
     with_the_step = model.dropout == 0  # then the logits of the training pass are those to evaluate
+    kept = with_the_step and eval_every > 0
+    known = model, X, targets, optimizer, trained, train_features, kept
+    graph = EpochGraph(*known) if cuda_graph else None
 
     def step(epoch: int, due: bool, scores: dict[str, float]) -> Record:
         due = due and with_the_step
-        loss, seen, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
+        finish: Callable[[], None]
+        if graph is not None:
+            (loss, seen), finish = graph.step(epoch, due), graph.update
+        else:
+            loss, seen, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
+            finish = partial(update, optimizer, trained, gradients, dX)
         scores = scores or seen
         if before is not None:
             before(epoch, scores)
-        update(optimizer, trained, gradients, dX)
+        finish()
         return {"loss": loss, **records.named(scores), "lr": optimizer.lr}
 
     def evaluate(_: int) -> dict[str, float]:

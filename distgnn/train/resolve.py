@@ -54,6 +54,10 @@ def _check(s: Settings) -> None:
         problem = f"give one for all {layers} layers or one for each"
         raise ArgumentError("weight_decay", s.weight_decay, problem)
     _check_wire(s)
+    if s.tf32 and s.dtype != "float32":
+        raise ArgumentError("tf32", True, f"rounds float32 in products, and excludes dtype={s.dtype}")
+    if s.cuda_graph and s.samples:
+        raise ArgumentError("cuda_graph", True, f"excludes sampler={s.sampler}; it is for the whole graph")
     _check_training(s)
     if s.resume and not s.checkpoint:
         raise ArgumentError("resume", True, "say with checkpoint=DIR where to go on from")

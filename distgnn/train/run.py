@@ -36,9 +36,9 @@ from distgnn.split import TRAIN, VAL
 from distgnn.store.checkpoint import read_alone
 from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
-from distgnn.train import checkpoint, network, room, sampler
+from distgnn.train import checkpoint, device, network, room, sampler
 from distgnn.train.best import Best
-from distgnn.train.check import SerialCheck
+from distgnn.train.check import SerialCheck, rounding
 from distgnn.train.defaults import from_files
 from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
@@ -117,7 +117,7 @@ class Run:
     def _make(self, store: Store | str | os.PathLike[str]) -> None:
         """Open the store and load all that training needs. Collective."""
         s, name = self.settings, str(self.settings.algorithm)
-        self.grid.overlap, self.grid.block_rows = s.overlap, s.block_rows
+        device.configure(self.grid, s)
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or s.decays, s.momentum, s.clip)
         self.schedule = Schedule.parse(s.schedule, s.warmup)
         self.rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
@@ -337,7 +337,7 @@ class Run:
         if self.minibatches is not None:
             pause = None if self._stop is None or self.check else self._asked
             return self.minibatches.train(*until, pause=pause, begun=self.begun, **options)
-        return train(self.model, self.X, self.targets, *until, train_features=s.train_features, **options)
+        return train(self.model, self.X, self.targets, *until, **options | device.of_whole_graph(s))
 
     def _before_update(self, epoch: int, accuracies: dict[str, float]) -> None:
         """Look at the weights after the last epoch, and set this one's step size."""
@@ -431,7 +431,7 @@ class Run:
             saved = read_alone(str(s.checkpoint)) if s.resume else None
             return reference(self.store, self.order, self.widths, s, saved)
 
-        return SerialCheck(self.grid.world, serial, s.checked_updates, s.wire or s.dtype)
+        return SerialCheck(self.grid.world, serial, s.checked_updates, rounding(s))
 
     def identity(self) -> dict[str, Any]:
         """Return the facts that a run must share to go on from this one's checkpoint. The grid is none."""

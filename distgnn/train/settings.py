@@ -68,6 +68,10 @@ class Settings:
     order: str | None = _product(None, "node order of the store (default: the first that will do; of auto by "
         "a plan)", metavar="NAME")
     dtype: str = _product("float32", "of all matrices", choices=("float32", "float64"))
+    tf32: bool = _product(False, "on a GPU dense products round what they multiply to 10 bits "
+        "(TensorFloat-32), which is faster; sums stay in float32")
+    cuda_graph: bool = _product(False, "on one GPU queue an epoch as CUDA graphs, which spares the host "
+        "most of its time where graphs are small")
     backend: str | None = _product(None, "of arrays (default: a GPU if there is one)",
         known=("auto", "numpy", "cupy"))
 

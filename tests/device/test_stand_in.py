@@ -173,3 +173,72 @@ def test_nccl(comm, cupy, stand_in):
     nccl.groupEnd()
     np.testing.assert_array_equal(total.get(), everybodys[rank - 1])
     ours.destroy()
+
+
+@ONE_WAY
+def test_a_graph_does_again_what_was_captured(cupy, stand_in):
+    """Nothing is done in the capture. Numbers stay as they were then, what is in memory is read anew."""
+    x, number, pool = cupy.arange(4.0), 2.0, cupy.cuda.MemoryPool()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    kernel = cupy.RawModule(code=SEVERAL_BLOCKS, options=("--std=c++17",)).get_function("scaled")
+    y, z = cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
+    cupy.cuda.Device().synchronize()
+    with stream, cupy.cuda.using_allocator(pool.malloc):
+        stream.begin_capture()
+        doubled = x * number
+        x += 1
+        kernel((1,), (32,), (np.int32(4), np.float32(number), y, z))
+        graph = stream.end_capture()
+    number = 3.0
+    assert x.get().tolist() == [0, 1, 2, 3] and np.isnan(doubled.get()).all() and not z.get().any()
+    with stream, stand_in.observed() as seen:
+        graph.launch()
+        y += 1
+        graph.launch()
+    stream.synchronize()
+    assert doubled.get().tolist() == [2, 4, 6, 8] and x.get().tolist() == [2, 3, 4, 5]
+    assert z.get().tolist() == [4] * 4 and number == 3.0
+    assert seen.counts["launches"] == 3 and seen.counts["replayed"] == 6
+
+
+@ONE_WAY
+def test_a_graph_keeps_no_memory(cupy):
+    stream = cupy.cuda.Stream(non_blocking=True)
+    x = cupy.ones(4)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        y = x + 1
+        x[...] = y
+        graph = stream.end_capture()
+        graph.launch()
+        assert y.get().tolist() == [2] * 4
+        del y
+        with pytest.raises(RuntimeError, match="a graph uses memory that was freed"):
+            graph.launch()
+
+
+@ONE_WAY
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda cupy, stream, x: float(x[0]),
+        lambda cupy, stream, x: x.get(),
+        lambda cupy, stream, x: x.set(np.ones(4)),
+        lambda cupy, stream, x: cupy.asarray(np.ones(4)),
+        lambda cupy, stream, x: stream.synchronize(),
+        lambda cupy, stream, x: cupy.cuda.Event().record(),
+        lambda cupy, stream, x: x.reshape(2, 2) @ x.reshape(2, 2),
+        lambda cupy, stream, x: cupy.bincount(x.astype(np.int64)),
+        lambda cupy, stream, x: stream.begin_capture(),
+    ],
+)
+def test_what_a_capture_refuses(cupy, mistake):
+    stream = cupy.cuda.Stream(non_blocking=True)
+    x = cupy.ones(4)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        with pytest.raises((RuntimeError, NotImplementedError, ValueError)):
+            mistake(cupy, stream, x)
+        stream.end_capture()

@@ -128,7 +128,9 @@ OTHER_KERNELS = {
         for index in ("int", "int64") for lanes in ways
     ] + [f"edge_fold<{element}>" for element in ELEMENTS],
     str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly", "gather_randomly"],
-    "optimizers.cu": [f"adam<{element}>" for element in ELEMENTS],
+    "optimizers.cu": [
+        f"{name}<{element}>" for name in ("adam", "sgd", "sum_squares") for element in ELEMENTS
+    ],
 }  # fmt: skip
 
 

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
 FILES = (
     "rows.cu", "activation.cu", "layer_norm.cu", "softmax_cross_entropy.cu", "binary_cross_entropy.cu",
-    "optimizers.cu",
 )  # fmt: skip
 DTYPES = [np.float32, np.float64]
 EPSILON = 1e-5  # of layer norm
@@ -213,39 +212,6 @@ def test_binary_cross_entropy(built, dtype, classes, in_place):
     assert (got is on_gpu) == in_place
 
 
-@each("dtype", DTYPES)
-@each("shrink, decay", [(1.0, 0.0), (1.0, 0.1), (0.9, 0.0)])
-def test_adam(built, dtype, shrink, decay):
-    gpu = built
-    expected = [np.zeros(333, dtype) for _ in range(3)]
-    got = [gpu.asarray(x) for x in expected]
-    for step in range(1, 4):
-        g = normal(333, dtype, step)
-        factors = factors_of(step) | {"shrink": shrink, "decay": decay}
-        elementwise.adam(expected[0], g.copy(), *expected[1:], **factors)
-        cuda.adam(got[0], gpu.asarray(g), *got[1:], **factors)
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(gpu.to_host(a), b, **tolerance(dtype))
-
-
-def factors_of(step):
-    return {
-        "rate": 0.05 / (1 - 0.9**step), "correction": 1 - 0.999**step, "first": 0.9, "second": 0.999,
-        "epsilon": 1e-8, "shrink": 1.0, "decay": 0.0,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_moments_of_adam_are_exact_to_rounding(built, dtype):
-    """1 - 0.999 taken in floats would be wrong by 1.3e-5."""
-    gpu, g = built, normal(333, dtype)
-    w, m, v = (gpu.asarray(np.zeros(333, dtype)) for _ in range(3))
-    cuda.adam(w, gpu.asarray(g), m, v, **factors_of(1))
-    exact = g.astype(np.float64)
-    for moment, expected in ((m, (1 - 0.9) * exact), (v, (1 - 0.999) * exact**2)):
-        np.testing.assert_allclose(gpu.to_host(moment), expected, rtol=4 * np.finfo(dtype).eps)
-
-
 def test_bad_input_is_refused(built):
     gpu = built
     zeros = gpu.xp.zeros
@@ -273,7 +239,6 @@ def test_bad_input_is_refused(built):
         ("keep_positive: bits", lambda: cuda.keep_positive(X, zeros(2, np.uint8))),
         ("position must", lambda: cuda.softmax_cross_entropy(X, rows, rows)),
         ("binary_cross_entropy: labels", lambda: cuda.binary_cross_entropy(X, zeros(4, np.int32), X)),
-        ("adam: v", lambda: cuda.adam(X, X, X, zeros((6, 4), np.float32), **factors_of(1))),
     ):
         with pytest.raises(ValueError, match=complaint):
             call()

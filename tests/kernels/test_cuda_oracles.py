@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from distgnn.local import cuda
 from distgnn.local.aggregate import Codes, code_type
 from distgnn.local.cuda import launch
 from distgnn.local.narrow import KINDS
+from distgnn.local.update import Part, Update
 from kernels.conftest import OTHER_KERNELS, VARIANTS, spmm_names
 
 from ..sampling.test_relabel import SIZES, N, problem
@@ -31,6 +33,7 @@ pytestmark = [
 SCRATCH = {
     "cut_rows": ["pieces"],
     "spmm": ["workspace", "arrived"],
+    "sum_squares": ["sums"],
     "sample_weighted": ["prefix"],
     "sample_ones": ["order"],
     "enter_ids": ["table", "slots"],
@@ -146,9 +149,31 @@ def passes(on):
             cuda.softmax_cross_entropy(X * 30, on.asarray(position), labels, None, 5)
             marks = on.asarray(random.integers(0, 2, (trained.size, f)), np.uint8)
             cuda.binary_cross_entropy(X * 30, on.asarray(position), marks, None, 0.2)
-            w, g, first = (on.asarray(random.standard_normal(m * f), dtype) for _ in range(3))
-            factors = {"rate": 0.1, "correction": 0.3, "first": 0.9, "second": 0.99, "epsilon": 1e-8}
-            cuda.adam(w, g, first, g * g, **factors, shrink=0.9, decay=0.1)
+
+
+def updates(on):
+    """Update nine parameters by two launches; two have too large a number, one before the step, one after."""
+    random = np.random.default_rng(1)
+    for dtype, clip, steady in itertools.product((np.float32, np.float64), (None, 0.5, 1e9), (False, True)):
+        for kind, slots, constants in (
+            ("adam", 2, {"first": 0.9, "second": 0.99, "epsilon": 1e-8}),
+            ("sgd", 1, {"momentum": 0.9}),
+            ("sgd", 0, {"momentum": 0.0}),
+        ):
+            parts = [
+                Part(*arrays[:2], (*arrays[2:],), 0.9, 0.1 * (size > 99))
+                for size in (300, 0, 5, 256, 1, 90, 1000, 7, 130)
+                for arrays in [[on.asarray(random.random(size), dtype) for _ in range(2 + slots)]]
+            ]
+            parts[3].gradient[4], parts[8].w[2] = np.finfo(dtype).max / 2, -np.finfo(dtype).max
+            square = None if clip is None else on.asarray(np.zeros(1))
+            if square is not None:
+                cuda.sum_squares([part.gradient for part in parts if part is not parts[3]], square)
+            rates = (0.1, 0.3)[: 1 + (kind == "adam")]
+            numbers = [*rates, *np.linspace(0.7, 0.8, 8)]
+            factors = on.asarray(np.tile(numbers[: len(rates) + 8], (2, 1))) if steady else None
+            update = Update(rates, on.asarray(np.zeros(18, np.int32)), square, clip or 0.0, factors)
+            getattr(cuda, kind)(parts, update, **constants)
 
 
 def roundings(on):
@@ -204,7 +229,7 @@ def extracts(on):
 def test_every_kernel_agrees_with_its_oracle(on):
     from cupy._kernels import declared
 
-    for scenario in (products, aggregates, rows, passes, roundings, draws, extracts):
+    for scenario in (products, aggregates, rows, passes, updates, roundings, draws, extracts):
         scenario(on)
     files = [*FILES, "csr_spmm.cu"]
     assert on.compared == {name for file in files for name in declared(launch.source(file))}

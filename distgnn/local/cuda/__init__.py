@@ -10,7 +10,6 @@ from distgnn.local.cuda.edges import edge_dots, edge_products, edge_softmax, edg
 from distgnn.local.cuda.elementwise import (
     NORM_COLUMNS,
     activate,
-    adam,
     binary_cross_entropy,
     dropout,
     keep_positive,
@@ -31,6 +30,7 @@ from distgnn.local.cuda.extract import (
     spgemm,
 )
 from distgnn.local.cuda.narrow import Rounded, narrow, narrow_rows, rounded, widen
+from distgnn.local.cuda.optimizers import adam, sgd, sum_squares
 from distgnn.local.cuda.rows import gather_rows, scatter_add
 from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sample_weighted
 
@@ -40,5 +40,5 @@ __all__ = [
     "edge_products", "edge_softmax", "edge_softmax_back", "entries_of", "find_columns", "gather_rows",
     "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",
     "narrow_rows", "positive_bits", "rounded", "row_keys", "row_lengths", "sample_ones", "sample_weighted",
-    "scatter_add", "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "widen",
+    "scatter_add", "sgd", "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "sum_squares", "widen",
 ]  # fmt: skip

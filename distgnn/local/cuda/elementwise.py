@@ -42,16 +42,19 @@ def activate(
     return words.view(np.uint8)[: -(-block.size // 8)] if remember else None
 
 
-def _mask(xp: Array, block: Array, k: int, rows: Array, cols: Array, keep: float) -> tuple[Array, ...]:
+def _mask(
+    xp: Array, block: Array, k: int | Array, rows: Array, cols: Array, keep: float
+) -> tuple[Array, ...]:  # fmt: skip
     """Hash rows and columns; return the keys, the threshold and the scale of a mask."""
     check("dropout", block.shape[:1], np.int64, rows=rows)
     check("dropout", block.shape[1:], np.int64, cols=cols)
-    keys = []
-    for ids, seed in ((rows, k), (cols, rng.key(k, 1))):
-        keys.append(xp.empty(ids.shape, np.uint64))
-        hashed = np.int64(ids.size), ids, np.uint64(seed), keys[-1]
-        launch(xp, "activation.cu", "dropout_keys", blocks_for(ids.size), *hashed)
-    return *keys, np.uint64(rng.keep_threshold(keep)), block.dtype.type(1 / keep)
+    check("dropout", (2,), np.uint64, k=None if isinstance(k, int) else k)
+    keys = xp.empty(rows.size + cols.size, np.uint64)
+    seeds = (k, rng.key(k, 1), None) if isinstance(k, int) else (0, 0, k)
+    hashed = np.int64(rows.size), rows, np.int64(cols.size), cols, *map(np.uint64, seeds[:2]), seeds[2], keys
+    launch(xp, "activation.cu", "dropout_keys", blocks_for(keys.size), *hashed)
+    factors = np.uint64(rng.keep_threshold(keep)), block.dtype.type(1 / keep)
+    return keys[: rows.size], keys[rows.size :], *factors
 
 
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
@@ -128,15 +131,3 @@ def binary_cross_entropy(
     name = f"binary_cross_entropy<{c_type(logits)}>"
     launch(xp, "binary_cross_entropy.cu", name, blocks_for(m * WARP), *arguments)
     return losses, gradient
-
-
-def adam(
-    w: Array, g: Array, m: Array, v: Array, *, rate: float, correction: float, first: float, second: float,
-    epsilon: float, shrink: float, decay: float,
-) -> None:  # fmt: skip
-    """See ``local.elementwise.adam``; flat arrays of one type, in place."""
-    check("adam", w.shape, w.dtype, w=w, g=g, m=m, v=v)
-    # 1 - first and 1 - second in double: in float the last would be wrong by 1e-5 of itself.
-    factors = rate, correction, first, second, 1 - first, 1 - second, epsilon, decay, shrink
-    arguments = np.int64(w.size), *(w.dtype.type(x) for x in factors), g, w, m, v
-    launch(library(w), "optimizers.cu", f"adam<{c_type(w)}>", blocks_for(w.size), *arguments)

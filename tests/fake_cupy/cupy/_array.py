@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from cupy import _signatures
+from cupy._graphs import recorded
+from cupy._graphs import refuse as refuse_capture
 from cupy._memory import Memory, MemoryPointer, allocate, span_of, spans_of_host
 from cupy._streams import current, launch, synchronize
 from cupy._work import DEVICE, Span
@@ -79,6 +81,7 @@ class ndarray:
     def get(
         self, stream: Any = None, order: str = "C", out: np.ndarray | None = None, blocking: bool = True
     ) -> np.ndarray:
+        refuse_capture("get")
         stream = current() if stream is None else stream
         if out is not None:
             self._check_host(out, "obtained from")
@@ -97,6 +100,7 @@ class ndarray:
         return out
 
     def set(self, arr: np.ndarray, stream: Any = None) -> None:
+        refuse_capture("set")
         self._check_host(arr, "set to")
         if not (self.flags.c_contiguous or self.flags.f_contiguous):
             raise RuntimeError("Cannot set to non-contiguous array")
@@ -198,12 +202,14 @@ class ndarray:
     def __deepcopy__(self, memo: Any) -> ndarray:
         return self.copy()
 
+    @recorded
     def fill(self, value: Any) -> None:
         if isinstance(value, np.ndarray) and value.shape != ():
             raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
         launch("fill", [], [self])
         self._numbers.fill(bare(value))
 
+    @recorded
     def __getitem__(self, key: Any) -> ndarray:
         place, arrays = _index(key)
         if not arrays:
@@ -215,6 +221,7 @@ class ndarray:
             synchronize(current(), "mask")  # how many are taken
         return taken
 
+    @recorded
     def __setitem__(self, key: Any, value: Any) -> None:
         place, arrays = _index(key)
         if isinstance(value, np.ndarray) and value.shape != ():
@@ -236,6 +243,7 @@ class ndarray:
 
         return method
 
+    @recorded
     def _call(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         refuse(name, (*arguments, *keywords.values()))
         if name == "repeat" and arrays_in(arguments):
@@ -300,6 +308,7 @@ def moved_on(numbers: Any) -> ndarray:
 
 def moved(numbers: np.ndarray) -> ndarray:
     """Copy a host array to the device."""
+    refuse_capture("copy from the host")
     made = moved_on(numbers)
     DEVICE.queue("host to device", current().ptr, [], [made.span])
     DEVICE.counts["host to device"] += 1

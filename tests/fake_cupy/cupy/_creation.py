@@ -10,6 +10,7 @@ import numpy as np
 
 from cupy._array import TYPES, fresh, moved, moved_on, ndarray
 from cupy._functions import FUNCTIONS
+from cupy._graphs import recorded
 from cupy._streams import launch
 
 
@@ -27,6 +28,7 @@ def array(
     return moved(np.ascontiguousarray(numbers).reshape(numbers.shape) if order == "C" else numbers)
 
 
+@recorded
 def _copied(x: ndarray, dtype: Any, copy: bool, order: str) -> ndarray:
     fits = order in ("K", "A", None) or (x.flags.c_contiguous if order == "C" else x.flags.f_contiguous)
     if not copy and fits and dtype in (None, x.dtype):
@@ -93,6 +95,7 @@ def _like(make: Callable[..., ndarray]) -> Callable[..., ndarray]:
 empty_like, zeros_like, ones_like, full_like = map(_like, (empty, zeros, ones, full))
 
 
+@recorded
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) -> ndarray:
     bounds = (start,) if stop is None else (start, stop, 1 if step is None else step)
     if any(isinstance(bound, ndarray) for bound in bounds):
@@ -102,6 +105,7 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None) ->
     return made
 
 
+@recorded
 def searchsorted(a: ndarray, v: Any, side: str = "left", sorter: Any = None) -> ndarray:
     if not isinstance(a, ndarray):
         raise NotImplementedError("Only int or ndarray are supported for a")

@@ -11,7 +11,10 @@ import numpy as np
 
 from cupy import _signatures
 from cupy._array import NUMBERS, arrays_in, bare, moved_on, ndarray, refuse, wrapped
+from cupy._core._routines_linalg import rounded
+from cupy._graphs import recorded
 from cupy._streams import current, launch, synchronize
+from cupy._work import DEVICE
 
 #: How often a function waits for the device, as the shape or the check of its result needs a number.
 WAITS = {"argwhere": 1, "bincount": 2, "flatnonzero": 1, "nonzero": 1, "unique": 1}
@@ -22,6 +25,7 @@ def function(name: str) -> Callable[..., Any]:
     numpys, signature = getattr(np, name), _signatures.FUNCTIONS[name]
 
     @functools.wraps(numpys, updated=())
+    @recorded
     def call(*arguments: Any, **keywords: Any) -> Any:
         _signatures.check(name, signature, arguments, keywords)
         refuse(name, (*arguments, *keywords.values()))
@@ -49,6 +53,7 @@ class ufunc:
     def __init__(self, name: str) -> None:
         self.__name__, self._numpys = name, getattr(np, name)
 
+    @recorded
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         if wrong := keywords.keys() - {"out", "dtype", "casting"}:
             raise TypeError(f"Wrong arguments {wrong}")
@@ -65,11 +70,13 @@ class ufunc:
         launch(self.__name__, arrays_in(inputs), results)
         return result
 
+    @recorded
     def outer(self, a: Any, b: Any) -> Any:
         result = moved_on(self._numpys.outer(bare(a), bare(b)))
         launch(self.__name__, arrays_in([a, b]), [result])
         return result
 
+    @recorded
     def at(self, a: ndarray, indices: Any, b: Any = None) -> None:
         if self.__name__ not in ("add", "subtract", "maximum", "minimum", "bitwise_and", "bitwise_or"):
             raise NotImplementedError(f"`{self.__name__}.at` is not supported yet")
@@ -80,9 +87,11 @@ class ufunc:
 def matmul(x1: ndarray, x2: ndarray, out: ndarray | None = None, **keywords: Any) -> ndarray:
     """Multiply two matrices."""
     refuse("matmul", (x1, x2, out))
+    if DEVICE.capture is not None:
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
     if keywords:
         raise TypeError(f"Wrong arguments {keywords}")
-    made = np.matmul(x1._numbers, x2._numbers)
+    made = np.matmul(rounded(x1._numbers), rounded(x2._numbers))
     if out is None:
         out = moved_on(made)
     elif out.shape != made.shape:

@@ -21,6 +21,7 @@ import numpy as np
 
 from cupy import _oracles
 from cupy._array import arrays_in, bare, ndarray
+from cupy._graphs import recorded
 from cupy._streams import launch
 from cupy._work import DEVICE
 
@@ -85,12 +86,21 @@ class RawKernel:
         _check_grid(grid, block)
         if len(args) != len(self.parameters):
             raise TypeError(f"{self.name}: {len(args)} arguments for {len(self.parameters)} parameters")
-        reads, writes = [], []
         for parameter, value in zip(self.parameters, args, strict=True):
             _check_argument(self.name, parameter, value)
+        self._queue(grid, block, args, stream)
+
+    @recorded
+    def _queue(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], stream: Any
+    ) -> None:
+        reads, writes = [], []
+        for parameter, value in zip(self.parameters, args, strict=True):
             if isinstance(value, ndarray):
                 (reads if parameter.constant else writes).append(value)
         launch(self.name, reads, writes, stream)
+        if DEVICE.capture is not None:  # what it would read was not computed
+            return
         with np.errstate(all="ignore"):
             self._run(grid, block, args)
 
@@ -114,7 +124,9 @@ def _oracle(name: str, parameters: list[Parameter], types: list[str]) -> Callabl
     if found is None or os.environ.get("FAKE_CUPY_EMULATE") == "1":
         return None
     names = [f"{p.name}_" if p.name in ("from", "is", "in") else p.name for p in parameters]
-    if list(inspect.signature(found).parameters) != ["types", *names]:
+    known = inspect.signature(found).parameters.values()
+    named = [one.name for one in known if one.kind is not inspect.Parameter.VAR_POSITIONAL]
+    if ["types", *names][: len(named)] != named or (len(named) == len(known) and len(names) + 1 > len(named)):
         return None
 
     def run(grid: Any, block: Any, arguments: tuple[Any, ...]) -> None:

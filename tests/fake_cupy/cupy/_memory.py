@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,15 @@ class MemoryPool:
 
     def __init__(self, allocator: Any = None) -> None:
         self._used = self._total = 0
+        self._lent: list[Memory] = []
+
+    def malloc(self, size: int) -> Any:
+        """Raise an error: it stands for the pool in ``using_allocator`` alone."""
+        raise NotImplementedError("the stand-in takes memory of a pool as an allocator only")
+
+    def keeps(self, memory: Memory) -> None:
+        """Keep memory as long as the pool lives: it is lent again to those alone who use the pool."""
+        self._lent.append(memory)
 
     def used_bytes(self) -> int:
         return self._used
@@ -97,6 +108,20 @@ class PinnedMemoryPool(MemoryPool):
 
 
 POOL, PINNED_POOL = MemoryPool(), PinnedMemoryPool()
+_pools: list[MemoryPool] = []  # of the contexts of allocators that are open
+
+
+@contextmanager
+def using_allocator(allocator: Any = None) -> Iterator[None]:
+    """Take memory inside from the pool whose ``malloc`` this is."""
+    pool = getattr(allocator, "__self__", None)
+    if not isinstance(pool, MemoryPool):
+        raise NotImplementedError(f"the stand-in has no allocator {allocator!r}")
+    _pools.append(pool)
+    try:
+        yield
+    finally:
+        _pools.pop()
 
 
 class PinnedMemory:
@@ -133,8 +158,11 @@ def allocate(shape: tuple[int, ...], dtype: Any, order: str = "C") -> tuple[Memo
     room = np.empty(size + ALIGNMENT, np.uint8)
     address = _address(room)
     offset = -address % ALIGNMENT
-    memory = Memory(address + offset, size, POOL)
+    pool = _pools[-1] if _pools else POOL
+    memory = Memory(address + offset, size, pool)
     memory.raw = room[offset : offset + size]
+    if pool is not POOL:
+        pool.keeps(memory)
     memory.raw[:] = NOBODYS
     array = memory.raw.view(dtype)
     return memory, array.reshape(shape[::-1]).T if order == "F" else array.reshape(shape)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,14 @@ def widen(types: list[str], size: Any, from_: Array, accumulate: Any, to: Array)
     to[...] = to + wide if accumulate else wide
 
 
-def dropout_keys(types: list[str], count: Any, ids: Array, key: Any, keys: Array) -> None:
-    keys[...] = _hashed(_hashed(ids.astype(np.uint64)) ^ key)
+def dropout_keys(
+    types: list[str], row_count: Any, rows: Array, column_count: Any, columns: Array, row_key: Any,
+    column_key: Any, given: Array, keys: Array,
+) -> None:  # fmt: skip
+    seeds = (row_key, column_key) if given is None else given
+    pairs = zip((rows, columns), seeds, strict=True)
+    hashed = [_hashed(_hashed(ids.astype(np.uint64)) ^ key) for ids, key in pairs]
+    keys[...] = np.concatenate(hashed)
 
 
 def _hashed(x: Array) -> Array:
@@ -198,14 +205,60 @@ def binary_cross_entropy(
 
 
 def adam(
-    types: list[str], size: Any, rate: Any, correction: Any, first: Any, second: Any, rest: Any, rest2: Any,
-    epsilon: Any, decay: Any, shrink: Any, gradient: Array, w: Array, m: Array, v: Array,
+    types: list[str], rate: Any, correction: Any, first: Any, second: Any, rest: Any, rest2: Any,
+    epsilon: Any, factors: Array, square: Array, most: Any, count: Any, bad: Array, *parts: Any,
 ) -> None:  # fmt: skip
-    x = w * shrink
-    g = gradient + decay * x
-    m[...] = first * m + rest * g
-    v[...] = second * v + rest2 * (g * g)
-    w[...] = x - rate * m / (np.sqrt(v / correction) + epsilon)
+    number = type(rate)
+    rate, correction = (rate, correction) if factors is None else map(number, factors[:2])
+    for i, (_, shrink, decay, given, w, m, v) in _parts(parts):
+        if w is None:
+            continue
+        x = w * (shrink if factors is None else number(factors[2 + i]))
+        g = _clipped(given, square, most) + decay * x
+        bad[i] |= not _squares_are_finite(given)
+        m[...] = first * m + rest * g
+        v[...] = second * v + rest2 * (g * g)
+        w[...] = x - rate * m / (np.sqrt(v / correction) + epsilon)
+        bad[count + i] |= not _squares_are_finite(w)
+
+
+def sgd(
+    types: list[str], rate: Any, momentum: Any, factors: Array, square: Array, most: Any, count: Any,
+    bad: Array, *parts: Any,
+) -> None:  # fmt: skip
+    rate = rate if factors is None else type(rate)(factors[0])
+    for i, (_, _, decay, given, w, _, v) in _parts(parts):
+        if w is None:
+            continue
+        g = _clipped(given, square, most)
+        bad[i] |= not _squares_are_finite(given)
+        g = g + decay * w if decay else g
+        if v is not None:
+            v[...] = g = g + momentum * v
+        w[...] = w - rate * g
+        bad[count + i] |= not _squares_are_finite(w)
+
+
+def _parts(arguments: tuple[Any, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    return enumerate(arguments[first : first + 7] for first in range(0, len(arguments), 7))
+
+
+def _clipped(g: Array, square: Array, most: Any) -> Array:
+    if square is None or not np.isfinite(square[0]):
+        return g
+    return (g * (most / max(np.sqrt(square[0]), most))).astype(g.dtype)
+
+
+def _squares_are_finite(x: Array) -> bool:
+    return bool(np.isfinite(x * x).all())
+
+
+def sum_squares(
+    types: list[str], add: Any, sums: Array, arrived: Array, square: Array, *arrays: Any
+) -> None:  # fmt: skip
+    assert not arrived.any()
+    total = sum((x.astype(np.float64) ** 2).sum() for x in arrays[1::2] if x is not None)
+    square[...] = square + total if add else total
 
 
 def sample_weighted(

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from cupy._graphs import Capture, Graph, refuse
 from cupy._work import DEVICE, Clock, merge
 
 _current: list[Stream] = []  # one
@@ -53,8 +54,26 @@ class BaseStream:
         event.record(self)
         return event
 
+    def begin_capture(self, mode: int | None = None) -> None:
+        if self.ptr == 0:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        refuse("begin of a capture")
+        DEVICE.capture = Capture(self.ptr)
+
+    def end_capture(self) -> Graph:
+        if not self.is_capturing():
+            raise RuntimeError(
+                "cudaErrorIllegalState: the operation cannot be performed in the present state"
+            )
+        capture, DEVICE.capture = DEVICE.capture, None
+        return Graph(capture.steps)
+
+    def is_capturing(self) -> bool:
+        return DEVICE.capture is not None and DEVICE.capture.stream == self.ptr
+
     def wait_event(self, event: Event) -> None:
         """Let work queued from now on run after the work that the event recorded."""
+        refuse("wait for an event")
         if event.clock is not None:
             merge(DEVICE.queues[self.ptr].clock, event.clock)
 
@@ -95,12 +114,14 @@ class Event:
 
     def record(self, stream: BaseStream | None = None) -> None:
         """Record all work that is queued on the stream up to now."""
+        refuse("record of an event")
         queue = DEVICE.queues[(current() if stream is None else stream).ptr]
         self.clock, self.time, self.looks = DEVICE.known(queue), time.perf_counter(), next(_looks)
 
     @property
     def done(self) -> bool:
         """Tell whether the event is over: at the first, second or third look. Then the host knows."""
+        refuse("query of an event")
         DEVICE.counts["polls"] += 1
         if self.clock is None or DEVICE.over(self.clock):
             return True
@@ -139,8 +160,14 @@ def synchronize(stream: BaseStream, why: str) -> None:
 
 def launch(name: str, reads: Iterable[Any], writes: Iterable[Any], stream: BaseStream | None = None) -> None:
     """Queue a kernel that reads and writes these arrays."""
-    DEVICE.counts["launches"] += 1
-    DEVICE.launches[name] += 1
+    if DEVICE.capture is not None:
+        DEVICE.counts["captured"] += 1
+        return
+    if DEVICE.replaying:
+        DEVICE.counts["replayed"] += 1
+    else:
+        DEVICE.counts["launches"] += 1
+        DEVICE.launches[name] += 1
     ptr = (current() if stream is None else stream).ptr
     DEVICE.queue(name, ptr, [array.span for array in reads], [array.span for array in writes])
 

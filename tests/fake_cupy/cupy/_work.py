@@ -76,7 +76,8 @@ class Device:
     """All streams, and the host's knowledge of them.
 
     Attributes:
-        counts: launches, synchronizations, polls, copies and bytes to the host and to the device, and
+        counts: launches, of which a graph's is one; apart from these what was "captured" and "replayed" in
+            graphs; synchronizations, polls, copies and bytes to the host and to the device, and
             allocations of pinned memory.
         launches, synchronizations: the same by name. log: all work and calls of MPI in the order of the host.
         hazards: descriptions of what was in no order.
@@ -90,6 +91,8 @@ class Device:
         self.flights: list[Flight] = []
         self.announced = False  # MPI's use of a buffer was told, and need not be guessed from its address
         self.while_waiting: Callable[[], None] = lambda: None  # what a host does while the device waits
+        self.capture: Any = None  # what a stream captures (see _graphs.py)
+        self.replaying = False  # a graph
         self.reset()
 
     def reset(self) -> None:
@@ -102,6 +105,7 @@ class Device:
         for ptr, queue in self.queues.items():
             queue.clock = {ptr: queue.count}
         self.flights.clear()
+        self.capture, self.replaying = None, False
         self.late: dict[tuple[int, int], list[list[Access]]] = {}
         self.counts: collections.Counter[str] = collections.Counter()
         self.launches: collections.Counter[str] = collections.Counter()
@@ -144,6 +148,8 @@ class Device:
 
     def synchronize(self, clock: Clock, why: str) -> None:
         """Let the host wait until this work is over."""
+        if self.capture is not None:
+            raise RuntimeError(f"cudaErrorStreamCaptureUnsupported: {why}: operation not permitted")
         self.counts["synchronizations"] += 1
         self.synchronizations[why] += 1
         merge(self.host, clock)

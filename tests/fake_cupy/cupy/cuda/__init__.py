@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from cupy._graphs import Graph
 from cupy._memory import (
     MemoryPointer,
     MemoryPool,
@@ -12,14 +13,17 @@ from cupy._memory import (
     PinnedMemoryPointer,
     PinnedMemoryPool,
     alloc_pinned_memory,
+    using_allocator,
 )  # fmt: skip
 from cupy._streams import Event, ExternalStream, Stream, current, get_elapsed_time
 from cupy.cuda import cusparse, nccl, runtime
 
 __all__ = [
-    "Device", "Event", "ExternalStream", "MemoryPointer", "MemoryPool", "PinnedMemory", "PinnedMemoryPointer",
+    "Device", "Event", "ExternalStream", "Graph", "MemoryPointer", "MemoryPool", "PinnedMemory",
+    "PinnedMemoryPointer",
     "PinnedMemoryPool", "Stream", "alloc_pinned_memory", "cusparse", "device", "get_current_stream",
     "get_elapsed_time", "is_available", "nccl", "runtime", "set_allocator", "set_pinned_memory_allocator",
+    "using_allocator",
 ]  # fmt: skip
 
 

@@ -1,0 +1,209 @@
+"""An epoch on one GPU as two CUDA graphs, captured once and launched in every epoch.
+
+A small graph's epoch is dozens of kernels of microseconds each, and the host takes longer to queue them than
+the GPU to run them. What changes from epoch to epoch is in memory that the kernels read: the keys of dropout
+and the rates of the optimiser. Everything else is as it was when the work was captured.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from distgnn import ledger
+from distgnn.arrays.workspace import Workspace
+from distgnn.errors import ArgumentError
+from distgnn.local import tuner
+from distgnn.local.cuda.cublas import Cublas
+from distgnn.nn.dropout import DeviceEpoch
+from distgnn.nn.finite import QUIETLY, Watch
+from distgnn.nn.gcn import GCN
+from distgnn.nn.loss import Targets, Total
+from distgnn.nn.metrics import scores
+from distgnn.nn.networks import NETWORKS
+from distgnn.nn.optim import Optimizer, Parameter
+from distgnn.operators.dense import DistDense
+
+log = logging.getLogger(__name__)
+
+Array = Any
+
+
+class EpochGraph:
+    """The forward pass, loss and backward pass of an epoch, and its update, each as a CUDA graph.
+
+    The first epochs queue their work as usual, until nothing is tried out any more: then all kernels are
+    compiled and all memory is there. Where a capture fails, the others do so too, and the log says why.
+
+    Args:
+        need_input: whether features are trained; keep_logits: whether epochs may be evaluated by their own
+            logits.
+
+    Attributes:
+        captured: whether epochs launch graphs by now.
+
+    Raises:
+        ArgumentError: this cannot be captured.
+    """
+
+    def __init__(
+        self, model: GCN, X: DistDense, targets: Targets, optimizer: Optimizer, trained: Sequence[Parameter],
+        need_input: bool, keep_logits: bool,
+    ) -> None:  # fmt: skip
+        check(model, optimizer)
+        self.model, self.X, self.targets, self.need_input = model, X, targets, need_input
+        self.optimizer, self.trained = optimizer, trained
+        self.captured, self.failed, self.trials = False, False, -1
+        self.on: Any = model.grid.backend
+        layout, shape = model.output_layout, (model.A.shape[0], model.widths[-1])
+        empty = self.on.empty(layout.local_shape(shape), model.A.dtype) if keep_logits else None
+        self.logits = None if empty is None else DistDense(empty, layout, shape)
+        self.epoch = DeviceEpoch(self.on, model.seed, len(model.layers)) if model.dropout else None
+        optimizer.prepare(trained)
+        self.rates: np.ndarray | None = None  # in pinned memory, and on the device
+        self.factors: Array = None
+        self.costs: dict[str, ledger.Ledger] = {}
+        self._begin()
+        self.multiply: Any = None
+        try:
+            products = Cublas(self.on.xp, self.on.rounds_to_tf32())
+            products.check()
+            self.multiply = products.matmul
+        except Exception as error:
+            self._give_up(error)
+
+    def _begin(self) -> None:
+        """Make memory that nothing but this work is given."""
+        self.pool, self.workspace = self.on.pool(), Workspace(self.on)
+        self.graphs: list[Any] = []
+        self.total: Total | None = None
+        self.gradients: list[Array] = []
+        self.watch: Watch | None = None
+
+    @QUIETLY
+    def step(self, epoch: int, evaluate: bool) -> tuple[float, dict[str, float]]:
+        """Compute the loss and the gradients of an epoch; return the loss and, if asked, scores.
+
+        NotFiniteError: the loss or a logit to evaluate is not finite.
+        """
+        if self._ready():
+            self._capture()
+        if self.epoch is not None:
+            self.epoch.set(epoch)
+        if self.captured:
+            self.graphs[0].launch()
+        else:
+            with self._apart("gradients"):
+                self._queue_gradients()
+        self._charge("gradients")
+        assert self.total is not None
+        loss = self.total.begin_reading()
+        try:
+            seen = scores(self.logits, self.targets) if evaluate and self.logits is not None else {}
+        except FloatingPointError as error:
+            raise self.model.not_finite(self.X, str(error), epoch) from None
+        mean = loss()
+        if not math.isfinite(mean):
+            raise self.model.not_finite(self.X, f"the loss is {mean}", epoch)
+        return mean, seen
+
+    @QUIETLY
+    def update(self) -> None:
+        """Update the parameters. NotFiniteError: a gradient or an updated parameter is not finite."""
+        self.optimizer.steps += 1
+        self._set_rates()
+        if self.captured:
+            self.graphs[1].launch()
+        else:
+            with self._apart("update"):
+                self._queue_update()
+        self._charge("update")
+        assert self.watch is not None
+        self.optimizer.finish(self.watch)
+
+    def _set_rates(self) -> None:
+        """Queue a copy of the numbers of this step. The copy before it is over."""
+        numbers = self.optimizer.numbers(self.trained)
+        if self.rates is None:
+            self.rates = self.on.pinned(numbers.shape, np.float64)
+            self.factors = self.on.empty(numbers.shape, np.float64)
+        self.rates[...] = numbers
+        self.factors.set(self.rates)
+
+    def _queue_gradients(self) -> None:
+        logits = None if self.logits is None else self.logits.block
+        given = self.X, self.targets, self.epoch, self.need_input, logits
+        self.total, self.gradients, self.dX = self.model.queue(*given)
+
+    def _queue_update(self) -> None:
+        gradients = self.gradients if self.dX is None else [*self.gradients, self.dX.block]
+        self.watch = self.optimizer.queue(self.trained, gradients, self.factors)
+        if self.dX is not None:
+            self.workspace.give_back(self.dX.block)
+
+    def _ready(self) -> bool:
+        """Tell whether an epoch has been queued in which no kernel was tried out, and capture comes now."""
+        before, self.trials = self.trials, tuner.trials
+        return not (self.captured or self.failed) and before == self.trials and self.watch is not None
+
+    def _capture(self) -> None:
+        """Make the graphs of an epoch. Its memory is that of the epoch before, whose arrays go first."""
+        self.total, self.gradients, self.watch = None, [], None
+        try:
+            for what, queue in (("gradients", self._queue_gradients), ("update", self._queue_update)):
+                with self._apart(what), self.on.captured() as graphs:
+                    queue()
+                self.graphs += graphs
+            if tuner.trials != self.trials:
+                raise RuntimeError("a kernel is still being chosen")
+        except Exception as error:  # of CuPy, CUDA or cuBLAS: the epoch can be queued all the same
+            self._give_up(error)
+            self.model.drop()
+            self._begin()
+            return
+        self.captured = True
+        ledger.holds(self, "CUDA graph", self.pool.total_bytes())
+        log.info("an epoch is two CUDA graphs from now on")
+
+    def _give_up(self, error: Exception) -> None:
+        what = f"{type(error).__name__}: {error}"
+        log.warning("no CUDA graph, epochs are queued kernel by kernel: %s", what)
+        self.failed = True
+
+    @contextmanager
+    def _apart(self, what: str) -> Iterator[None]:
+        """Queue work inside whose memory and products are its own, and whose costs are noted as of this."""
+        grid, costs = self.model.grid, ledger.Ledger()
+        usual, grid.workspace = grid.workspace, self.workspace
+        self.costs[what] = costs
+        try:
+            with ledger.apart(), costs, self.on.memory_of(self.pool), self.on.by(self.multiply):
+                yield
+        finally:
+            grid.workspace = usual
+            costs.peak = {}
+
+    def _charge(self, what: str) -> None:
+        """Charge every open ledger what the work cost when it was queued."""
+        for counted in ledger.books().open:
+            counted.add(self.costs[what])
+
+
+def check(model: GCN, optimizer: Optimizer) -> None:
+    """Raise ArgumentError where epochs cannot be captured."""
+    on, ranks = model.grid.backend, model.grid.size
+    known = type(model) in NETWORKS.values() and not model.attends
+    problems = [
+        (not on.on_device, f"is for a GPU, and backend={on.name} computes on none"),
+        (ranks > 1, f"is for one rank, and here are {ranks}, whose messages cannot be captured"),
+        (not known, f"is for the models gcn and sage, not for {type(model).__name__}"),
+        (optimizer.kernel is None, f"is for sgd, adam and adamw, not {type(optimizer).__name__}"),
+    ]
+    for wrong, problem in problems:
+        if wrong:
+            raise ArgumentError("cuda_graph", True, problem)

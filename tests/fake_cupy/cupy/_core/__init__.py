@@ -1,0 +1,1 @@
+"""The part of CuPy without public names that programs need all the same."""
