@@ -11,6 +11,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
 from distgnn.gallery import rmat
+from distgnn.local.cuda import launch
 from distgnn.local.narrow import KINDS
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, distribute, grids, make_grid
 from loops import each
@@ -123,13 +124,18 @@ def in_bfloat16(X):
 @each("algorithm, aware", WAYS)
 def test_on_a_gpu_products_read_16_bits(comm, stand_in, algorithm, aware, monkeypatch):
     """On any number of ranks A H is that of rounded H, up to what sums over ranks round: what has arrived in
-    16 bits is not rounded again, and the own block is rounded.
+    16 bits is not rounded again, and the own block is rounded. No product reads float32.
     """
     monkeypatch.setattr(TUNING, "small_sum", 0)  # sums in row blocks
     A, X = problem()
     exact, rounded = ([A.astype(np.float64) @ Z, A.T.astype(np.float64) @ Z] for Z in (X, in_bfloat16(X)))
     sizes, alone = grids(algorithm, comm.Get_size())[0], comm.Get_size() == 1
+    queue, names = launch.launch, set()
+    recorded = lambda xp, file, name, *rest: (names.add(name), queue(xp, file, name, *rest))  # noqa: E731
+    monkeypatch.setattr(launch, "launch", recorded)
     found = products(comm, algorithm, aware, sizes, "bfloat16", backends.get("cupy"))
+    monkeypatch.setattr(launch, "launch", queue)
+    assert {name[:9] for name in names if name.startswith("spmm")} == {"spmm<Bflo"}
     for way, (Y, *_) in enumerate(found):
         off = [np.max(np.abs(Y - Z[way]) / np.where(Z[way] > 0, Z[way], 1)) for Z in (exact, rounded)]
         if alone or (algorithm in ("1d", "2d") and way == 0 and aware != "cover"):  # no sums over ranks
