@@ -11,8 +11,10 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
 from distgnn.gallery import rmat
+from distgnn.local.cuda import launch
 from distgnn.local.narrow import KINDS
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, distribute, grids, make_grid
+from loops import each
 
 WAYS = [(name, False) for name in ALGORITHMS]
 WAYS += [(name, aware) for name in SPARSITY_AWARE for aware in (True, "cover")]
@@ -112,41 +114,49 @@ def test_what_rounds_nothing_is_refused(comm):
     grid.free()
 
 
-def in_16_bits(X, kind):
+def in_bfloat16(X):
     """Return the numbers that are left of X."""
-    bits = local.narrow(X, np.empty(X.shape, np.uint16), kind)
-    return local.widen(bits, np.empty_like(X), kind)
+    bits = local.narrow(X, np.empty(X.shape, np.uint16), "bfloat16")
+    return local.widen(bits, np.empty_like(X), "bfloat16").astype(np.float64)
 
 
 @pytest.mark.ranks(1, 4)
-@ways
-def test_on_a_gpu_products_read_16_bits(comm, algorithm, aware, backend, monkeypatch):
-    """Whatever the number of ranks, A H is that of rounded H, up to what sums over ranks round; on a host the
-    own blocks are exact. What has arrived in 16 bits is not rounded again, and every product rounds once.
+@each("algorithm, aware", WAYS)
+def test_on_a_gpu_products_read_16_bits(comm, stand_in, algorithm, aware, monkeypatch):
+    """On any number of ranks A H is that of rounded H, up to what sums over ranks round: what has arrived in
+    16 bits is not rounded again, and the own block is rounded. No product reads float32.
     """
-    A, X = problem()
-    A32, alone, on_device = A.astype(np.float64), comm.Get_size() == 1, backend.on_device
-    exact = [A32 @ X, A32.T @ X]
     monkeypatch.setattr(TUNING, "small_sum", 0)  # sums in row blocks
-    for kind in KINDS:
-        read = in_16_bits(X, kind).astype(np.float64)
-        rounded = [A32 @ read, A32.T @ read]
-        found = products(comm, algorithm, aware, grids(algorithm, comm.Get_size())[0], kind, backend)
-        for way, (Y, *_) in enumerate(found):
-            off = [np.max(np.abs(Y - Z[way]) / np.where(Z[way] > 0, Z[way], 1)) for Z in (exact, rounded)]
-            no_sums = alone or (algorithm in ("1d", "2d") and way == 0 and aware != "cover")
-            if on_device and no_sums:
-                assert off[1] < 1e-6 < UNIT[kind] / 16 < off[0]
-            elif alone:
-                assert off[0] < 1e-6 < off[1]
-            else:
-                assert UNIT[kind] / 16 * on_device < off[0] < 3 * UNIT[kind]
+    A, X = problem()
+    exact, rounded = ([A.astype(np.float64) @ Z, A.T.astype(np.float64) @ Z] for Z in (X, in_bfloat16(X)))
+    sizes, alone = grids(algorithm, comm.Get_size())[0], comm.Get_size() == 1
+    queue, names = launch.launch, set()
+    recorded = lambda xp, file, name, *rest: (names.add(name), queue(xp, file, name, *rest))  # noqa: E731
+    monkeypatch.setattr(launch, "launch", recorded)
+    found = products(comm, algorithm, aware, sizes, "bfloat16", backends.get("cupy"))
+    monkeypatch.setattr(launch, "launch", queue)
+    assert {name[:9] for name in names if name.startswith("spmm")} == {"spmm<Bflo"}
+    for way, (Y, *_) in enumerate(found):
+        off = [np.max(np.abs(Y - Z[way]) / np.where(Z[way] > 0, Z[way], 1)) for Z in (exact, rounded)]
+        if alone or (algorithm in ("1d", "2d") and way == 0 and aware != "cover"):  # no sums over ranks
+            assert off[1] < 1e-6 < UNIT["bfloat16"] / 16 < off[0]
+        else:
+            assert UNIT["bfloat16"] / 16 < off[0] < 3 * UNIT["bfloat16"]
+
+
+@pytest.mark.ranks(1)
+def test_on_a_host_products_read_float32(comm):
+    A, X = problem()
+    for wire in KINDS:
+        (Y, *_), _ = products(comm, "1d", False, None, wire, "numpy")
+        np.testing.assert_allclose(Y, A @ X, rtol=1e-6)
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
     ("algorithm", "aware", "launches"),
-    [("1d", False, [(4, 4), (4, 4)]), ("1d", True, [(2, 2), (1, 2)]), ("3d", False, [(1, 4), (1, 1)])],
+    [("1d", False, [(4, 4), (4, 4)]), ("1d", True, [(2, 2), (1, 2)]), ("1d", "cover", [(3, 3), (2, 3)]),
+     ("3d", False, [(1, 4), (1, 1)])],
 )
 def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, launches, monkeypatch):
     """A panel once, where it is another one; G for all ranks at once; all row blocks of a sum at once."""

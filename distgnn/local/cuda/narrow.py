@@ -30,12 +30,12 @@ class Rounded:
 
     @property
     def flags(self) -> Any:
-        """Those of the bits."""
+        """Return those of the bits."""
         return self.bits.flags
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Those of the bits."""
+        """Return those of the bits."""
         return self.bits.strides
 
 
