@@ -126,9 +126,9 @@ class Notices:
                 self.failure = notice.failure
 
     def part(self) -> Iterator[bool]:
-        """Meet all ranks for the last time: give False until that is done. Collective.
+        """Give False until this rank may leave the communicator for good. Collective.
 
-        The ranks meet twice. A rank that has met the others once sends no more notices, and after the second
+        The ranks meet twice here. After the first time a rank sends no more notices, and after the second
         time none is on its way to it. A rank in ``MPI_Finalize`` takes no messages in; they would fill the
         queue of their sender, and what others wait for would stay behind them.
         """
