@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,7 +48,7 @@ class Workspace:
         self.reserved = self.borrowed = 0
         self._named: dict[str, Array] = {}
         self._held: set[str] = set()
-        self._free: list[Array] = []
+        self._free: list[Array] = []  # the smallest first
         self._lent: dict[int, Array] = {}
         _workspaces.add(self)
 
@@ -91,7 +91,6 @@ class Workspace:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size == 0:
             return self.backend.empty(shape, dtype)
-        self._free.sort(key=len)
         index = bisect_left(self._free, size, key=len)
         if index < len(self._free):
             chosen = self._free.pop(index)
@@ -104,7 +103,8 @@ class Workspace:
 
     def give_back(self, array: Array) -> None:
         """Take back what :meth:`borrow` lent; anything else is left alone."""
-        self._free += self._returned(array)
+        for buffer in self._returned(array):
+            insort(self._free, buffer, key=len)
 
     @contextmanager
     def lend(self, shape: tuple[int, ...], dtype: Any) -> Iterator[Array]:

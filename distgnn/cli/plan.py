@@ -151,7 +151,7 @@ def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Gra
     from distgnn.plan.dry.graphs import Graph
     from distgnn.plan.settle import EXACT
     from distgnn.store.read.store import Store
-    from distgnn.train.run import check_content
+    from distgnn.train.refused import check_content
 
     if args.store is None:
         sizes = args.nodes_of_graph, args.nnz, args.features, args.classes

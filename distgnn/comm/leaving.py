@@ -11,6 +11,8 @@ import contextlib
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from distgnn.comm import launch
@@ -69,16 +71,16 @@ def _wait(world: Any, error: BaseException | None) -> None:
     with contextlib.suppress(UserError):
         limit = launch.stall_limit()
     grids = [notices for notices in _grids if notices.mpi]
-    comms = [notices.mpi for notices in grids]
-    if error is not None and all(comm.Get_size() < world.Get_size() for comm in comms):
-        comms.append(world)
-    requests = [comm.Ibarrier() for comm in comms]
-    while not all(request.Test() for request in requests):
+    waits: list[Callable[[], bool]] = [partial(next, notices.part(), True) for notices in grids]
+    if error is not None and all(notices.mpi.Get_size() < world.Get_size() for notices in grids):
+        waits.append(world.Ibarrier().Test)
+    while waits := [over for over in waits if not over()]:
         waited = time.monotonic() - since
         if waited > SOON and not notified:
             notified = True
             for notices in grids:
-                notices.send_departure()
+                if not notices.met:
+                    notices.send_departure()
         if error is not None and waited > launch.PATIENCE:
             line = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
             launch.say(f"failed: {line}")

@@ -6,7 +6,7 @@ collective waits in vain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -43,13 +43,14 @@ class Notices:
         generation: how often the communicators of the grid were made anew.
         calls: collectives that this rank has begun on each group, in this generation.
         failure: the first failure of this generation that this rank knows, in words; empty without one.
+        met: whether all ranks have come to :meth:`part`, so that nobody has to be told that this one left.
     """
 
     def __init__(self, mpi: Any) -> None:
         self.mpi, self.rank = mpi, mpi.Get_rank()
         self.generation = 0
         self.calls: dict[int, int] = {}
-        self.failure = ""
+        self.failure, self.met = "", False
         self._received: dict[int, Notice] = {}
         self._sends: list[Any] = []
         leaving.enter(self)
@@ -124,13 +125,34 @@ class Notices:
             if notice.failure and notice.generation == self.generation:
                 self.failure = notice.failure
 
+    def part(self) -> Iterator[bool]:
+        """Give False until this rank may leave the communicator for good. Collective.
+
+        The ranks meet twice here. After the first time a rank sends no more notices, and after the second
+        time none is on its way to it. A rank in ``MPI_Finalize`` takes no messages in; they would fill the
+        queue of their sender, and what others wait for would stay behind them.
+        """
+        yield from self._meeting()
+        self.met = True
+        while not MPI.Request.Testall(self._sends):
+            self._receive()
+            yield False
+        yield from self._meeting()
+
+    def _meeting(self) -> Iterator[bool]:
+        barrier = self.mpi.Ibarrier()
+        while not barrier.Test():
+            self._receive()
+            yield False
+
     def free(self) -> None:
         """Give the communicator back to MPI, unless notices may be left in it. Collective.
 
-        A rank that has left waits for this one in the same barrier.
+        A rank that has left parts from this one likewise.
         """
+        parting = self.part()
         with Wait("free", "world"):
-            progress.wait(self.mpi.Ibarrier().Test, lambda: False)
+            progress.wait(lambda: next(parting, True), lambda: False)
         leaving.forget(self)
         if not self.generation:
             self.mpi.Free()

@@ -12,6 +12,7 @@ from distgnn import ledger, rng
 from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
 from distgnn.local import elementwise
+from distgnn.local.initial import glorot
 from distgnn.nn.custom import CustomLayer
 from distgnn.nn.layers import Options
 from distgnn.operators.dense import DistDense, recut
@@ -67,7 +68,7 @@ class Attention(CustomLayer):
         """Draw weights of attention, (columns, 1) each: Glorot's of a head's columns and one score."""
         xp, rows = A.grid.backend.xp, A.grid.backend.xp.arange(self.columns)
         shape = self.columns // self.heads, 1
-        both = rng.glorot(self.options.seed, -1 - self.index, shape, rows, xp.arange(number), A.dtype)
+        both = glorot(self.options.seed, -1 - self.index, shape, rows, xp.arange(number), A.dtype)
         return [both[:, k : k + 1].copy() for k in range(number)]
 
     # -- dropout of attention --------------------------------------------------------------------------------

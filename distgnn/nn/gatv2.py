@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distgnn import rng
+from distgnn.local.initial import glorot
 from distgnn.nn.attention import SLOPE, Attention, replicated
 from distgnn.nn.custom import Kept
 from distgnn.nn.gat import GAT
@@ -37,7 +37,7 @@ class DynamicAttention(Attention):
         super().__init__(A, index, shape, options, heads, mean, attention_dropout)
         xp, whole = A.grid.backend.xp, self.weight_shape
         places = xp.arange(whole[0]), xp.arange(whole[1])
-        left = rng.glorot(options.seed, LEFT - index, whole, *places, A.dtype)
+        left = glorot(options.seed, LEFT - index, whole, *places, A.dtype)
         self.left = self.add_parameter("left", left, decays=True)
         self.attention = self.add_parameter("attention", self.vectors(A, 1)[0], decays=True)
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distgnn import rng
 from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
+from distgnn.local.initial import glorot
 from distgnn.nn.activation import RELU, Activation
 from distgnn.nn.buffers import Buffers, Gradients, LayerGraph, Mode, Plan, Products
 from distgnn.nn.dropout import DeviceEpoch
@@ -65,7 +65,7 @@ class GraphConvolution:
         xp, seed = A.grid.backend.xp, options.seed
         (top, bottom), (left, right) = A.weights.weight_layout.ranges(self.weight_shape)
         rows, cols = xp.arange(top, bottom), xp.arange(left, right)
-        W = rng.glorot(seed, index, self.weight_shape, rows, cols, A.dtype)
+        W = glorot(seed, index, self.weight_shape, rows, cols, A.dtype)
         self.W = DistDense(W, A.weights.weight_layout, self.weight_shape)
         along_columns = Layout(A.grid, Cut(), A.weights.output_layout.cols)
         local = along_columns.local_shape((1, shape[1]))

@@ -18,8 +18,8 @@ from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.machine import Machine, read
 from distgnn.train import room
+from distgnn.train.refused import check_columns
 from distgnn.train.resolve import resolved
-from distgnn.train.run import check_columns
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Sizes, Way, asked, axis_orders, named_sizes, ways
 

@@ -28,7 +28,7 @@ from distgnn.store.read.store import Store
 from distgnn.store.write.ranks import arrive
 from distgnn.train.defaults import from_files, resumed_order
 from distgnn.train.left_open import is_open, left_open, to_plan
-from distgnn.train.run import check_content, check_outputs
+from distgnn.train.refused import check_content, check_outputs
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Way, ways
 

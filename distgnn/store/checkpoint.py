@@ -5,6 +5,9 @@ names them over the old one. Until then the old checkpoint is valid; afterwards 
 Matrices are written as the blocks that ranks hold (a block that several ranks hold is written by one), from
 which any window can be put together. Counters and settings go into the manifest. Its id, as a store's, is a
 hash of them that every file carries.
+
+The names of these files are texts, not paths: pathlib notes every part of a path in Python's table of names,
+which is made anew, and larger, when it is full of names that are gone. Python 3.12 keeps them all.
 """
 
 from __future__ import annotations
@@ -65,18 +68,20 @@ def save(
         if comm.rank == 0:
             generation = next_generation(root)
     generation = comm.share(generation)
-    file = root / f"{generation:06d}-{comm.rank:05d}.h5"
-    content = _begin(comm, generation, file.name, pieces, meta or {})
+    name = f"{generation:06d}-{comm.rank:05d}.h5"
+    file = os.path.join(root, name)
+    content = _begin(comm, generation, name, pieces, meta or {})
     _mark(root, comm)
     try:
         with comm.together(), writing(root):
             fingerprint = _write(file, content["id"], pieces)
     except BaseException:
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file)
         if comm.rank == 0:
             (root / BEGUN).unlink(missing_ok=True)
         raise
-    prints = comm.gather_objects((file.name, fingerprint))
+    prints = comm.gather_objects((name, fingerprint))
     with comm.together(), writing(root):
         if comm.rank == 0:
             _commit(root, content | {"files": dict(prints)})
@@ -182,7 +187,7 @@ def next_generation(path: AnyPath) -> int:
         return 0
     if not manifest.claims(root, CHECKPOINT) and not unfinished(root):
         raise UserError(f"{root} exists and is not a distgnn checkpoint; give another name")
-    rank_files = (_RANK_FILE.fullmatch(entry.name) for entry in root.iterdir())
+    rank_files = map(_RANK_FILE.fullmatch, os.listdir(root))
     return 1 + max((int(match[1]) for match in rank_files if match), default=-1)
 
 
@@ -249,10 +254,10 @@ def _manifest(generation: int, everybody: list[dict[str, Any]], meta: Mapping[st
     return content | {"id": manifest.identity(content)}
 
 
-def _write(path: Path, id: str, pieces: Mapping[str, Piece]) -> dict[str, Any]:
+def _write(path: str, id: str, pieces: Mapping[str, Piece]) -> dict[str, Any]:
     """Write this rank's file durably; return its fingerprint."""
     with hdf5.writing(path) as file:
-        stamp(file, id, path.name)
+        stamp(file, id, os.path.basename(path))
         for name, (_, _, block, _) in pieces.items():
             hdf5.store_array(file.require_group("pieces"), name, block)
     return manifest.fingerprint(path, sync=True)
@@ -262,7 +267,7 @@ def _commit(root: Path, content: Mapping[str, Any]) -> None:
     """Name the new files in the manifest: from then on they are the checkpoint."""
     manifest.sync_folder(root)
     manifest.write(root, content)
-    for stale in root.iterdir():
-        if _LEFTOVER.fullmatch(stale.name) and stale.name not in content["files"]:
+    for stale in os.listdir(root):
+        if _LEFTOVER.fullmatch(stale) and stale not in content["files"]:
             with contextlib.suppress(OSError):  # a stale file only takes room
-                stale.unlink()
+                os.unlink(os.path.join(root, stale))

@@ -8,9 +8,8 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +20,6 @@ from distgnn import local, operators, records
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree, reduced
 from distgnn.errors import ArgumentError, UserError, check_type
-from distgnn.files.output import check_output
 from distgnn.ledger import MOST_EVENTS, Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import are_counts, normalize_rows
@@ -29,7 +27,6 @@ from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.loss import checked_loss, checked_metric, outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
-from distgnn.nn.products import AGGREGATE, narrowest
 from distgnn.operators.dense import DistDense
 from distgnn.report import trace
 from distgnn.split import TRAIN, VAL
@@ -41,10 +38,12 @@ from distgnn.train.best import Best
 from distgnn.train.check import SerialCheck, rounding
 from distgnn.train.defaults import from_files
 from distgnn.train.full_graph import parameters, train
+from distgnn.train.identity import run_identity
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import check_batch_size
 from distgnn.train.overfitting import overfitting
+from distgnn.train.refused import check_columns, check_content, check_outputs
 from distgnn.train.resolve import resolved
 from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
@@ -55,12 +54,7 @@ from distgnn.train.ways import parse_grid
 
 log = logging.getLogger(__name__)
 
-#: What a store's manifest says of the graph itself, and not of how it is cut into files.
 TIMED = 1000  # epochs, the latest, over which medians are taken: memory stays as it is
-GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
-#: Settings that a run shares with the one whose checkpoint it goes on from, beside those of minibatches.
-SHARED = "seed dropout bias optimizer momentum dtype train_features normalize_features model sampler".split()
-SHARED_BATCHES = ("fanout", "batch_size", "batches_per_update", "importance", "rescale")
 
 
 class Run:
@@ -435,17 +429,7 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """Return the facts that a run must share to go on from this one's checkpoint. The grid is none."""
-        s = self.settings
-        shared = (*SHARED, *(SHARED_BATCHES if s.samples else ()))
-        identity: dict[str, Any] = {f"graph {name}": self.store.manifest[name] for name in GRAPH}
-        identity |= {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
-        identity |= {"graph multilabel": True} if self.store.multilabel else {}
-        identity |= {"loss": "mse"} if s.loss == "mse" else {}  # the others follow from the labels
-        identity |= {"widths": self.widths} | {name: getattr(s, name) for name in shared}
-        # Trained features are saved by position and samples depend on it; all else is equal in every order.
-        identity |= {"order": self.order.name} if s.train_features or s.samples else {}
-        identity |= {"wire": s.wire} if s.wire else {}
-        return identity | network.identity(s)
+        return run_identity(self.settings, self.store, self.order.name, self.widths)
 
     def _config(self, path: str) -> dict[str, Any]:
         """Return the settings with defaults resolved, for the log."""
@@ -465,35 +449,3 @@ def _if_set(s: Settings) -> dict[str, Any]:
     of = f"{s.schedule} of {s.epochs} epochs" if s.schedule == "cosine" else s.schedule
     given = {"schedule": of, "warmup": s.warmup or None, "clip": s.clip}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def check_content(store: Store) -> None:
-    """Raise UserError unless the store has all that training needs."""
-    split = store.manifest["split"]
-    needed = {"features=FILE": store.width, "labels=FILE": store.classes, "split=0.6/0.2/0.2": split}
-    for setting, there in needed.items():
-        if not there:
-            problem = f"has no {setting.split('=')[0]}, which training needs; prepare it with {setting}"
-            raise UserError(f"{store.path}: {problem}")
-    if not split.get("train"):
-        raise UserError(f"{store.path}: no node is in the training split; prepare it with split=0.6/0.2/0.2")
-
-
-def check_columns(settings: Settings, widths: Sequence[int], grid: Mapping[str, int]) -> None:
-    """Raise ArgumentError for a grid on which ranks get no column of a layer's product; see ``operators``.
-
-    Args:
-        settings: resolved; widths: of the features, the hidden layers and the classes; grid: sizes by axis.
-    """
-    order = AGGREGATE if NETWORKS[str(settings.model)].means else settings.product_order
-    operators.check_columns(str(settings.algorithm), grid, narrowest(order, widths))
-
-
-def check_outputs(settings: Settings) -> None:
-    """Raise UserError if something would be overwritten, or can't be written."""
-    if settings.checkpoint:
-        checkpoint.check_path(Path(settings.checkpoint), settings.resume, settings.force)
-    if settings.log:
-        check_output("log", Path(settings.log), settings.resume or settings.force)
-    if settings.trace:
-        check_output("trace", Path(settings.trace), settings.force)

@@ -8,7 +8,8 @@ import time
 import pytest
 
 import distgnn as dg
-from distgnn.comm import waiting
+from distgnn.comm import leaving, waiting
+from distgnn.comm.notices import Notices
 from distgnn.comm.waiting import Wait
 from distgnn.comm.watched import Watched
 from distgnn.errors import PeerError
@@ -39,6 +40,23 @@ def test_a_collective_that_a_rank_began_before_it_left_is_no_wait_in_vain(comm) 
         notices.check(range(1, comm.size), group.index, 10**6)  # a group without the rank that left
     comm.Barrier()
     notices.failure = ""
+
+
+@pytest.mark.ranks(4)
+def test_no_notice_is_on_its_way_to_a_rank_that_has_parted(comm) -> None:
+    notices, late = Notices(comm.Dup()), {1, 3}
+    parting = notices.part()
+    next(parting, True)
+    if comm.rank in late:  # the others have met it, and it has not met them
+        time.sleep(0.3)
+        notices.send_departure()
+    while not next(parting, True):
+        time.sleep(0.01)
+    assert set(notices._received) == late - {comm.rank} and not notices.mpi.iprobe()
+    assert all(send.Test() for send in notices._sends)
+    comm.Barrier()
+    leaving.forget(notices)
+    notices.mpi.Free()
 
 
 @pytest.mark.ranks(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_a_successor_replaces_it(tmp_path: Path, alone: Comm) -> None:
         checkpoint.save(tmp_path / "c", alone, {"W": whole([epoch, epoch])}, {"epoch": epoch})
     assert files(tmp_path / "c") == {"manifest.json", "000002-00000.h5"}
     np.testing.assert_array_equal(all_of(checkpoint.load(tmp_path / "c", alone), "W"), [[2, 2]])
+
+
+def test_a_save_adds_nothing_to_the_names_that_python_keeps(
+    tmp_path: Path, alone: Comm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intern, names = sys.intern, list[str]()
+    monkeypatch.setattr(sys, "intern", lambda name: names.append(name) or intern(name))
+    kept = list[set[str]]()
+    for _ in range(3):
+        checkpoint.save(tmp_path / "c", alone, {"X": whole(X)})
+        kept.append(set(names))
+    assert kept[2] == kept[1] > set()
 
 
 def test_a_first_save_that_died_is_no_obstacle(tmp_path: Path, alone: Comm) -> None:

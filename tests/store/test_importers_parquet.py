@@ -7,7 +7,7 @@ import pytest
 
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
-from distgnn.store.importers.parquet import ParquetColumns
+from distgnn.store.importers.parquet import ParquetColumns, _words
 from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, all_features, refused
@@ -102,6 +102,13 @@ def test_damaged_files(edges, tmp_path):
     for content in (b"", data[:50], data[:-4] + b"XXXX", data[:-8] + b"\xff" * 4 + data[-4:]):
         (tmp_path / "d.parquet").write_bytes(content)
         refused(tmp_path / "d.parquet", "d.parquet: cannot be read as Parquet")
+
+
+def test_a_damaged_page_names_no_other_word():
+    for beyond in (2, -1):
+        damaged = pa.DictionaryArray.from_arrays(pa.array([0, beyond]), pa.array(["a", "b"]), safe=False)
+        with pytest.raises(ValueError, match=f"out of bounds: {beyond}"):
+            _words(damaged)
 
 
 def test_few_bytes_that_unpack_to_very_many(tmp_path, monkeypatch):

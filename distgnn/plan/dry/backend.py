@@ -22,6 +22,7 @@ from distgnn.local.csr_rows import KERNELS as MATRICES
 from distgnn.local.edges import KERNELS as EDGES
 from distgnn.local.elementwise import KERNELS as PASSES
 from distgnn.local.gemm import KERNELS as DENSE_PRODUCTS
+from distgnn.local.initial import KERNELS as WEIGHTS
 from distgnn.local.narrow import KERNELS as ROUNDING
 from distgnn.local.rows import KERNELS as ROWS
 from distgnn.local.spmm import KERNELS as SPARSE_PRODUCTS
@@ -164,6 +165,9 @@ EDGES.register("shapes", {
 })  # fmt: skip
 ADDITIVE.register("shapes", {"scores": _written(5), "slope_sums": _written(5)})
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
+WEIGHTS.register("shapes", {
+    "glorot": lambda seed, layer, shape, rows, cols, dtype: ShapeArray((rows.size, cols.size), dtype),
+})  # fmt: skip
 ROUNDING.register("shapes", {"narrow": _written(1), "narrow_rows": _written(2), "widen": _written(1)})
 PASSES.register("shapes", {
     "relu": _written(0), "elu": _written(0), "elu_back": _written(0), "positive_bits": _positive_bits,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
 from distgnn import ledger
+from distgnn.files.leftovers import AnyPath
 from distgnn.layout import Range
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.steady import SteadyFile, later
@@ -68,7 +68,7 @@ class Growing:
 
 
 @contextmanager
-def writing(path: Path, mode: str = "w") -> Iterator[h5py.File]:
+def writing(path: AnyPath, mode: str = "w") -> Iterator[h5py.File]:
     """Open a file for writing; with mode "r+" an existing one. Raise the first error of the disk at the end.
 
     The format is that of HDF5 1.10, the first with checksums for metadata.

@@ -49,6 +49,7 @@ from distgnn.files.text import parse_json, read_regular
 from distgnn.store.format.limits import LIMITS
 
 NAME = "manifest.json"
+_TEMPORARY = NAME + ".tmp"
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _hash(content: Mapping[str, Any]) -> str:
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:
     """Replace the manifest of `folder` in one step, durably. NumPy scalars and arrays become JSON."""
-    temporary = folder / (NAME + ".tmp")
+    temporary = folder / _TEMPORARY
     with open(temporary, "w", encoding="utf-8") as file:
         sealed = {**content, "checksum": checksum(content)}
         json.dump(sealed, file, indent=1, default=methodcaller("tolist"))
@@ -173,7 +174,7 @@ def write(folder: Path, content: Mapping[str, Any]) -> None:
     sync_folder(folder)
 
 
-def fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:
+def fingerprint(path: AnyPath, *, sync: bool = False) -> dict[str, Any]:
     """Return {"bytes", "sha256"} of a file; with `sync`, once all of it is on disk."""
     digest, size, buffer = hashlib.sha256(), 0, memoryview(bytearray(1 << 18))
     with open(path, "rb", buffering=0) as file:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import FileIO
-from pathlib import Path
 from types import FrameType
 from typing import Any, cast
+
+from distgnn.files.leftovers import AnyPath
 
 
 class SteadyFile:
@@ -27,7 +28,7 @@ class SteadyFile:
         mode: "w", an empty file, or "r+", an existing one.
     """
 
-    def __init__(self, path: Path, mode: str) -> None:
+    def __init__(self, path: AnyPath, mode: str) -> None:
         self._file = cast(FileIO, open(path, {"w": "w+b", "r+": "r+b"}[mode], buffering=0))
         self._error: BaseException | None = None
 

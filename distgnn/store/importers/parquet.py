@@ -142,12 +142,13 @@ def _values(column: Any, kind: str, width: int) -> np.ndarray:
 
 
 def _words(column: Any) -> list[str | None]:
-    """Return a column as texts; ValueError for one that is too long to be an id or a label."""
+    """Return a column as texts; ValueError for one that is too long to be an id or a label, or for damage."""
     if not hasattr(column, "dictionary"):
         return [word if word is None or isinstance(word, str) else str(word) for word in column.to_pylist()]
     different = column.dictionary.to_pylist()  # once each, though a page of few bytes may repeat it for ever
     if (longest := max((len(str(word)) for word in different), default=0)) > LIMITS.word_length:
         raise ValueError(f"a word of {longest} characters; expected at most {LIMITS.word_length}")
+    column.validate(full=True)  # its indices; a negative one would be another word
     return [None if k is None else str(different[k]) for k in column.indices.to_pylist()]
 
 
