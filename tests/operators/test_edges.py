@@ -9,38 +9,12 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from dense_edges import DenseEdges
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
 
 HEADS = [(3, 4), (8, 2), (1, 13), (2, 5)]  # and columns of each
-
-
-class Dense:
-    """The same operators on dense arrays: entries are (n, m, heads), 0 where nothing is stored."""
-
-    def __init__(self, A: sp.csr_array) -> None:
-        self.stored = np.zeros(A.shape, bool)
-        coo = A.tocoo()
-        self.stored[coo.row, coo.col] = True
-
-    def edges(self, numbers: np.ndarray) -> np.ndarray:
-        return np.where(self.stored[:, :, None], numbers, 0)
-
-    def sddmm(self, U: np.ndarray, V: np.ndarray, heads: int) -> np.ndarray:
-        by_head = (X.reshape(len(X), heads, -1) for X in (U, V))
-        return self.edges(np.einsum("ihc,jhc->ijh", *by_head))
-
-    def multiply(self, E: np.ndarray, H: np.ndarray) -> np.ndarray:
-        product = np.einsum("ijh,jhc->ihc", E, H.reshape(len(H), E.shape[2], -1))
-        return product.reshape(len(E), H.shape[1])
-
-    def softmax(self, E: np.ndarray) -> np.ndarray:
-        stored = self.stored[:, :, None]
-        top = np.where(stored, E, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
-        powers = np.where(stored, np.exp(E - np.where(np.isfinite(top), top, 0)), 0)
-        sums = powers.sum(axis=1, keepdims=True)
-        return powers / np.where(sums > 0, sums, 1)
 
 
 def matrix(r: np.random.Generator, n: int, dtype: Any = np.float64, density: float = 0.1) -> sp.csr_array:
@@ -63,7 +37,7 @@ def numbers(comm: Any, E: dg.DistEdges) -> np.ndarray:
 
 def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: int, width: int) -> None:
     """Run all operators forward and back, and compare them."""
-    dense, (n, m) = Dense(M), M.shape
+    dense, (n, m) = DenseEdges(M), M.shape
     close = {"rtol": 1e-10, "atol": 1e-11} if A.dtype == np.float64 else {"rtol": 3e-4, "atol": 3e-5}
 
     def alike(E: dg.DistEdges, expected: np.ndarray) -> None:
