@@ -151,21 +151,24 @@ def attended(on: Field) -> Step | None:
         return None
     A, (u, u_), (v, v_) = d.A, d.rows(d.heads, True), d.columns(d.heads, True)
     (H, H_), (G, G_) = d.columns(d.width), d.rows(d.width)
-    slope, overwrite = float(on.rng.choice(SLOPES)), bool(on.rng.random() < 0.5)
+    slope, how = float(on.rng.choice(SLOPES)), ("fused", "overwriting", "")[int(on.rng.integers(3))]
 
     def run() -> list[Any]:
         P = A.edge_softmax(u_, v_, slope)
         Z, dP = A.multiply(H_, values=P), A.sddmm(G_, H_, d.heads)
         dH = A.multiply_adjoint(G_, values=P)
-        return [P, Z, dH, *A.edge_softmax_back(P, dP, overwrite), dP]
+        kept = P.like(P.data.copy())
+        if how == "fused":
+            return [kept, Z, dH, *A.attention_back(P, G_, H_), dP]
+        return [kept, Z, dH, *A.edge_softmax_back(P, dP, overwrite=how == "overwriting"), dP]
 
     def expected() -> list[np.ndarray]:
         dP = d.dense.sddmm(G, H, d.heads)
         _, P, _, through = softmax_and_back(d, d.dense.edges(u[:, None] + v[None]), slope, dP)
         made = [P, d.dense.multiply(P, H), d.dense.multiply(P.swapaxes(0, 1), G)]
-        return [*made, through.sum(axis=1), through.sum(axis=0), through if overwrite else dP]
+        return [*made, through.sum(axis=1), through.sum(axis=0), through if how == "overwriting" else dP]
 
-    return d.step(f"edge_softmax {slope}, {overwrite}, with products and adjoints", run, expected)
+    return d.step(f"edge_softmax {slope}, with products and {how} adjoints", run, expected)
 
 
 def added(on: Field) -> Step | None:
@@ -192,7 +195,7 @@ def added(on: Field) -> Step | None:
 
 
 def aggregated(on: Field) -> Step | None:
-    """Aggregate over a semiring, twice; then its gradient."""
+    """Reduce over two semirings, and compute their gradients."""
     if (d := dealt(on)) is None:
         return None
     A, (G, G_), picks = d.A, d.rows(d.width), []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from distgnn.local import elementwise
 from distgnn.nn.custom import CustomLayer
 from distgnn.nn.layers import Options
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edge_pattern import Through
 from distgnn.operators.edges import DistEdges
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
@@ -51,7 +49,6 @@ class Attention(CustomLayer):
             raise ArgumentError("attention_dropout", attention_dropout, problem)
         super().__init__(A, index, shape, options=options)
         self.rate = attention_dropout
-        self._named: tuple[Callable[[], EdgePattern | None], Array] = (lambda: None), None
 
     @property
     def columns(self) -> int:
@@ -77,19 +74,29 @@ class Attention(CustomLayer):
 
         Collective. Cost: the first time for a graph, that of ``A.edge_sum`` with one head in float64.
         """
-        if self.epoch is None or self.rate == 0:
+        mask = self.mask(A)
+        if mask is None:
             return E
-        on, made = A.grid.backend, E.like(A.grid.backend.empty(E.data.shape, E.dtype))
-        k = rng.key(self.options.seed, rng.ATTENTION, self.epoch, self.index)
-        heads = on.xp.arange(self.heads)
-        elementwise.dropout(E.data, made.data, k, self._names(A), heads, 1 - self.rate)
+        made = E.like(E.data.copy())
+        mask(made.data, slice(0, len(made.data)))
         return made
+
+    def mask(self, A: DistSparse) -> Through | None:
+        """Return what multiplies numbers of entries by the mask of this pass in place, or None. Collective.
+
+        Cost: as of :meth:`dropped`.
+        """
+        if self.epoch is None or self.rate == 0:
+            return None
+        names, heads = self._names(A), A.grid.backend.xp.arange(self.heads)
+        k = rng.key(self.options.seed, rng.ATTENTION, self.epoch, self.index)
+        return lambda E, part: elementwise.dropout(E, E, k, names[part], heads, 1 - self.rate)
 
     def _names(self, A: DistSparse) -> Array:
         """Return a number by the nodes at its ends for each entry on this rank, int64. Collective."""
         pattern, layout, on = A.pattern, A.input_layout, A.grid.backend
-        if self._named[0]() is pattern:
-            return self._named[1]
+        if pattern.names is not None:
+            return pattern.names
         shape = A.shape[1], A.grid.count(*layout.col_axes)  # a column for every rank that has some
         ends = (on.xp.ascontiguousarray(x[:, None]) for x in rng.ends(on.asarray(self.nodes)))
         by_row, by_column = (DistDense(block, layout, shape) for block in ends)
@@ -98,9 +105,9 @@ class Attention(CustomLayer):
             for block, place, read in zip(pattern.blocks, pattern.places, columns, strict=True):
                 u, v = (on.xp.ascontiguousarray(x[:, :1]) for x in (rows, read))
                 entries.end_sums(block, u, v, sums[place])
-        self._named = weakref.ref(pattern), sums[:, 0].astype(np.int64)
-        ledger.holds(pattern, "edges", self._named[1].nbytes)
-        return self._named[1]
+        pattern.names = sums[:, 0].astype(np.int64)
+        ledger.holds(pattern, "edges", pattern.names.nbytes)
+        return pattern.names
 
     # -- rows of a layer's own nodes, and means over heads ---------------------------------------------------
 

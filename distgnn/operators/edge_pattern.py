@@ -7,13 +7,14 @@ what is done with the entries is the same for all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.csr import CSR
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
@@ -24,6 +25,8 @@ from distgnn.operators.edges import DistEdges
 from distgnn.operators.kept import cached_property
 
 Array = Any
+#: Changes numbers of entries in place: it gets them, and which of the rank's entries they are of.
+Through = Callable[[Array, slice], Any]
 
 
 class EdgePattern(ABC):
@@ -38,7 +41,10 @@ class EdgePattern(ABC):
     Attributes:
         places: of each block's entries among the rank's; size: how many it has.
         primary: True on the one rank of each set of copies of the same entries that answers for them.
+        names: numbers of the entries by which draws know them, int64, where a layer made some.
     """
+
+    names: Array = None
 
     def __init__(self, A: Any, blocks: Sequence[CSR], across: Comm, row_layout: Layout[Any]) -> None:
         self.A, self.grid, self.dtype = A, A.grid, A.dtype
@@ -68,6 +74,13 @@ class EdgePattern(ABC):
     @abstractmethod
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
         """Compute the dot products of rows of U and V, by head, in E. Collective."""
+
+    def whole_rows(self, U: DistDense, V: DistDense) -> AbstractContextManager[tuple[Array, Array] | None]:
+        """Give the rows of U and V, all columns, where this rank has all entries of its rows, in one block.
+
+        None elsewhere, on every rank alike. Collective.
+        """
+        return nullcontext(None)
 
     # -- what is the same for all ----------------------------------------------------------------------------
 
@@ -160,6 +173,45 @@ class EdgePattern(ABC):
         self._each(entries.softmax_back, entries.SUMS, both, sums, None)
         self.across.allreduce(sums, matrix="sums")
         self._each(entries.softmax_back, entries.GRADIENT, both, sums, totals, **options)
+
+    def attention_back(
+        self, P: DistEdges, U: DistDense, V: DistDense, through: Through | None, totals: Array = None,
+        slope: float = 1, signs: Array = None,
+    ) -> DistEdges:  # fmt: skip
+        """Compute the gradient of the scores of a softmax P, where that of P are dot products. Collective.
+
+        In the memory of P, some rows after another, where :meth:`whole_rows` gives them.
+
+        Args:
+            U, V: of :meth:`dots`; through: changes some of their products, and is told which entries they
+                are of; others: as of :meth:`softmax_back`.
+        """
+        with self.whole_rows(U, V) as rows:
+            if rows is None:
+                D = self.empty(P.heads)
+                self.dots(U, V, D)
+                if through is not None:
+                    through(D.data, slice(0, self.size))
+                self.softmax_back(P.data, D.data, slope, signs, totals)
+                return D
+            bounds, sums = self.bounds(P.heads, V), self.grid.backend.zeros((self.height, P.heads), P.dtype)
+            for own, part, A in self._row_blocks(P.heads):
+                D_part, P_part = self.grid.backend.empty((A.nnz, P.heads), P.dtype), P.data[part]
+                entries.dots(A, rows[0][own], rows[1], bounds, D_part)
+                if through is not None:
+                    through(D_part, part)
+                of_rows = sums[own], None if totals is None else totals[own]
+                options: Any = {"slope": slope, "signs": signs, "first": part.start * P.heads}
+                entries.softmax_back(A, P_part, D_part, *of_rows, **options)
+                P_part[...] = D_part
+        return P
+
+    def _row_blocks(self, heads: int) -> Iterator[tuple[slice, slice, CSR]]:
+        """Give some rows of the only block after another: their places, their entries' places, and them."""
+        (block,), first = self.blocks, 0
+        for rows, part in block.row_blocks(rows_within(self.grid.backend.at_a_time(), heads)):
+            yield slice(*rows), slice(first, first + part.nnz), part
+            first += part.nnz
 
     def _each(
         self, run: Any, phases: int, numbers: Sequence[Array], sums: Array, others: Array, **options: Any

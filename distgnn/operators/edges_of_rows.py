@@ -57,6 +57,15 @@ class BlockRowEdges(EdgePattern):
         with self.pairs.rows_of(recut(v, self.column_layout).block) as pairs:
             yield (rows for _, rows in pairs)
 
+    @contextmanager
+    def whole_rows(self, U: DistDense, V: DistDense) -> Iterator[tuple[Array, Array] | None]:
+        if self.grid.size > 1:
+            yield None
+            return
+        with self.pairs.rows_of(V.block) as pairs:
+            for _, V_j in pairs:
+                yield U.block, V_j
+
     def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
         H = recut(H, self.inner[0])
         Z = T if T.layout.same(self.inner[1], T.shape) else DistDense.empty(self.inner[1], T.shape, T.dtype)
@@ -103,6 +112,8 @@ class BlockRowEdges(EdgePattern):
     @cached_property
     def transposed(self) -> list[CSR]:
         """The blocks, transposed where they are, once per node. Collective."""
+        if self.A.T is self.A and self.grid.shape["rows"] == 1:  # all of a symmetric matrix
+            return self.blocks
         return self.A.holders().transposed(self.blocks)
 
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:

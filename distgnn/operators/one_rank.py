@@ -51,6 +51,10 @@ class OneRankEdges(EdgePattern):
     def rows_of(self, v: DistDense) -> Iterator[Iterator[Any]]:
         yield iter([v.block])
 
+    @contextmanager
+    def whole_rows(self, U: DistDense, V: DistDense) -> Iterator[tuple[Any, Any]]:
+        yield U.block, V.block
+
     def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
         entries.multiply(self.A.A, E.data, H.block, self.bounds(E.heads, H), T.block)
 

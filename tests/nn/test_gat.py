@@ -127,6 +127,23 @@ def test_dropped_attention_has_its_share_and_is_new_in_each_epoch_layer_and_head
     assert np.mean(masks) == pytest.approx(1, abs=0.03)
 
 
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_edges_of_a_layer_are_gone_before_the_one_below_goes_back(comm, kind, monkeypatch):
+    kept_before: list[Any] = []
+    back = kind.layer.propagate_back
+
+    def watched(self: Any, A: Any, kept: Any, G: Any) -> Any:
+        assert not [edges for edges in kept_before if edges() is not None]
+        kept_before.append(weakref.ref(kept[-1]))
+        return back(self, A, kept, G)
+
+    monkeypatch.setattr(kind.layer, "propagate_back", watched)
+    model, X, targets = made(kind, comm, "1d", False)
+    model.gradients(X, targets)
+    assert len(kept_before) == 2
+
+
 @pytest.mark.ranks(1, 3)
 def test_heads_that_do_not_divide_are_refused(comm):
     A = dg.distribute(PROBLEM.A, wide_grid(comm, "1d", "numpy"), "1d")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,9 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
         equal(du, expected_back.sum(axis=1))
         equal(dv, expected_back.sum(axis=0))
         alike(given, expected_back if overwrite else gradient)
+    du, dv = A.attention_back(fused, G_, V_)  # the last that has its numbers
+    equal(du, expected_back.sum(axis=1))
+    equal(dv, expected_back.sum(axis=0))
     alike(A.edge_softmax(500 * u_, 500 * v_, 0.2), dense.softmax(500 * leaky))
     alike(P.row_sums_back(u_), dense.edges(np.repeat(u[:, None], m, axis=1)))
     alike(A.sddmm(U_, V_), dense.sddmm(U, V, 1))
@@ -123,6 +127,26 @@ def test_messages_beyond_the_eager_limit(comm, name, aware, overlap):
     grid.overlap = overlap
     A = dg.distribute(M, grid, name, aware)
     compare(comm, A, M, r, heads=4, width=64)
+
+
+@pytest.mark.ranks(1)
+def test_gradients_of_attention_take_the_memory_of_its_weights(comm):
+    """One process, with and without needed rows: no other array has a number for each entry and head."""
+    r = np.random.default_rng(4)
+    half = matrix(r, 1500, np.float64, 0.1)
+    for aware, M in ((False, half), (True, half), (False, sp.csr_array(half + half.T))):
+        A = dg.distribute(M, make_grid(comm, "1d", backend="numpy"), "1d", aware)
+        u, G, v, H = (dg.scatter(r.standard_normal((1500, w)), to)
+                      for to in (A.output_layout, A.input_layout) for w in (8, 16))  # fmt: skip
+        A.edges().column_sums()  # where entries of the transposed blocks stand
+        P = A.edge_softmax(u, v)
+        size = P.data.nbytes
+        tracemalloc.start()
+        A.attention_back(P, G, H)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < size / 4
+        assert (A.pattern.transposed[0] is A.pattern.blocks[0]) == A.symmetric
 
 
 @pytest.mark.ranks(4)
@@ -192,6 +216,9 @@ def test_other_edges_and_heads_are_refused_in_one_line(comm):
         "expected 1 heads": lambda: A.edges() * A.edges(heads=2),
         "u has 3 heads, v has 8": lambda: A.edge_sum(u, H),
         "expected what A.edge_softmax": lambda: A.edge_softmax_back(A.edges(), A.edges()),
+        "P=<DistEdges": lambda: A.attention_back(A.edges(), H, H),
+        "must divide the 8 columns$": lambda: A.attention_back(P, H, H),
+        "G has 3 columns, H has 8": lambda: A.attention_back(P, u, H),
         "expected other edges than P": lambda: A.edge_softmax_back(P, P),
         "slope=-1": lambda: A.edge_softmax(u, u, -1),
         "A holds float32, u holds float64": lambda: short.edge_sum(u, u),
