@@ -28,7 +28,7 @@ class DenseEdges:
     def softmax(self, E: np.ndarray) -> np.ndarray:
         stored = self.stored[:, :, None]
         top = np.where(stored, E, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
-        powers = np.where(stored, np.exp(E - np.where(np.isfinite(top), top, 0)), 0)
+        powers = np.exp(np.where(stored, E - np.where(np.isfinite(top), top, 0), -np.inf))
         sums = powers.sum(axis=1, keepdims=True)
         return powers / np.where(sums > 0, sums, 1)
 

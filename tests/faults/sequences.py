@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> None:
         except SequenceError as error:
             if comm.rank == 0 or error.__cause__ is not None:
                 print(error, flush=True)
+            if error.__cause__ is None:  # all ranks are here
+                comm.Barrier()
             comm.Abort(1)
         if comm.rank == 0:
             row = {"number": number, "algorithm": sequence.case.algorithm, "operations": operations}
