@@ -63,8 +63,8 @@ class BlockRowEdges(EdgePattern):
             yield None
             return
         with self.pairs.rows_of(V.block) as pairs:
-            for _, V_j in pairs:
-                yield U.block, V_j
+            ((_, V_j),) = pairs
+            yield U.block, V_j
 
     def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
         H = recut(H, self.inner[0])
