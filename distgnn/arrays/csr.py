@@ -106,10 +106,10 @@ class CSR:
         return self.shape, self.nnz, np.dtype(self.indices.dtype), self.dtype
 
     def row_blocks(self, nonzeros: int) -> list[tuple[Range, CSR]]:
-        """Cut a block into row blocks of at most so many non-zeros, or single rows."""
+        """Cut a block on the host into row blocks of at most so many non-zeros, or single rows."""
         key = f"row blocks of {nonzeros}"
         if key not in self.cached:
-            self.cached[key] = bounded(KERNELS.kernel("row_lengths", self.indptr)(self), nonzeros)
+            self.cached[key] = bounded(np.diff(self.indptr), nonzeros)
         return [(rows, self.rows(*rows)) for rows in self.cached[key]]
 
     def rows(self, first: int, last: int) -> CSR:
@@ -170,11 +170,6 @@ def _row_starts(A: CSR, first: int, last: int) -> Range:
     return int(A.indptr[first]), int(A.indptr[last])
 
 
-def _row_lengths(A: CSR) -> np.ndarray:
-    """Return the non-zeros of each row, on the host."""
-    return np.diff(backends.of(A.indptr).to_host(A.indptr))
-
-
 def _columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
     columns = sp.csc_array(A.to_scipy())
     return [CSR.from_scipy(columns[:, first:last], backend) for first, last in pairwise(bounds)]
@@ -200,9 +195,7 @@ def _transposed_on_gpu(A: CSR, backend: Backend) -> CSR:
     return block
 
 
-_ANYWHERE: Functions = {
-    "fill": _fill, "row_starts": _row_starts, "row_lengths": _row_lengths, "columns": _columns,
-}  # fmt: skip
+_ANYWHERE: Functions = {"fill": _fill, "row_starts": _row_starts, "columns": _columns}
 KERNELS = Table(
     numpy=[Kernels({**_ANYWHERE, "transposed": _transposed_on_host})],
     cupy=[Kernels({**_ANYWHERE, "transposed": _transposed_on_gpu})],

@@ -13,8 +13,7 @@ from distgnn.local import elementwise
 from distgnn.nn.custom import CustomLayer
 from distgnn.nn.layers import Options
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edge_pattern import Through
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Masked, Through
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -69,22 +68,16 @@ class Attention(CustomLayer):
 
     # -- dropout of attention --------------------------------------------------------------------------------
 
-    def dropped(self, A: DistSparse, E: DistEdges) -> DistEdges:
-        """Multiply edges by the mask of this pass, 0 or 1 / (1 - rate): its own adjoint.
-
-        Collective. Cost: the first time for a graph, that of ``A.edge_sum`` with one head in float64.
-        """
+    def dropped(self, A: DistSparse, E: DistEdges) -> DistEdges | Masked:
+        """Return edges that products multiply by the mask of this pass. Collective, as :meth:`mask`."""
         mask = self.mask(A)
-        if mask is None:
-            return E
-        made = E.like(E.data.copy())
-        mask(made.data, slice(0, len(made.data)))
-        return made
+        return E if mask is None else E.masked(mask)
 
     def mask(self, A: DistSparse) -> Through | None:
-        """Return what multiplies numbers of entries by the mask of this pass in place, or None. Collective.
+        """Return what multiplies numbers of entries by the mask of this pass, 0 or 1 / (1 - rate), in place.
 
-        Cost: as of :meth:`dropped`.
+        None without dropout. The mask is its own adjoint. Collective. Cost: the first time for a graph, that
+        of ``A.edge_sum`` with one head in float64.
         """
         if self.epoch is None or self.rate == 0:
             return None

@@ -29,9 +29,9 @@ from distgnn.layout import Layout
 from distgnn.operators.additive_scores import AdditiveScores, additive_scores
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern, Through
+from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edge_softmax import SoftmaxEdges
-from distgnn.operators.edges import DistEdges, Function, made
+from distgnn.operators.edges import DistEdges, Function, Masked, Through, made
 from distgnn.operators.kept import cached_property
 
 
@@ -212,7 +212,9 @@ class EdgeOperators:
         compare(f"A.additive_scores(L, R, a, heads={heads}, slope={slope})", A=self, L=L, R=R)
         return additive_scores(self.pattern, L, R, weights, heads, float(slope))
 
-    def _with_values(self, E: DistEdges, X: DistDense, out: DistDense | None, back: bool) -> DistDense:
+    def _with_values(
+        self, E: DistEdges | Masked, X: DistDense, out: DistDense | None, back: bool
+    ) -> DistDense:  # fmt: skip
         """Compute ``A X``, or with ``back`` ``Aᵀ X``, with other values; see :meth:`DistSparse.multiply`."""
         taken, given = self.input_layout, self.output_layout
         side, call = 1, "A.multiply(H, values=E)"

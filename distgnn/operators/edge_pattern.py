@@ -7,26 +7,25 @@ what is done with the entries is the same for all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 import numpy as np
 
-from distgnn.arrays.blocking import rows_within
+from distgnn.arrays import backend
+from distgnn.arrays.blocking import every, rows_within
 from distgnn.arrays.csr import CSR
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Masked, Through
 from distgnn.operators.kept import cached_property
 
 Array = Any
-#: Changes numbers of entries in place: it gets them, and which of the rank's entries they are of.
-Through = Callable[[Array, slice], Any]
 
 
 class EdgePattern(ABC):
@@ -64,11 +63,11 @@ class EdgePattern(ABC):
         """
 
     @abstractmethod
-    def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
+    def multiply(self, E: DistEdges | Masked, H: DistDense, T: DistDense) -> None:
         """Compute ``T = A H`` with the numbers of E in place of A's. Collective."""
 
     @abstractmethod
-    def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
+    def multiply_adjoint(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
         """Compute ``F = Aᵀ G`` with the numbers of E in place of A's. Collective."""
 
     @abstractmethod
@@ -86,7 +85,7 @@ class EdgePattern(ABC):
 
     def check(self, E: Any) -> None:
         """Raise ArgumentError, on every rank alike, unless E are edges of this operator."""
-        if not isinstance(E, DistEdges):
+        if not isinstance(E, (DistEdges, Masked)):
             problem = "expected edges, such as A.edges() or A.edge_sum(u, v)"
             raise ArgumentError("values", type(E).__name__, problem)
         if E.pattern is not self:
@@ -97,6 +96,25 @@ class EdgePattern(ABC):
         first, last = X.col_range
         ends = np.arange(heads + 1) * (X.shape[1] // heads)
         return (np.clip(ends, first, last) - first).tolist()
+
+    def product(
+        self, k: int, A: CSR, E: DistEdges | Masked, B: Array, out: Array, bounds: Sequence[int],
+        add: bool = False, transposed: bool = False,
+    ) -> None:  # fmt: skip
+        """Compute ``out = A B`` with the numbers of block k's entries; what masks them has some at a time.
+
+        Args:
+            A: block k, or with ``transposed`` its transpose; others: as of
+                :func:`~distgnn.local.edges.multiply`.
+        """
+        place = self.places[k]
+        order = entries.transposition(self.blocks[k]) if transposed else None
+        if isinstance(E, DistEdges):
+            entries.multiply(A, E.data[place], B, bounds, out, add, order)
+            return
+        for rows, part, A_part in _row_blocks(A, E.heads):
+            values = E.part(place, part if order is None else order[part])
+            entries.multiply(A_part, values, B, bounds, out[rows], add)
 
     def empty(self, heads: int) -> DistEdges:
         """Make edges of any numbers."""
@@ -195,7 +213,7 @@ class EdgePattern(ABC):
                 self.softmax_back(P.data, D.data, slope, signs, totals)
                 return D
             bounds, sums = self.bounds(P.heads, V), self.grid.backend.zeros((self.height, P.heads), P.dtype)
-            for own, part, A in self._row_blocks(P.heads):
+            for own, part, A in _row_blocks(self.blocks[0], P.heads):
                 D_part, P_part = self.grid.backend.empty((A.nnz, P.heads), P.dtype), P.data[part]
                 entries.dots(A, rows[0][own], rows[1], bounds, D_part)
                 if through is not None:
@@ -205,13 +223,6 @@ class EdgePattern(ABC):
                 entries.softmax_back(A, P_part, D_part, *of_rows, **options)
                 P_part[...] = D_part
         return P
-
-    def _row_blocks(self, heads: int) -> Iterator[tuple[slice, slice, CSR]]:
-        """Give some rows of the only block after another: their places, their entries' places, and them."""
-        (block,), first = self.blocks, 0
-        for rows, part in block.row_blocks(rows_within(self.grid.backend.at_a_time(), heads)):
-            yield slice(*rows), slice(first, first + part.nnz), part
-            first += part.nnz
 
     def _each(
         self, run: Any, phases: int, numbers: Sequence[Array], sums: Array, others: Array, **options: Any
@@ -248,3 +259,12 @@ class EdgePattern(ABC):
                 rows.append(row_ids[on.to_host(entries.rows_of(block))])
                 columns.append(on.to_host(given[:, 0][block.indices]).astype(np.int64))
         return np.concatenate(rows), np.concatenate(columns)
+
+
+def _row_blocks(A: CSR, heads: int) -> Iterator[tuple[slice, slice, CSR]]:
+    """Give some rows after another: their places, their entries' places, and them. All have as many rows."""
+    per_row, first = -(-A.nnz // max(A.shape[0], 1)), 0
+    for rows in every(A.shape[0], rows_within(backend.of(A.indptr).at_a_time(), heads * max(per_row, 1))):
+        part = A.rows(*rows)
+        yield slice(*rows), slice(first, first + part.nnz), part
+        first += part.nnz

@@ -8,8 +8,8 @@ from distgnn import ledger
 from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edge_pattern import EdgePattern, Through
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edges import DistEdges, Through
 
 Array = Any
 

@@ -95,10 +95,6 @@ def _row_starts(A: CSR, first: int, last: int) -> Range:
     return A.nnz * first // max(A.shape[0], 1), A.nnz * last // max(A.shape[0], 1)
 
 
-def _row_lengths(A: CSR) -> np.ndarray:
-    return np.diff(A.nnz * np.arange(A.shape[0] + 1) // max(A.shape[0], 1))
-
-
 def _columns(A: CSR, bounds: Sequence[int], on: Backend) -> list[CSR]:
     """Return columns: all have as many non-zeros."""
     before = [A.nnz * end // max(A.shape[1], 1) for end in bounds]
@@ -120,8 +116,7 @@ def _side_by_side(blocks: Sequence[ShapeMatrix]) -> ShapeMatrix:
 
 
 BLOCKS.register("shapes", {
-    "fill": _nothing, "row_starts": _row_starts, "row_lengths": _row_lengths, "columns": _columns,
-    "transposed": _transposed,
+    "fill": _nothing, "row_starts": _row_starts, "columns": _columns, "transposed": _transposed,
 })  # fmt: skip
 MATRICES.register("shapes", {
     "columns_read": lambda A: A.columns_read(), "keep_columns": _keep_columns, "side_by_side": _side_by_side,
