@@ -146,27 +146,30 @@ def softmax_and_back(d: Dealt, E: np.ndarray, slope: float, D: np.ndarray) -> tu
 
 
 def attended(on: Field) -> Step | None:
-    """Compute graph attention in one pass, and its gradients."""
+    """Compute graph attention in one pass, and its gradients, in the fused way with a mask."""
     if (d := dealt(on)) is None:
         return None
     A, (u, u_), (v, v_) = d.A, d.rows(d.heads, True), d.columns(d.heads, True)
-    (H, H_), (G, G_) = d.columns(d.width), d.rows(d.width)
+    (H, H_), (G, G_), (M, M_) = d.columns(d.width), d.rows(d.width), d.edges()
     slope, how = float(on.rng.choice(SLOPES)), ("fused", "overwriting", "")[int(on.rng.integers(3))]
+
+    def through(numbers: Any, part: Any) -> None:
+        numbers *= M_.data[part]
 
     def run() -> list[Any]:
         P = A.edge_softmax(u_, v_, slope)
-        Z, dP = A.multiply(H_, values=P), A.sddmm(G_, H_, d.heads)
-        dH = A.multiply_adjoint(G_, values=P)
-        kept = P.like(P.data.copy())
+        kept, dP = P.like(P.data.copy()), A.sddmm(G_, H_, d.heads)
+        values = P.masked(through) if how == "fused" else P
+        made = [kept, A.multiply(H_, values=values), A.multiply_adjoint(G_, values=values)]
         if how == "fused":
-            return [kept, Z, dH, *A.attention_back(P, G_, H_), dP]
-        return [kept, Z, dH, *A.edge_softmax_back(P, dP, overwrite=how == "overwriting"), dP]
+            return [*made, *A.attention_back(P, G_, H_, through), dP]
+        return [*made, *A.edge_softmax_back(P, dP, overwrite=how == "overwriting"), dP]
 
     def expected() -> list[np.ndarray]:
-        dP = d.dense.sddmm(G, H, d.heads)
-        _, P, _, through = softmax_and_back(d, d.dense.edges(u[:, None] + v[None]), slope, dP)
-        made = [P, d.dense.multiply(P, H), d.dense.multiply(P.swapaxes(0, 1), G)]
-        return [*made, through.sum(axis=1), through.sum(axis=0), through if how == "overwriting" else dP]
+        dP, masks = d.dense.sddmm(G, H, d.heads), M if how == "fused" else 1
+        _, P, _, back = softmax_and_back(d, d.dense.edges(u[:, None] + v[None]), slope, dP * masks)
+        made = [P, d.dense.multiply(P * masks, H), d.dense.multiply((P * masks).swapaxes(0, 1), G)]
+        return [*made, back.sum(axis=1), back.sum(axis=0), back if how == "overwriting" else dP]
 
     return d.step(f"edge_softmax {slope}, with products and {how} adjoints", run, expected)
 

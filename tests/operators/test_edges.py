@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from dense_edges import DenseEdges
+from distgnn.arrays.tuning import TUNING
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
@@ -82,7 +83,16 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
         equal(du, expected_back.sum(axis=1))
         equal(dv, expected_back.sum(axis=0))
         alike(given, expected_back if overwrite else gradient)
-    du, dv = A.attention_back(fused, G_, V_)  # the last that has its numbers
+
+    def through(E: Any, part: Any) -> None:
+        E *= relu.data[part]
+
+    masked, weights = fused.masked(through), probabilities * leaky
+    equal(A.multiply(V_, values=masked), dense.multiply(weights, V))
+    equal(A.multiply_adjoint(G_, values=masked), dense.multiply(weights.swapaxes(0, 1), G))
+    mean = (weights * gradient).sum(axis=1, keepdims=True)
+    du, dv = A.attention_back(fused, G_, V_, through)  # the last that has its numbers
+    expected_back = (weights * gradient - probabilities * mean) * slopes
     equal(du, expected_back.sum(axis=1))
     equal(dv, expected_back.sum(axis=0))
     alike(A.edge_softmax(500 * u_, 500 * v_, 0.2), dense.softmax(500 * leaky))
@@ -105,7 +115,9 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
 
 @pytest.mark.ranks(1, 3, 4, 6)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
-def test_every_operator_equals_a_dense_one(comm, name, aware, backend):
+def test_every_operator_equals_a_dense_one(comm, name, aware, backend, monkeypatch):
+    for at_a_time in ("cached_numbers", "launched_numbers"):
+        monkeypatch.setattr(TUNING, at_a_time, 200)
     shapes = grids(name, comm.Get_size())
     for number, shape in enumerate(shapes if comm.Get_size() <= 4 else shapes[::2]):
         r = np.random.default_rng(number)
@@ -211,6 +223,7 @@ def test_other_edges_and_heads_are_refused_in_one_line(comm):
         "edges of another operator": lambda: A.multiply(H, values=B.edges()),
         "edges of another": lambda: A.edges() + B.edges(),
         "expected edges": lambda: A.multiply(H, values=np.ones(M.nnz)),
+        "are edges of another operator than": lambda: A.multiply(H, values=B.edges().masked(print)),
         "must divide the 8 columns": lambda: A.multiply(H, values=A.edges(heads=3)),
         "heads=0": lambda: A.sddmm(H, H, heads=0),
         "expected 1 heads": lambda: A.edges() * A.edges(heads=2),
