@@ -13,7 +13,6 @@ import distgnn as dg
 from distgnn.layout import Cut, Layout
 from distgnn.nn import GCN, SGD, SageMean
 from distgnn.nn.reference import GCNReference, SageReference
-from distgnn.operators.relayout import relayout
 from distgnn.sampling import Features, GraphSage, Ladies, Partitioned, Replicated
 from distgnn.train import train
 
@@ -26,7 +25,7 @@ class Field:
 
     Attributes:
         matrices: (operator, the same on one rank, in double precision); the last is on the same grid.
-        widths: from which widths are drawn.
+        widths: from which widths are drawn; aware, wire: of the matrices and the grid.
     """
 
     grid: dg.Grid
@@ -35,6 +34,8 @@ class Field:
     dtype: np.dtype
     widths: np.ndarray
     rng: np.random.Generator
+    aware: bool | str
+    wire: str | None
 
     def width(self) -> int:
         return int(self.rng.choice(self.widths))
@@ -58,30 +59,37 @@ class Step:
 
     Attributes:
         inputs: which the operation reads or changes, and nobody after it.
-        run: does it; gives matrices on the grid, and arrays of this rank.
-        expected: one array for each, of a matrix all of it.
+        run: does it; gives matrices and edges on the grid, arrays of this rank, and texts.
+        expected: one array for each, of a matrix all of it, of edges (rows, columns, heads); words of a text.
         alike: what is expected is the same on all ranks.
     """
 
     name: str
-    inputs: list[dg.DistDense]
+    inputs: list[dg.DistDense | dg.DistEdges]
     run: Callable[[], list[Any]]
     expected: Callable[[], list[np.ndarray]]
     alike: bool = True
     kept: list[np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.kept = [X.block.copy() for X in self.inputs]
+        self.kept = [array_of(X).copy() for X in self.inputs]
 
     def results(self) -> list[Any]:
         """Return the results of a run with fresh inputs, of which nothing is left afterwards."""
         for X, block in zip(self.inputs, self.kept, strict=True):
-            X.block[...] = block
+            array_of(X)[...] = block
         found = self.run()
-        copies = [Y.like(Y.block.copy()) if isinstance(Y, dg.DistDense) else Y for Y in found]
+        copies = [Y.like(array_of(Y).copy()) if hasattr(Y, "like") else Y for Y in found]
         for X in self.inputs:
-            X.block[...] = np.nan
+            array_of(X)[...] = np.nan
         return copies
+
+
+def array_of(X: Any) -> np.ndarray:
+    """Return what this rank holds of a matrix, or of edges; an array as it is."""
+    if isinstance(X, dg.DistEdges):
+        return X.data
+    return X.block if isinstance(X, dg.DistDense) else np.asarray(X)
 
 
 def product(on: Field) -> Step:
@@ -127,13 +135,18 @@ def backward(on: Field) -> Step:
 
 
 def moved(on: Field) -> Step:
-    """Move a matrix from a layout to another."""
+    """Move a matrix from a layout to another, and its gradient back."""
     n, f = int(on.rng.integers(1, 200)), on.width()
     source, target = _any_layout(on), _any_layout(on)
     X = on.numbers(n, f)
     H = dg.scatter(X, source)
     name = f"{n} x {f}: {source.words()} to {target.words()}"
-    return Step(name, [H], lambda: [relayout(H, H.empty(target, H.shape, on.dtype))], lambda: [X])
+
+    def run() -> list[dg.DistDense]:
+        there = H.redistribute(target)
+        return [there, there.redistribute(source)]
+
+    return Step(name, [H], run, lambda: [X, X])
 
 
 def gathered(on: Field) -> Step:
@@ -154,19 +167,22 @@ def _any_layout(on: Field) -> Layout:
 def gcn(on: Field) -> Step | None:
     """Forward, backward and a step of a GCN, twice."""
     options = {"bias": bool(on.rng.random() < 0.5), "layer_norm": bool(on.rng.random() < 0.3)}
-    return _network(on, GCN, GCNReference, options)
+    return trained(on, GCN, GCNReference, options)
 
 
 def sage(on: Field) -> Step | None:
     """Train a network of GraphSAGE."""
-    return None if on.algorithm == "3d" else _network(on, SageMean, WeightedSage, {})
+    return None if on.algorithm == "3d" else trained(on, SageMean, WeightedSage, {})
 
 
-def _network(on: Field, network: Any, serial: Any, options: dict[str, Any]) -> Step | None:
+def trained(
+    on: Field, network: Any, serial: Any, options: dict[str, Any], widths: list[int] | None = None
+) -> Step | None:
+    """Train a network, of any widths or these; losses and all parameters are those of one process."""
     if (pair := on.square()) is None:
         return None
     (A, whole), n = pair, pair[1].shape[0]
-    widths = [min(on.width(), 64) for _ in range(int(on.rng.integers(2, 5)))]
+    widths = widths or [min(on.width(), 64) for _ in range(int(on.rng.integers(2, 5)))]
     if options.get("layer_norm"):
         widths = [max(width, 4) for width in widths]  # of a width of 1 nothing is left
     options |= {"seed": int(on.rng.integers(1 << 30)), "dropout": float(on.rng.choice([0, 0.4]))}
@@ -181,14 +197,15 @@ def _network(on: Field, network: Any, serial: Any, options: dict[str, Any]) -> S
         model = network(A, widths, **options)
         targets = model.targets(labels.astype(np.int32), split.astype(np.uint8))
         records = list(train(model, X, targets, SGD(**rates), EPOCHS, eval_every=0, **rules))
-        return [np.array([r["loss"] for r in records]), *(p.matrix for p in model.parameters), X]
+        by_name = sorted((p.name, p.matrix) for p in model.parameters)
+        return [np.array([r["loss"] for r in records]), *(matrix for _, matrix in by_name), X]
 
     def expected() -> list[np.ndarray]:
         model = serial(whole, widths, dtype=np.float64, **options)
         records = list(model.train(values, labels, split, EPOCHS, "sgd", **rates, **rules, evaluate=False))
-        groups = model.weights, model.biases, model.gains, model.shifts
-        trained = [np.atleast_2d(one) for group in groups for one in group]
-        return [np.array([r["loss"] for r in records]), *trained, model.features]
+        by_name = sorted(model.parameters().items())
+        arrays = [np.atleast_2d(array) for _, array in by_name]
+        return [np.array([r["loss"] for r in records]), *arrays, model.features]
 
     return Step(f"{network.__name__} {widths} {options} {rules} on {A!r}", [X], run, expected)
 

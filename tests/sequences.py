@@ -19,11 +19,13 @@ import numpy as np
 import scipy.sparse as sp
 
 import distgnn as dg
+import edge_steps
+import sequence_steps
 from distgnn.arrays.tuning import TUNING
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 from mpi_helpers.communicators import free_children, on_nodes
 from mpi_helpers.late import LateComm, Lateness, late
-from sequence_steps import STEPS, Field, Step
+from sequence_steps import Field, Step, array_of
 
 #: Of each value of TUNING what is drawn: what cuts everything small, and defaults.
 SMALL: dict[str, tuple[float, ...]] = {
@@ -33,7 +35,12 @@ SMALL: dict[str, tuple[float, ...]] = {
     "sums_under_way": (1, 3), "small_sum": (0, 0, 1 << 16), "smallest_sum_block": (256, 4096, 512 << 10),
     "sum_blocks": (2, 8), "panel_nonzeros": (0.5, 16), "most_panels": (1, 4), "group_nonzeros": (0.5, 16),
     "most_groups": (1, 4), "column_parts": (1, 2, 4), "part_columns": (1, 16),
+    "cached_numbers": (64, 1 << 16),
 }  # fmt: skip
+
+
+#: By name, what sequences are made of.
+DRAWN = {"all": sequence_steps.STEPS + edge_steps.STEPS, "edges": edge_steps.STEPS}
 
 
 class SequenceError(AssertionError):
@@ -66,17 +73,18 @@ class Sequence:
 
     Args:
         comm: the ranks; number: from which everything is drawn; case: by default the number's turn of all.
-        nodes: of the matrices at most; longest: operations at most.
+        nodes: of the matrices at most; longest: operations at most; steps: what is drawn.
     """
 
     def __init__(
-        self, comm: Any, number: int, case: Case | None = None, nodes: int = 150, longest: int = 8
+        self, comm: Any, number: int, case: Case | None = None, nodes: int = 150, longest: int = 8,
+        steps: str = "all",
     ) -> None:  # fmt: skip
         ranks = comm.Get_size()
         dealt = cases(ranks)
         self.comm, self.number, self.case = comm, number, case or dealt[number % len(dealt)]
         rng = self.rng = np.random.default_rng([number, ranks])
-        self.nodes, self.longest = nodes, longest
+        self.nodes, self.longest, self.drawn = nodes, longest, DRAWN[steps]
         self.tuning = {name: rng.choice(values).item() for name, values in SMALL.items()}
         self.dtype = np.dtype(rng.choice(["float32", "float64"]))
         self.aware: Any = False
@@ -139,7 +147,7 @@ class Sequence:
         shapes = [(n, n) if rng.random() < 0.8 else (n, int(rng.integers(1, 90)))]
         shapes += [(int(rng.integers(1, 90)), int(rng.integers(1, 90)))] if rng.random() < 0.5 else [(n, n)]
         matrices = [self._matrix(grid, *shape) for shape in shapes]
-        yield Field(grid, case.algorithm, matrices, self.dtype, widths, rng)
+        yield Field(grid, case.algorithm, matrices, self.dtype, widths, rng, self.aware, self.wire)
         grid.free()
         free_children()
 
@@ -150,14 +158,16 @@ class Sequence:
         A = A.astype(self.dtype)
         if n == m and rng.random() < 0.4:
             A = sp.csr_array(A + A.T)
-        if rng.random() < 0.5:
+        if n == m and rng.random() < 0.25:
+            options["parts"] = rng.integers(0, grid.shape.get("rows", 2), n)
+        elif rng.random() < 0.5:
             options |= _parts(rng, self.case.algorithm, grid, n, m)
         return dg.distribute(A, grid, self.case.algorithm, **options), A.astype(np.float64)
 
     def _draw(self, field: Field) -> None:
         count = int(self.rng.integers(3, self.longest + 1))
         while len(self.steps) < count:
-            if (step := STEPS[int(self.rng.integers(len(STEPS)))](field)) is not None:
+            if (step := self.drawn[int(self.rng.integers(len(self.drawn)))](field)) is not None:
                 self.steps.append(step)
 
     def _checked(self, grid: dg.Grid, place: int) -> list[Any]:
@@ -213,22 +223,25 @@ def _parts(rng: np.random.Generator, algorithm: str, grid: dg.Grid, n: int, m: i
     return found
 
 
-def _block(Y: Any) -> np.ndarray:
-    return Y.block if isinstance(Y, dg.DistDense) else np.asarray(Y)
-
-
 def _same(Y: Any, Z: Any) -> bool:
-    one, other = _block(Y), _block(Z)
+    one, other = array_of(Y), array_of(Z)
     return one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def _far(Y: Any, whole: np.ndarray, tolerance: float, index: int) -> list[str]:
+def _far(Y: Any, whole: Any, tolerance: float, index: int) -> list[str]:
     """Return the problem with a result that is not close to the numbers expected."""
-    block = _block(Y)
+    if isinstance(Y, str):
+        return [] if whole in Y and "\n" not in Y else [f"the error says {Y!r}, not {whole!r}"]
+    block = array_of(Y)
     if isinstance(Y, dg.DistDense):
         rows, cols = Y.layout.ranges(Y.shape)
-        whole = whole[slice(*rows), slice(*cols)]
+        whole = whole[Y.layout.rows.ids(*rows), slice(*cols)]
+    if isinstance(Y, dg.DistEdges):
+        whole = whole[Y.pattern.ends()]
     if block.shape != whole.shape:
         return [f"result {index} is {block.shape}, not {whole.shape}"]
-    error = np.abs(block - whole) / max(np.abs(whole).max(initial=0), 1)
-    return [] if (error <= tolerance).all() else [f"result {index} is off by {np.nanmax(error):.2g}"]
+    with np.errstate(invalid="ignore"):  # infinite numbers may be the same
+        error = np.where(block == whole, 0, np.abs(block - whole))
+    largest = max(np.abs(whole[np.isfinite(whole)]).max(initial=0), 1)
+    allowed = 0 if block.dtype.kind in "iu" else tolerance * largest
+    return [] if (error <= allowed).all() else [f"result {index} is off by {np.nanmax(error):.2g}"]

@@ -53,13 +53,16 @@ def dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> None:
 
 def end_sums(A: CSR, u: Array, v: Array, out: Array) -> None:
     """Add the numbers of both ends."""
-    out[...] = u[rows_of(A)]
+    of_rows(A, u, out)
     out += v[A.indices]
 
 
 def of_rows(A: CSR, numbers: Array, out: Array) -> None:
-    """Spread the numbers of rows."""
-    out[...] = numbers[rows_of(A)]
+    """Spread the numbers of rows. On a host no array of rows is kept for it."""
+    if backend.of(out).on_device:
+        out[...] = numbers[rows_of(A)]
+    else:
+        out[...] = np.repeat(numbers, np.diff(A.indptr), axis=0)
 
 
 def _filled(A: CSR) -> tuple[Array, Array]:

@@ -25,8 +25,8 @@ from distgnn.local.rows import gather_rows
 from distgnn.local.spmm import spmm
 
 __all__ = [
-    "GRADIENT", "POWERS", "SCORES", "SHARES", "SUMS", "dots", "end_sums", "multiply", "of_rows", "permuted",
-    "row_maxima", "row_sums", "rows_of", "signs_for", "softmax", "softmax_back", "transposition",
+    "GRADIENT", "POWERS", "SCORES", "SHARES", "SUMS", "dots", "end_sums", "gathered", "multiply", "of_rows",
+    "permuted", "row_maxima", "row_sums", "rows_of", "signs_for", "softmax", "softmax_back", "transposition",
 ]  # fmt: skip
 Array = Any
 
@@ -43,7 +43,7 @@ def multiply(
             :func:`transposition` of the block of which A is the transpose.
     """
     if values.shape[1] == 1:
-        values = values if order is None else _gathered(values, order)
+        values = values if order is None else gathered(values, order)
         return spmm(A.with_values(values.reshape(-1)), B, out, add)
     on = backend.of(B)
     touched = A.nbytes(*A.header()) + values.nbytes + A.nnz * B.shape[1] * B.itemsize + (1 + add) * out.nbytes
@@ -142,10 +142,11 @@ def transposition(A: CSR) -> Array:
 
 def permuted(A: CSR, values: Array) -> Array:
     """Return the numbers (nnz, heads) of A's entries in the order of the transposed block."""
-    return _gathered(values, transposition(A))
+    return gathered(values, transposition(A))
 
 
-def _gathered(values: Array, order: Array) -> Array:
+def gathered(values: Array, order: Array) -> Array:
+    """Return the numbers (nnz, heads) at these places."""
     return gather_rows(values, order.astype(np.int64) if backend.of(values).on_device else order)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,7 @@ from distgnn.local.initial import glorot
 from distgnn.nn.custom import CustomLayer
 from distgnn.nn.layers import Options
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Masked, Through
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -52,7 +49,6 @@ class Attention(CustomLayer):
             raise ArgumentError("attention_dropout", attention_dropout, problem)
         super().__init__(A, index, shape, options=options)
         self.rate = attention_dropout
-        self._named: tuple[Callable[[], EdgePattern | None], Array] = (lambda: None), None
 
     @property
     def columns(self) -> int:
@@ -73,24 +69,28 @@ class Attention(CustomLayer):
 
     # -- dropout of attention --------------------------------------------------------------------------------
 
-    def dropped(self, A: DistSparse, E: DistEdges) -> DistEdges:
-        """Multiply edges by the mask of this pass, 0 or 1 / (1 - rate): its own adjoint.
+    def dropped(self, A: DistSparse, E: DistEdges) -> DistEdges | Masked:
+        """Return edges that products multiply by the mask of this pass. Collective, as :meth:`mask`."""
+        mask = self.mask(A)
+        return E if mask is None else E.masked(mask)
 
-        Collective. Cost: the first time for a graph, that of ``A.edge_sum`` with one head in float64.
+    def mask(self, A: DistSparse) -> Through | None:
+        """Return what multiplies numbers of entries by the mask of this pass, 0 or 1 / (1 - rate), in place.
+
+        None without dropout. The mask is its own adjoint. Collective. Cost: the first time for a graph, that
+        of ``A.edge_sum`` with one head in float64.
         """
         if self.epoch is None or self.rate == 0:
-            return E
-        on, made = A.grid.backend, E.like(A.grid.backend.empty(E.data.shape, E.dtype))
+            return None
+        names, heads = self._names(A), A.grid.backend.xp.arange(self.heads)
         k = rng.key(self.options.seed, rng.ATTENTION, self.epoch, self.index)
-        heads = on.xp.arange(self.heads)
-        elementwise.dropout(E.data, made.data, k, self._names(A), heads, 1 - self.rate)
-        return made
+        return lambda E, part: elementwise.dropout(E, E, k, names[part], heads, 1 - self.rate)
 
     def _names(self, A: DistSparse) -> Array:
         """Return a number by the nodes at its ends for each entry on this rank, int64. Collective."""
         pattern, layout, on = A.pattern, A.input_layout, A.grid.backend
-        if self._named[0]() is pattern:
-            return self._named[1]
+        if pattern.names is not None:
+            return pattern.names
         shape = A.shape[1], A.grid.count(*layout.col_axes)  # a column for every rank that has some
         ends = (on.xp.ascontiguousarray(x[:, None]) for x in rng.ends(on.asarray(self.nodes)))
         by_row, by_column = (DistDense(block, layout, shape) for block in ends)
@@ -99,9 +99,9 @@ class Attention(CustomLayer):
             for block, place, read in zip(pattern.blocks, pattern.places, columns, strict=True):
                 u, v = (on.xp.ascontiguousarray(x[:, :1]) for x in (rows, read))
                 entries.end_sums(block, u, v, sums[place])
-        self._named = weakref.ref(pattern), sums[:, 0].astype(np.int64)
-        ledger.holds(pattern, "edges", self._named[1].nbytes)
-        return self._named[1]
+        pattern.names = sums[:, 0].astype(np.int64)
+        ledger.holds(pattern, "edges", pattern.names.nbytes)
+        return pattern.names
 
     # -- rows of a layer's own nodes, and means over heads ---------------------------------------------------
 

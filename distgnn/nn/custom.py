@@ -170,7 +170,8 @@ class CustomProducts:
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         self._begin(buffers)
         self.layer.need_input = W is not None
-        gradients, dH = self.layer.propagate_back(A, buffers.own, G)
+        kept, buffers.own = buffers.own, ()  # its memory is free after this
+        gradients, dH = self.layer.propagate_back(A, kept, G)
         wanted = 1 + len(self.layer.added)
         if len(gradients) != wanted:
             problem = f"propagate_back gave {len(gradients)} gradients of {wanted} parameters"

@@ -9,7 +9,7 @@ Operators on edges do the work, on every algorithm that has them; W multiplies f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from distgnn.errors import ArgumentError
@@ -29,7 +29,7 @@ class GraphAttention(Attention):
     """A layer of graph attention; ``left`` and ``right``, (columns, 1), are trained beside W.
 
     Words of a pass, beside those of its dense products: of ``A.edge_softmax`` and ``A.multiply`` forward; of
-    ``A.sddmm``, ``A.multiply_adjoint`` and ``A.edge_softmax_back`` backward.
+    ``A.multiply_adjoint`` and ``A.attention_back`` backward.
     """
 
     def __init__(
@@ -54,17 +54,26 @@ class GraphAttention(Attention):
         H, Y, P = kept
         dense, G = ReplicatedWeights(A.input_layout), self.joined_back(A, G)
         dY = A.multiply_adjoint(G, values=self.dropped(A, P))
-        own, dt = A.edge_softmax_back(P, self.dropped(A, A.sddmm(G, Y, self.heads)), overwrite=True)
+        own, dt = A.attention_back(P, G, Y, self.mask(A))
+        del G  # of all heads, whose place what is added to dY takes
         ds = dt.like(A.grid.backend.zeros(dt.block.shape, dt.dtype))
         self.add_own(A, own, ds)
-        of_vectors = []
-        for vector, gradient in ((self.left, ds), (self.right, dt)):
-            by_head, through = dense.backward(Y, gradient, self._by_head(vector, dense))
-            of_vectors.append(by_head.block[self._places()][:, None])
-            dY += through
+        of_vectors = self._through_scores(dense, Y, ((self.left, ds), (self.right, dt)), dY)
         W = recut(self.weights(A), dense.weight_layout) if self.need_input else None
         dW, dH = dense.backward(H, dY, W)
         return [recut(dW, self.weights(A).layout), *of_vectors], dH
+
+    def _through_scores(
+        self, dense: ReplicatedWeights, Y: DistDense, pairs: Iterable[tuple[DistDense, DistDense]],
+        dY: DistDense,
+    ) -> list[Array]:  # fmt: skip
+        """Return the gradients of vectors from those of their products with Y, and add that of Y to dY."""
+        of_vectors, room = [], DistDense.empty(Y.layout, Y.shape, Y.dtype)
+        for vector, gradient in pairs:
+            by_head, through = dense.backward(Y, gradient, self._by_head(vector, dense), room)
+            of_vectors.append(by_head.block[self._places()][:, None])
+            dY += through
+        return of_vectors
 
     def _places(self) -> tuple[Array, Array]:
         """Return the rows and columns of a matrix (columns, heads) where each head has its columns."""

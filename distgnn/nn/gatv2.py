@@ -56,9 +56,9 @@ class DynamicAttention(Attention):
         H, own, R, scores, P = kept
         to_right, to_left = ReplicatedWeights(A.input_layout), ReplicatedWeights(A.output_layout)
         G = self.joined_back(A, G)
-        dP = self.dropped(A, A.sddmm(G, R, self.heads))
-        dL, dR, da = scores.back(P.softmax_back(dP))
-        dR += A.multiply_adjoint(G, values=self.dropped(A, P))
+        through_product = A.multiply_adjoint(G, values=self.dropped(A, P))
+        dL, dR, da = scores.back(A.pattern.attention_back(P, G, R, self.mask(A)))
+        dR += through_product
         W = recut(self.weights(A), to_right.weight_layout) if self.need_input else None
         dW, dH = to_right.backward(H, dR, W)
         d_left, d_own = to_left.backward(own, dL, replicated(to_left, self.left) if self.need_input else None)

@@ -130,9 +130,12 @@ class BlockRows(DistSparse):
         return [(rows, block(self.col_parts, j)) for j in self.stages]
 
     def holders(self) -> Holders:
-        """Return the ranks that hold the same blocks, to which rows of other ranks come in the same order."""
+        """Return the ranks that hold the same blocks, to which rows of other ranks come in the same order.
+
+        Windows without rows or columns are alike in different stages.
+        """
         alike = [self.column.nodes.index(node) for node in self.column.nodes]
-        return Holders(self.grid, (self._windows(), self.column.rank, alike))
+        return Holders(self.grid, (list(self.stages), self._windows(), self.column.rank, alike))
 
     def _needed_rows(self) -> NeededRows | CoveredRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None

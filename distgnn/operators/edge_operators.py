@@ -6,15 +6,15 @@ SC 2023). One head of graph attention, whose scores are leaky_relu(s_i + t_j):
     P = A.edge_softmax(s, t)                        # s: m x 1, t: n x 1
     Z = A.multiply(H, values=P)                     # forward
 
-    dP = A.sddmm(G, H)                              # back, from G, the gradient of Z
-    dH = A.multiply_adjoint(G, values=P)
-    ds, dt = A.edge_softmax_back(P, dP)
+    dH = A.multiply_adjoint(G, values=P)            # back, from G, the gradient of Z
+    ds, dt = A.attention_back(P, G, H)
 
-``edge_softmax`` fuses what can be had step by step:
+``edge_softmax`` and ``attention_back`` fuse what can be had step by step:
 
     scores = A.edge_sum(s, t)
     P = scores.leaky_relu().softmax()
 
+    dP = A.sddmm(G, H)
     d = scores.leaky_relu_back(P.softmax_back(dP))
     ds, dt = d.row_sums(), d.column_sums()
 """
@@ -31,7 +31,7 @@ from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
 from distgnn.operators.edge_softmax import SoftmaxEdges
-from distgnn.operators.edges import DistEdges, Function, made
+from distgnn.operators.edges import DistEdges, Function, Masked, Through, made
 from distgnn.operators.kept import cached_property
 
 
@@ -132,6 +132,32 @@ class EdgeOperators:
         compare("A.edge_softmax_back(P, gradient)", A=self, P=P, gradient=gradient)
         return P.back(gradient, overwrite)
 
+    def attention_back(
+        self, P: SoftmaxEdges, G: DistDense, H: DistDense, through: Through | None = None
+    ) -> tuple[DistDense, DistDense]:
+        """Compute the gradients of u and v from G, that of ``A.multiply(H, values=P)``. Collective.
+
+        Equals ``A.edge_softmax_back(P, A.sddmm(G, H, P.heads))``, but P is gone, and where one rank has the
+        whole matrix in `1d`, `1.5d` or `rdm`, the gradients of the entries had its memory.
+
+        Args:
+            P: of :meth:`edge_softmax`. G: m x f in ``output_layout``; H: n x f in ``input_layout``.
+            through: a mask between P and the product, that of dropout. It gets numbers, (entries, heads), to
+                change in place, and a slice that says which of this rank's entries they are of.
+
+        Cost: that of :meth:`sddmm` and of :meth:`edge_softmax_back`.
+
+        Raises:
+            ArgumentError, ValueError: as of these. On every rank.
+        """
+        self.pattern.check(P)
+        if not isinstance(P, SoftmaxEdges):
+            raise ArgumentError("P", repr(P), "expected what A.edge_softmax(u, v) returned")
+        check_pair(self, "G", G, "H", H)
+        check_heads(P.heads, H.shape[1])
+        compare("A.attention_back(P, G, H)", A=self, P=P, G=G, H=H)
+        return P.back_of_product(G, H, through)
+
     def _check_ends(self, u: DistDense, v: DistDense) -> None:
         check_operand(self, u, "u", 0, self.output_layout)
         check_operand(self, v, "v", 1, self.input_layout)
@@ -153,10 +179,7 @@ class EdgeOperators:
         Raises:
             ArgumentError: heads that do not divide f. ValueError: as of :meth:`edge_sum`. On every rank.
         """
-        check_operand(self, U, "U", 0, self.output_layout)
-        check_operand(self, V, "V", 1, self.input_layout)
-        if U.shape[1] != V.shape[1]:
-            raise ValueError(f"{self.name}: U has {U.shape[1]} columns, V has {V.shape[1]}")
+        check_pair(self, "U", U, "V", V)
         check_heads(heads, V.shape[1])
         compare(f"A.sddmm(U, V, heads={heads})", A=self, U=U, V=V)
         E = self.pattern.empty(heads)
@@ -181,10 +204,7 @@ class EdgeOperators:
             ArgumentError: heads that do not divide f, or another number of weights. ValueError: as of
                 :meth:`edge_sum`. On every rank.
         """
-        check_operand(self, L, "L", 0, self.output_layout)
-        check_operand(self, R, "R", 1, self.input_layout)
-        if L.shape[1] != R.shape[1]:
-            raise ValueError(f"{self.name}: L has {L.shape[1]} columns, R has {R.shape[1]}")
+        check_pair(self, "L", L, "R", R)
         check_heads(heads, R.shape[1])
         weights = self.grid.backend.asarray(a, self.dtype)
         if weights.shape != (R.shape[1],):
@@ -192,7 +212,9 @@ class EdgeOperators:
         compare(f"A.additive_scores(L, R, a, heads={heads}, slope={slope})", A=self, L=L, R=R)
         return additive_scores(self.pattern, L, R, weights, heads, float(slope))
 
-    def _with_values(self, E: DistEdges, X: DistDense, out: DistDense | None, back: bool) -> DistDense:
+    def _with_values(
+        self, E: DistEdges | Masked, X: DistDense, out: DistDense | None, back: bool
+    ) -> DistDense:  # fmt: skip
         """Compute ``A X``, or with ``back`` ``Aᵀ X``, with other values; see :meth:`DistSparse.multiply`."""
         taken, given = self.input_layout, self.output_layout
         side, call = 1, "A.multiply(H, values=E)"
@@ -214,6 +236,14 @@ def check_heads(heads: int, width: int) -> None:
     """Raise ArgumentError unless so many heads share the columns evenly."""
     if not isinstance(heads, int) or heads < 1 or width % heads:
         raise ArgumentError("heads", heads, f"must divide the {width} columns")
+
+
+def check_pair(A: Any, left: str, U: Any, right: str, V: Any) -> None:
+    """Raise, on every rank alike, unless U has a row for each row of A, V for each column, of one width."""
+    check_operand(A, U, left, 0, A.output_layout)
+    check_operand(A, V, right, 1, A.input_layout)
+    if U.shape[1] != V.shape[1]:
+        raise ValueError(f"{A.name}: {left} has {U.shape[1]} columns, {right} has {V.shape[1]}")
 
 
 def check_operand(A: Any, X: Any, name: str, side: int, layout: Layout[Any]) -> None:

@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays import backend
+from distgnn.arrays.blocking import every, rows_within
 from distgnn.arrays.csr import CSR
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Masked, Through
 from distgnn.operators.kept import cached_property
 
 Array = Any
@@ -38,7 +40,10 @@ class EdgePattern(ABC):
     Attributes:
         places: of each block's entries among the rank's; size: how many it has.
         primary: True on the one rank of each set of copies of the same entries that answers for them.
+        names: numbers of the entries by which draws know them, int64, where a layer made some.
     """
+
+    names: Array = None
 
     def __init__(self, A: Any, blocks: Sequence[CSR], across: Comm, row_layout: Layout[Any]) -> None:
         self.A, self.grid, self.dtype = A, A.grid, A.dtype
@@ -58,22 +63,29 @@ class EdgePattern(ABC):
         """
 
     @abstractmethod
-    def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
+    def multiply(self, E: DistEdges | Masked, H: DistDense, T: DistDense) -> None:
         """Compute ``T = A H`` with the numbers of E in place of A's. Collective."""
 
     @abstractmethod
-    def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
+    def multiply_adjoint(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
         """Compute ``F = Aᵀ G`` with the numbers of E in place of A's. Collective."""
 
     @abstractmethod
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
         """Compute the dot products of rows of U and V, by head, in E. Collective."""
 
+    def whole_rows(self, U: DistDense, V: DistDense) -> AbstractContextManager[tuple[Array, Array] | None]:
+        """Give the rows of U and V, all columns, where this rank has all entries of its rows, in one block.
+
+        None elsewhere, on every rank alike. Collective.
+        """
+        return nullcontext(None)
+
     # -- what is the same for all ----------------------------------------------------------------------------
 
     def check(self, E: Any) -> None:
         """Raise ArgumentError, on every rank alike, unless E are edges of this operator."""
-        if not isinstance(E, DistEdges):
+        if not isinstance(E, (DistEdges, Masked)):
             problem = "expected edges, such as A.edges() or A.edge_sum(u, v)"
             raise ArgumentError("values", type(E).__name__, problem)
         if E.pattern is not self:
@@ -84,6 +96,25 @@ class EdgePattern(ABC):
         first, last = X.col_range
         ends = np.arange(heads + 1) * (X.shape[1] // heads)
         return (np.clip(ends, first, last) - first).tolist()
+
+    def product(
+        self, k: int, A: CSR, E: DistEdges | Masked, B: Array, out: Array, bounds: Sequence[int],
+        add: bool = False, transposed: bool = False,
+    ) -> None:  # fmt: skip
+        """Compute ``out = A B`` with the numbers of block k's entries; what masks them has some at a time.
+
+        Args:
+            A: block k, or with ``transposed`` its transpose; others: as of
+                :func:`~distgnn.local.edges.multiply`.
+        """
+        place = self.places[k]
+        order = entries.transposition(self.blocks[k]) if transposed else None
+        if isinstance(E, DistEdges):
+            entries.multiply(A, E.data[place], B, bounds, out, add, order)
+            return
+        for rows, part, A_part in _row_blocks(A, E.heads):
+            values = E.part(place, part if order is None else order[part])
+            entries.multiply(A_part, values, B, bounds, out[rows], add)
 
     def empty(self, heads: int) -> DistEdges:
         """Make edges of any numbers."""
@@ -161,6 +192,38 @@ class EdgePattern(ABC):
         self.across.allreduce(sums, matrix="sums")
         self._each(entries.softmax_back, entries.GRADIENT, both, sums, totals, **options)
 
+    def attention_back(
+        self, P: DistEdges, U: DistDense, V: DistDense, through: Through | None, totals: Array = None,
+        slope: float = 1, signs: Array = None,
+    ) -> DistEdges:  # fmt: skip
+        """Compute the gradient of the scores of a softmax P, where that of P are dot products. Collective.
+
+        In the memory of P, some rows after another, where :meth:`whole_rows` gives them.
+
+        Args:
+            U, V: of :meth:`dots`; through: changes some of their products, and is told which entries they
+                are of; others: as of :meth:`softmax_back`.
+        """
+        with self.whole_rows(U, V) as rows:
+            if rows is None:
+                D = self.empty(P.heads)
+                self.dots(U, V, D)
+                if through is not None:
+                    through(D.data, slice(0, self.size))
+                self.softmax_back(P.data, D.data, slope, signs, totals)
+                return D
+            bounds, sums = self.bounds(P.heads, V), self.grid.backend.zeros((self.height, P.heads), P.dtype)
+            for own, part, A in _row_blocks(self.blocks[0], P.heads):
+                D_part, P_part = self.grid.backend.empty((A.nnz, P.heads), P.dtype), P.data[part]
+                entries.dots(A, rows[0][own], rows[1], bounds, D_part)
+                if through is not None:
+                    through(D_part, part)
+                of_rows = sums[own], None if totals is None else totals[own]
+                options: Any = {"slope": slope, "signs": signs, "first": part.start * P.heads}
+                entries.softmax_back(A, P_part, D_part, *of_rows, **options)
+                P_part[...] = D_part
+        return P
+
     def _each(
         self, run: Any, phases: int, numbers: Sequence[Array], sums: Array, others: Array, **options: Any
     ) -> None:
@@ -196,3 +259,12 @@ class EdgePattern(ABC):
                 rows.append(row_ids[on.to_host(entries.rows_of(block))])
                 columns.append(on.to_host(given[:, 0][block.indices]).astype(np.int64))
         return np.concatenate(rows), np.concatenate(columns)
+
+
+def _row_blocks(A: CSR, heads: int) -> Iterator[tuple[slice, slice, CSR]]:
+    """Give some rows after another: their places, their entries' places, and them. All have as many rows."""
+    per_row, first = -(-A.nnz // max(A.shape[0], 1)), 0
+    for rows in every(A.shape[0], rows_within(backend.of(A.indptr).at_a_time(), heads * max(per_row, 1))):
+        part = A.rows(*rows)
+        yield slice(*rows), slice(first, first + part.nnz), part
+        first += part.nnz

@@ -9,7 +9,7 @@ from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Through
 
 Array = Any
 
@@ -39,13 +39,29 @@ class SoftmaxEdges(DistEdges):
 
     def back(self, gradient: DistEdges, overwrite: bool) -> tuple[DistDense, DistDense]:
         """Return the gradients of u and v; see ``A.edge_softmax_back``. Collective."""
-        pattern, A = self.pattern, self.pattern.A
         if gradient is self:
             raise ArgumentError("gradient", repr(gradient), "expected other edges than P")
         data = self._operand(gradient) if overwrite else self._operand(gradient).copy()
-        d = gradient if overwrite else self.like(data)
-        totals = pattern.grid.backend.zeros((pattern.height, self.heads), self.dtype)
-        pattern.softmax_back(self.data, data, self.slope, self.signs, totals)
+        d, totals = gradient if overwrite else self.like(data), self._totals()
+        self.pattern.softmax_back(self.data, data, self.slope, self.signs, totals)
+        return self._of_ends(d, totals)
+
+    def back_of_product(
+        self, G: DistDense, H: DistDense, through: Through | None
+    ) -> tuple[DistDense, DistDense]:
+        """Return the gradients of u and v; see ``A.attention_back``. Collective."""
+        totals = self._totals()
+        d = self.pattern.attention_back(self, G, H, through, totals, self.slope, self.signs)
+        gradients = self._of_ends(d, totals)
+        self.data = self.data[:0].copy()
+        return gradients
+
+    def _totals(self) -> Array:
+        return self.pattern.grid.backend.zeros((self.pattern.height, self.heads), self.dtype)
+
+    def _of_ends(self, d: DistEdges, totals: Array) -> tuple[DistDense, DistDense]:
+        """Return the sums of d by row, of which this rank's are there, and by column. Collective."""
+        pattern, A = self.pattern, self.pattern.A
         pattern.across.allreduce(totals, matrix="sums")
         rows = DistDense(totals, pattern.row_layout, (A.shape[0], self.heads))
         return recut(rows, A.output_layout), d.column_sums()

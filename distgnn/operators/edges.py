@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from distgnn import ledger
 from distgnn.errors import ArgumentError
+from distgnn.local import edges as entries
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, recut
 
@@ -95,6 +96,15 @@ class DistEdges:
         """Multiply the numbers of each entry by an array (heads, k) that all ranks have: k heads."""
         on = self.pattern.grid.backend
         return self.like(on.xp.ascontiguousarray(self.data @ on.asarray(weights, self.dtype)))
+
+    def masked(self, through: Through) -> Masked:
+        """Return these edges for products that read them changed, with no copy of all of them.
+
+        Args:
+            through: gets numbers, (entries, heads), to change in place, and a slice or an array that says
+                which of this rank's entries they are of.
+        """
+        return Masked(self, through)
 
     # -- activations and their adjoints ----------------------------------------------------------------------
 
@@ -187,6 +197,41 @@ class DistEdges:
 
 
 Function = Callable[[np.ndarray, np.ndarray], Any]
+#: Changes numbers of entries in place: it gets them, and which of the rank's entries they are of.
+Through = Callable[[Array, Any], Any]
+
+
+class Masked:
+    """Edges whose numbers are changed where a product reads them, such as by a mask of dropout.
+
+    Only ``A.multiply`` and ``A.multiply_adjoint`` take them; ``E.masked(through)`` makes them. They take no
+    memory.
+    """
+
+    __slots__ = ("E", "heads", "pattern", "through")
+
+    def __init__(self, E: DistEdges, through: Through) -> None:
+        self.E, self.pattern, self.heads, self.through = E, E.pattern, E.heads, through
+
+    @property
+    def grid(self) -> Any:
+        """The grid that cuts the matrix."""
+        return self.pattern.grid
+
+    def as_operand(self) -> str:
+        """Return what ranks compare of an operand."""
+        return f"masked {self.E.as_operand()}"
+
+    def part(self, place: slice, within: Any = slice(None)) -> Array:
+        """Make the numbers of some of the entries at this place: a slice, or an array of where they are."""
+        own = self.E.data[place]
+        if isinstance(within, slice):
+            within = slice(*within.indices(len(own)))
+            numbers, of = own[within].copy(), slice(place.start + within.start, place.start + within.stop)
+        else:
+            numbers, of = entries.gathered(own, within), within + place.start
+        self.through(numbers, of)
+        return numbers
 
 
 def made(pattern: Any, values: Function | None, heads: int) -> DistEdges:

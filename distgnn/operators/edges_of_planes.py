@@ -12,7 +12,7 @@ from distgnn.local import edges as entries
 from distgnn.operators import summed as sums
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Masked
 
 Array = Any
 
@@ -42,7 +42,7 @@ class PlaneEdges(EdgePattern):
         columns = (self.plane.panels[k].columns for k in self.mine)
         yield (own.block[start - first : stop - first] for start, stop in columns)
 
-    def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
+    def multiply(self, E: DistEdges | Masked, H: DistDense, T: DistDense) -> None:
         plane, bounds = self.plane, self.bounds(E.heads, H)
         with self._whole(T) as Z, ExitStack() as stack:
             panels, panels_of_H = map(stack.enter_context, (plane.A.broadcast(), plane._broadcast(H.block)))
@@ -52,7 +52,7 @@ class PlaneEdges(EdgePattern):
             if not plane.panels:
                 Z[...] = 0
 
-    def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
+    def multiply_adjoint(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
         plane, bounds = self.plane, self.bounds(E.heads, G)
         with self._rows_of_block(G) as rows, plane._summed(F.block) as sums_of_F, ExitStack() as stack:
             panels = stack.enter_context(plane.At.broadcast())
@@ -75,15 +75,16 @@ class PlaneEdges(EdgePattern):
         """Return the owners and the shapes of the numbers of all panels."""
         return [p.c for p in self.plane.panels], [(nnz, heads) for _, nnz, _, _ in self.plane.A.headers]
 
-    def _broadcast(self, E: DistEdges, transposed: bool) -> Any:
+    def _broadcast(self, E: DistEdges | Masked, transposed: bool) -> Any:
         """Give the numbers of each panel along the process row."""
         mine, (roots, shapes) = self.plane.A.mine, self._shapes(E.heads)
 
         def own(k: int) -> Array:
-            numbers = E.data[self.numbers[k]]
+            numbers = E.data[self.numbers[k]] if isinstance(E, DistEdges) else E.part(self.numbers[k])
             return entries.permuted(mine[k], numbers) if transposed else numbers
 
-        return broadcast(self.grid, self.plane.row, "A", roots, own, shapes, E.dtype, room="panel of edges")
+        how = roots, own, shapes, self.dtype
+        return broadcast(self.grid, self.plane.row, "A", *how, room="panel of edges")
 
     @contextmanager
     def _whole(self, T: DistDense) -> Iterator[Array]:
@@ -141,19 +142,19 @@ class ShardEdges(EdgePattern):
             A = self.A
             yield A.out.allgather_rows(H.block, A.shares, room, "H") if A.sharded else H.block
 
-    def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
+    def multiply(self, E: DistEdges | Masked, H: DistDense, T: DistDense) -> None:
         with self._plane_block(H) as rows:
-            entries.multiply(self.A.A, E.data, rows, self.bounds(E.heads, H), T.block)
+            self.product(0, self.A.A, E, rows, T.block, self.bounds(E.heads, H))
         sums.add_up(self.grid, self.A.contract, T.block)
 
-    def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
-        A, order, bounds = self.A, entries.transposition(self.A.A), self.bounds(E.heads, G)
+    def multiply_adjoint(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
+        A, At, bounds = self.A, self.A.plane.At, self.bounds(E.heads, G)
         if not A.sharded:
-            entries.multiply(A.plane.At, E.data, G.block, bounds, F.block, order=order)
+            self.product(0, At, E, G.block, F.block, bounds, transposed=True)
             sums.add_up(self.grid, A.out, F.block)
             return
         with A._plane_block(F) as room:
-            entries.multiply(A.plane.At, E.data, G.block, bounds, room, order=order)
+            self.product(0, At, E, G.block, room, bounds, transposed=True)
             A.out.reduce_scatter_rows(room, A.shares, F.block, "sums")
 
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:

@@ -16,7 +16,7 @@ from distgnn.local import edges as entries
 from distgnn.operators import summed as sums
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Masked
 from distgnn.operators.kept import cached_property
 from distgnn.operators.relayout import relayout
 
@@ -57,22 +57,29 @@ class BlockRowEdges(EdgePattern):
         with self.pairs.rows_of(recut(v, self.column_layout).block) as pairs:
             yield (rows for _, rows in pairs)
 
-    def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
+    @contextmanager
+    def whole_rows(self, U: DistDense, V: DistDense) -> Iterator[tuple[Array, Array] | None]:
+        if self.grid.size > 1:
+            yield None
+            return
+        with self.pairs.rows_of(V.block) as pairs:
+            ((_, V_j),) = pairs
+            yield U.block, V_j
+
+    def multiply(self, E: DistEdges | Masked, H: DistDense, T: DistDense) -> None:
         H = recut(H, self.inner[0])
         Z = T if T.layout.same(self.inner[1], T.shape) else DistDense.empty(self.inner[1], T.shape, T.dtype)
         bounds = self.bounds(E.heads, H)
         with self.pairs.rows_of(H.block) as pairs:
-            for stage, ((_, H_j), block, place) in enumerate(
-                zip(pairs, self.blocks, self.places, strict=True)
-            ):
-                entries.multiply(block, E.data[place], H_j, bounds, Z.block, add=stage > 0)
+            for k, ((_, H_j), block) in enumerate(zip(pairs, self.blocks, strict=True)):
+                self.product(k, block, E, H_j, Z.block, bounds, add=k > 0)
         if not self.blocks:
             Z.block[...] = 0
         if self.reps is not None:
             sums.add_up(self.grid, self.reps, Z.block)
         self._back(Z, T)
 
-    def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
+    def multiply_adjoint(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
         G = recut(G, self.inner[1])
         C = F if F.layout.same(self.inner[0], F.shape) else DistDense.empty(self.inner[0], F.shape, F.dtype)
         (self._summed_panels if self.whole else self._summed_rows)(E, G, C)
@@ -81,28 +88,28 @@ class BlockRowEdges(EdgePattern):
             self.reps.bcast(C.block, self.grid.coords["rows"] // s, matrix="sums")
         self._back(C, F)
 
-    def _summed_rows(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
+    def _summed_rows(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
         """Add up needed rows: the groups of A in reverse, then the diagonal block."""
         bounds, order = self.bounds(E.heads, G), list(range(len(self.blocks)))
         first = [0] if self.pairs.diagonal is not None else []
         with self.pairs.sums_in(F.block) as pairs:
             for k, (At, C) in zip([*order[len(first) :][::-1], *first], pairs, strict=True):
-                order = entries.transposition(self.blocks[k])
-                entries.multiply(At, E.data[self.places[k]], G.block, bounds, C, order=order)
+                self.product(k, At, E, G.block, C, bounds, transposed=True)
 
-    def _summed_panels(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
+    def _summed_panels(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
         """Add up panels on the ranks that have them, in an order that is the same on all ranks."""
         A, bounds, transposed = self.pairs, self.bounds(E.heads, G), self.transposed
         shapes = [(cut.stop - cut.start, F.block.shape[1]) for cut in A.rows]
         own = lambda stage: F.block[A.rows[stage]]  # noqa: E731
         with summed(self.grid, A.comm, A.roots, own, shapes, F.dtype) as panels:
             for k, C in zip(np.argsort(A.turns).tolist(), panels, strict=True):
-                order = entries.transposition(self.blocks[k])
-                entries.multiply(transposed[k], E.data[self.places[k]], G.block, bounds, C, order=order)
+                self.product(k, transposed[k], E, G.block, C, bounds, transposed=True)
 
     @cached_property
     def transposed(self) -> list[CSR]:
         """The blocks, transposed where they are, once per node. Collective."""
+        if self.A.T is self.A and self.grid.shape["rows"] == 1:  # all of a symmetric matrix
+            return self.blocks
         return self.A.holders().transposed(self.blocks)
 
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:

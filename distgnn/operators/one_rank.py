@@ -18,7 +18,7 @@ from distgnn.local import edges as entries
 from distgnn.operators.aggregate_ways import OfOneRank, Way
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Masked
 from distgnn.operators.kept import cached_property
 from distgnn.operators.operator import Adjoint, DistSparse
 from distgnn.operators.weights import ReplicatedWeights
@@ -51,12 +51,15 @@ class OneRankEdges(EdgePattern):
     def rows_of(self, v: DistDense) -> Iterator[Iterator[Any]]:
         yield iter([v.block])
 
-    def multiply(self, E: DistEdges, H: DistDense, T: DistDense) -> None:
-        entries.multiply(self.A.A, E.data, H.block, self.bounds(E.heads, H), T.block)
+    @contextmanager
+    def whole_rows(self, U: DistDense, V: DistDense) -> Iterator[tuple[Any, Any]]:
+        yield U.block, V.block
 
-    def multiply_adjoint(self, E: DistEdges, G: DistDense, F: DistDense) -> None:
-        order, bounds = entries.transposition(self.A.A), self.bounds(E.heads, G)
-        entries.multiply(self.A.At, E.data, G.block, bounds, F.block, order=order)
+    def multiply(self, E: DistEdges | Masked, H: DistDense, T: DistDense) -> None:
+        self.product(0, self.A.A, E, H.block, T.block, self.bounds(E.heads, H))
+
+    def multiply_adjoint(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
+        self.product(0, self.A.At, E, G.block, F.block, self.bounds(E.heads, G), transposed=True)
 
     def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
         entries.dots(self.A.A, U.block, V.block, self.bounds(E.heads, V), E.data)

@@ -19,7 +19,7 @@ from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, gather, scatter
 from distgnn.operators.diagonals import diagonal
 from distgnn.operators.edge_operators import EdgeOperators
-from distgnn.operators.edges import DistEdges
+from distgnn.operators.edges import DistEdges, Masked
 from distgnn.operators.kept import cached_property
 from distgnn.operators.linear_operator import linear_operator
 from distgnn.operators.sources import BlockSource, entries, identity
@@ -113,7 +113,7 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
         return ArgumentError("grid", written(sizes), problem)
 
     def multiply(
-        self, H: DistDense, out: DistDense | None = None, values: DistEdges | None = None
+        self, H: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None
     ) -> DistDense:
         """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 
@@ -131,7 +131,7 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
         return out
 
     def multiply_adjoint(
-        self, G: DistDense, out: DistDense | None = None, values: DistEdges | None = None
+        self, G: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None
     ) -> DistDense:
         """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``.
 

@@ -119,12 +119,30 @@ def test_dropped_attention_has_its_share_and_is_new_in_each_epoch_layer_and_head
     for layer in model.layers:
         A, layer.nodes = model.A, np.arange(PROBLEM.n)
         for layer.epoch in (1, 2):
-            masks += list(layer.dropped(A, A.edges(lambda i, j: 1.0 + 0 * i, layer.heads)).data.T)
+            dropped = layer.dropped(A, A.edges(lambda i, j: 1.0 + 0 * i, layer.heads))
+            masks += list(dropped.part(slice(0, A.nnz)).T)
         layer.epoch = None
-        assert (layer.dropped(A, A.edges()).data == A.edges().data).all()
+        assert layer.dropped(A, E := A.edges()) is E
     assert len({mask.tobytes() for mask in masks}) == len(masks) == 2 * sum(HEADS)
     assert set(np.unique(masks)) == {0, 1 / 0.75}
     assert np.mean(masks) == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_edges_of_a_layer_are_gone_before_the_one_below_goes_back(comm, kind, monkeypatch):
+    kept_before: list[Any] = []
+    back = kind.layer.propagate_back
+
+    def watched(self: Any, A: Any, kept: Any, G: Any) -> Any:
+        assert not [edges for edges in kept_before if edges() is not None]
+        kept_before.append(weakref.ref(kept[-1]))
+        return back(self, A, kept, G)
+
+    monkeypatch.setattr(kind.layer, "propagate_back", watched)
+    model, X, targets = made(kind, comm, "1d", False)
+    model.gradients(X, targets)
+    assert len(kept_before) == 2
 
 
 @pytest.mark.ranks(1, 3)

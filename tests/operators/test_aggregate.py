@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from dense_edges import DenseSemiring
 from distgnn.arrays.tuning import TUNING
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 from distgnn.operators.dense import DistDense
@@ -22,49 +23,13 @@ WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSI
 SEMIRINGS = [(r, c) for r in ("sum", "mean", "max", "min") for c in ("times", "plus", "pattern")]
 
 
-class Dense:
-    """The same on dense arrays: entry by entry, in the order of the nodes."""
-
-    def __init__(self, A: sp.csr_array, H: np.ndarray, reduce: str, combine: str) -> None:
-        (m, n), f = A.shape, H.shape[1]
-        self.H, self.counts = H, np.diff(A.indptr)
-        self.nodes = np.full((m, f), -1)
-        self.weights = np.ones((m, n)) if combine != "times" else A.toarray()  # of the gradient
-        self.stored = np.zeros((m, n), bool)
-        identity = {"max": -np.inf, "min": np.inf}.get(reduce, 0) if combine == "plus" else 0
-        self.product = np.full((m, f), identity, H.dtype)
-        for i in range(m):
-            columns = np.sort(A.indices[A.indptr[i] : A.indptr[i + 1]])
-            self.stored[i, columns] = True
-            values = A.toarray()[i, columns, None]
-            with np.errstate(invalid="ignore"):
-                made = {"times": values * H[columns], "plus": values + H[columns]}.get(combine, H[columns])
-            if not len(columns):
-                continue
-            if reduce in ("max", "min"):  # the first NaN, or the first of equals
-                at = made.argmax(axis=0) if reduce == "max" else made.argmin(axis=0)
-                self.nodes[i], self.product[i] = columns[at], made[at, np.arange(f)]
-            else:
-                self.product[i] = made.sum(axis=0) / (len(columns) if reduce == "mean" else 1)
-        self.reduce = reduce
-
-    def back(self, G: np.ndarray) -> np.ndarray:
-        F = np.zeros(self.H.shape)
-        if self.reduce in ("sum", "mean"):
-            share = G / np.maximum(self.counts, 1)[:, None] if self.reduce == "mean" else G
-            return (self.weights * self.stored).T @ share
-        for i, k in np.argwhere(self.nodes >= 0):
-            F[self.nodes[i, k], k] += self.weights[i, self.nodes[i, k]] * G[i, k]
-        return F
-
-
 def compare(comm: Any, A: Any, M: sp.csr_array, H: np.ndarray, semirings: Any = SEMIRINGS) -> None:
     """Run products and adjoints, one after another, and compare them."""
     close = {"rtol": 1e-12, "atol": 1e-12} if A.dtype == np.float64 else {"rtol": 1e-4, "atol": 1e-4}
     G = np.random.default_rng(3).standard_normal((M.shape[0], H.shape[1]))
     H_, G_ = (dg.scatter(X.astype(A.dtype), to) for X, to in ((H, A.input_layout), (G, A.output_layout)))
     for reduce, combine in semirings:
-        expected, told = Dense(M, H, reduce, combine), f"{reduce} {combine} of {A!r}"
+        expected, told = DenseSemiring(M, H, reduce, combine), f"{reduce} {combine} of {A!r}"
         made, picked = A.aggregate(H_, reduce, combine, keep=True)
         back = A.aggregate_back(G_, picked)
         np.testing.assert_allclose(everywhere(comm, made), expected.product, err_msg=told, **close)
@@ -206,7 +171,7 @@ def test_a_matrix_of_one_rank(comm, backend):
     X = whole(r, (20, 5))
     H, G = (DistDense(backend.asarray(x), alone.whole, x.shape) for x in (X, X[:12]))
     for reduce, combine in SEMIRINGS:
-        expected = Dense(M, X, reduce, combine)
+        expected = DenseSemiring(M, X, reduce, combine)
         made, picked = A.aggregate(H, reduce, combine, keep=True)
         np.testing.assert_allclose(backend.to_host(made.block), expected.product, atol=1e-12)
         back = backend.to_host(A.aggregate_back(G, picked).block)

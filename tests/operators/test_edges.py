@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,38 +10,13 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from dense_edges import DenseEdges
+from distgnn.arrays.tuning import TUNING
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
 
 HEADS = [(3, 4), (8, 2), (1, 13), (2, 5)]  # and columns of each
-
-
-class Dense:
-    """The same operators on dense arrays: entries are (n, m, heads), 0 where nothing is stored."""
-
-    def __init__(self, A: sp.csr_array) -> None:
-        self.stored = np.zeros(A.shape, bool)
-        coo = A.tocoo()
-        self.stored[coo.row, coo.col] = True
-
-    def edges(self, numbers: np.ndarray) -> np.ndarray:
-        return np.where(self.stored[:, :, None], numbers, 0)
-
-    def sddmm(self, U: np.ndarray, V: np.ndarray, heads: int) -> np.ndarray:
-        by_head = (X.reshape(len(X), heads, -1) for X in (U, V))
-        return self.edges(np.einsum("ihc,jhc->ijh", *by_head))
-
-    def multiply(self, E: np.ndarray, H: np.ndarray) -> np.ndarray:
-        product = np.einsum("ijh,jhc->ihc", E, H.reshape(len(H), E.shape[2], -1))
-        return product.reshape(len(E), H.shape[1])
-
-    def softmax(self, E: np.ndarray) -> np.ndarray:
-        stored = self.stored[:, :, None]
-        top = np.where(stored, E, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
-        powers = np.where(stored, np.exp(E - np.where(np.isfinite(top), top, 0)), 0)
-        sums = powers.sum(axis=1, keepdims=True)
-        return powers / np.where(sums > 0, sums, 1)
 
 
 def matrix(r: np.random.Generator, n: int, dtype: Any = np.float64, density: float = 0.1) -> sp.csr_array:
@@ -63,7 +39,7 @@ def numbers(comm: Any, E: dg.DistEdges) -> np.ndarray:
 
 def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: int, width: int) -> None:
     """Run all operators forward and back, and compare them."""
-    dense, (n, m) = Dense(M), M.shape
+    dense, (n, m) = DenseEdges(M), M.shape
     close = {"rtol": 1e-10, "atol": 1e-11} if A.dtype == np.float64 else {"rtol": 3e-4, "atol": 3e-5}
 
     def alike(E: dg.DistEdges, expected: np.ndarray) -> None:
@@ -107,6 +83,18 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
         equal(du, expected_back.sum(axis=1))
         equal(dv, expected_back.sum(axis=0))
         alike(given, expected_back if overwrite else gradient)
+
+    def through(E: Any, part: Any) -> None:
+        E *= relu.data[part]
+
+    masked, weights = fused.masked(through), probabilities * leaky
+    equal(A.multiply(V_, values=masked), dense.multiply(weights, V))
+    equal(A.multiply_adjoint(G_, values=masked), dense.multiply(weights.swapaxes(0, 1), G))
+    mean = (weights * gradient).sum(axis=1, keepdims=True)
+    du, dv = A.attention_back(fused, G_, V_, through)  # the last that has its numbers
+    expected_back = (weights * gradient - probabilities * mean) * slopes
+    equal(du, expected_back.sum(axis=1))
+    equal(dv, expected_back.sum(axis=0))
     alike(A.edge_softmax(500 * u_, 500 * v_, 0.2), dense.softmax(500 * leaky))
     alike(P.row_sums_back(u_), dense.edges(np.repeat(u[:, None], m, axis=1)))
     alike(A.sddmm(U_, V_), dense.sddmm(U, V, 1))
@@ -127,7 +115,9 @@ def compare(comm: Any, A: Any, M: sp.csr_array, r: np.random.Generator, heads: i
 
 @pytest.mark.ranks(1, 3, 4, 6)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
-def test_every_operator_equals_a_dense_one(comm, name, aware, backend):
+def test_every_operator_equals_a_dense_one(comm, name, aware, backend, monkeypatch):
+    for at_a_time in ("cached_numbers", "launched_numbers"):
+        monkeypatch.setattr(TUNING, at_a_time, 200)
     shapes = grids(name, comm.Get_size())
     for number, shape in enumerate(shapes if comm.Get_size() <= 4 else shapes[::2]):
         r = np.random.default_rng(number)
@@ -149,6 +139,26 @@ def test_messages_beyond_the_eager_limit(comm, name, aware, overlap):
     grid.overlap = overlap
     A = dg.distribute(M, grid, name, aware)
     compare(comm, A, M, r, heads=4, width=64)
+
+
+@pytest.mark.ranks(1)
+def test_gradients_of_attention_take_the_memory_of_its_weights(comm):
+    """One process, with and without needed rows: no other array has a number for each entry and head."""
+    r = np.random.default_rng(4)
+    half = matrix(r, 1500, np.float64, 0.1)
+    for aware, M in ((False, half), (True, half), (False, sp.csr_array(half + half.T))):
+        A = dg.distribute(M, make_grid(comm, "1d", backend="numpy"), "1d", aware)
+        u, G, v, H = (dg.scatter(r.standard_normal((1500, w)), to)
+                      for to in (A.output_layout, A.input_layout) for w in (8, 16))  # fmt: skip
+        A.edges().column_sums()  # where entries of the transposed blocks stand
+        P = A.edge_softmax(u, v)
+        size = P.data.nbytes
+        tracemalloc.start()
+        A.attention_back(P, G, H)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < size / 4
+        assert (A.pattern.transposed[0] is A.pattern.blocks[0]) == A.symmetric
 
 
 @pytest.mark.ranks(4)
@@ -213,11 +223,15 @@ def test_other_edges_and_heads_are_refused_in_one_line(comm):
         "edges of another operator": lambda: A.multiply(H, values=B.edges()),
         "edges of another": lambda: A.edges() + B.edges(),
         "expected edges": lambda: A.multiply(H, values=np.ones(M.nnz)),
+        "are edges of another operator than": lambda: A.multiply(H, values=B.edges().masked(print)),
         "must divide the 8 columns": lambda: A.multiply(H, values=A.edges(heads=3)),
         "heads=0": lambda: A.sddmm(H, H, heads=0),
         "expected 1 heads": lambda: A.edges() * A.edges(heads=2),
         "u has 3 heads, v has 8": lambda: A.edge_sum(u, H),
         "expected what A.edge_softmax": lambda: A.edge_softmax_back(A.edges(), A.edges()),
+        "P=<DistEdges": lambda: A.attention_back(A.edges(), H, H),
+        "must divide the 8 columns$": lambda: A.attention_back(P, H, H),
+        "G has 3 columns, H has 8": lambda: A.attention_back(P, u, H),
         "expected other edges than P": lambda: A.edge_softmax_back(P, P),
         "slope=-1": lambda: A.edge_softmax(u, u, -1),
         "A holds float32, u holds float64": lambda: short.edge_sum(u, u),

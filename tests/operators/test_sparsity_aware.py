@@ -53,6 +53,18 @@ def test_awkward_matrices_with_whole_blocks_among_them(comm, name, backend):
     grid.free()
 
 
+@pytest.mark.ranks(9)
+def test_empty_blocks_of_different_stages_are_not_taken_for_one(comm):
+    """Three process columns, of which two have no columns of A: those of one node share memory."""
+    grid, parts = make_grid(comm, "1.5d", {"rows": 3, "reps": 3}), [0, 0, 0, 31]
+    A, X = awkward()["prime"], np.random.default_rng(0).standard_normal((31, 5))
+    for aware in (True, "auto", "cover"):
+        operator = dg.distribute(A, grid, "1.5d", aware, row_parts=parts, col_parts=parts)
+        for made, expected in ((operator @ dg.scatter(X, operator.input_layout), A @ X),
+                               (operator.T @ dg.scatter(X, operator.output_layout), A.T @ X)):  # fmt: skip
+            np.testing.assert_allclose(comm.bcast(dg.gather(made)), expected)
+
+
 @pytest.mark.ranks(1, 4)
 @names
 def test_widths_and_types(comm, name, backend):
