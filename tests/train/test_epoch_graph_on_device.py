@@ -29,7 +29,8 @@ def test_losses(comm, backend, caplog, options, make):
         for cuda_graph in (False, True):
             caplog.clear()
             problem, optimizer = Problem(comm, **options), make()
-            seen, _ = problem.trained(optimizer, 12, cuda_graph, before=warm(optimizer, problem.model), eval_every=3)
+            how = {"before": warm(optimizer, problem.model), "eval_every": 3}
+            seen, _ = problem.trained(optimizer, 12, cuda_graph, **how)
             losses.append([epoch["loss"] for epoch in seen])
             assert ("an epoch is two CUDA graphs" in caplog.text) == cuda_graph, caplog.text
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
