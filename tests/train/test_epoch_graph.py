@@ -26,7 +26,7 @@ from loops import each
 from .stores import run, small_store
 
 N, WIDTH, CLASSES = 90, 12, 5
-pytestmark = pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
+pytestmark = [pytest.mark.ranks(1), pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)]
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from .test_epoch_graph import OPTIMIZERS, Problem, stand_in_of_cublas, untuned, 
 __all__ = ["untuned"]
 
 
+@pytest.mark.ranks(1)
 @each("options", [{}, {"dropout": 0.5, "bias": True}, {"model": "sage", "dtype": np.float64}])
 @each("make", OPTIMIZERS[:3])
 def test_losses(comm, backend, caplog, options, make):
