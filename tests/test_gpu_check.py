@@ -166,7 +166,7 @@ def test_without_an_mpi_kernels_are_compiled_tested_and_timed(tmp_path: Path) ->
     report = (tmp_path / "gpu-check.md").read_text()
     for name in ("train", "ranks-2-staged"):
         assert f"{name}: skipped: no MPI: {tmp_path}/no-libmpi: cannot open" in report
-    assert "compiled 2 of 2 kernels" in report and "2 of 4 steps passed, 2 skipped" in report
+    assert "compiled 6 of 6 kernels" in report and "2 of 4 steps passed, 2 skipped" in report
 
 
 def test_a_launcher_must_connect_its_ranks(gpu_check: ModuleType, tmp_path: Path) -> None:

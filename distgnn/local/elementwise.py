@@ -119,6 +119,18 @@ def cross_entropy(
     return None if kernel is None else kernel(logits, rows, labels, position, count, overwrite)
 
 
+def count_hits(logits: Array, rows: Array, labels: Array, parts: Array) -> Array | None:
+    """Count the rows of ``logits`` whose largest entry, the first of equal ones, is in the row's column.
+
+    Returns int64 (4), by part, in place 0 how many rows have an entry that is not finite. None where no
+    kernel does this block.
+
+    rows: int64; labels: int64, the column of each; parts: int64, 1 to 3, of each.
+    """
+    kernel = KERNELS.find("count_hits", logits)
+    return None if kernel is None else kernel(logits, rows, labels, parts)
+
+
 def binary_cross_entropy(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
 ) -> tuple[Array, Array]:
@@ -221,7 +233,7 @@ _CUDA: Functions = {
     "activate": cuda.activate, "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive,
     "dropout": cuda.dropout, "layer_norm": cuda.layer_norm, "layer_norm_backward": cuda.layer_norm_backward,
     "cross_entropy": _softmax_on_gpu, "binary_cross_entropy": _binary_on_gpu, "update_all": _update_on_gpu,
-    "sum_squares": cuda.sum_squares,
+    "sum_squares": cuda.sum_squares, "count_hits": cuda.count_hits,
 }  # fmt: skip
 _ARRAYS: Functions = {
     "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays import backend, blocking
+from distgnn.local import elementwise
 from distgnn.nn.loss import Targets
 from distgnn.operators.dense import DistDense
 from distgnn.split import SPLITS, TEST
@@ -41,18 +42,11 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
     Cost: two all-reduces of one word per local labelled node over the axes that cut the classes, one of four
     words.
     """
-    logits, layout = Z.block, Z.layout
     targets.check(Z)
-    xp = backend.module(logits)
-    across = layout.grid.along(*layout.col_axes)
-    best, choice, wrong = _best(Z, targets)
-    if across.size > 1:
-        overall = across.allreduce(best.copy(), "max", "loss")
-        choice[best != overall] = targets.classes
-        choice[wrong] = -1  # the lowest, so that all ranks of the row learn of it
-        across.allreduce(choice, "min", "loss")
-    hits = xp.bincount(targets.parts[choice == targets.labels], minlength=TEST + 1).astype(np.int64)
-    hits[0] = xp.count_nonzero(wrong if across.size == 1 else choice < 0)  # no node has part 0
+    layout, known = Z.layout, (targets.rows, targets.labels, targets.parts)
+    whole = layout.grid.count(*layout.col_axes) == 1
+    hits = elementwise.count_hits(Z.block, *known) if whole else None
+    hits = _hits(Z, targets) if hits is None else hits
     layout.grid.along(*layout.row_axes).allreduce(hits, matrix="loss")
     hits = hits.tolist()
     if hits[0]:
@@ -61,6 +55,20 @@ def accuracies(Z: DistDense, targets: Targets) -> dict[str, float]:
         f"{name}_acc": hits[part] / targets.counts[part] if targets.counts[part] else float("nan")
         for name, part in SPLITS.items()
     }
+
+
+def _hits(Z: DistDense, targets: Targets) -> Array:
+    """Count, of own rows, those predicted right by part, and first those that are not finite. Collective."""
+    xp, across = backend.module(Z.block), Z.layout.grid.along(*Z.layout.col_axes)
+    best, choice, wrong = _best(Z, targets)
+    if across.size > 1:
+        overall = across.allreduce(best.copy(), "max", "loss")
+        choice[best != overall] = targets.classes
+        choice[wrong] = -1  # the lowest, so that all ranks of the row learn of it
+        across.allreduce(choice, "min", "loss")
+    hits = xp.bincount(targets.parts[choice == targets.labels], minlength=TEST + 1).astype(np.int64)
+    hits[0] = xp.count_nonzero(wrong if across.size == 1 else choice < 0)  # no node has part 0
+    return hits
 
 
 def _best(Z: DistDense, targets: Targets) -> tuple[Array, Array, Array]:

@@ -111,6 +111,7 @@ OTHER_KERNELS = {
         *(f"{name}<{element}>" for name in ("layer_norm", "layer_norm_backward") for element in ELEMENTS),
     ],
     "softmax_cross_entropy.cu": [f"softmax_cross_entropy<{element}>" for element in ELEMENTS],
+    "scores.cu": [f"count_hits<{element}>" for element in ELEMENTS],
     "binary_cross_entropy.cu": [f"binary_cross_entropy<{element}>" for element in ELEMENTS],
     "sample.cu": ["sample_weighted", "sample_ones", "ring_times", "inclusion"],
     "extract.cu": [

@@ -13,7 +13,8 @@ from loops import each
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
 FILES = (
-    "rows.cu", "activation.cu", "layer_norm.cu", "softmax_cross_entropy.cu", "binary_cross_entropy.cu",
+    "rows.cu", "activation.cu", "layer_norm.cu", "softmax_cross_entropy.cu", "scores.cu",
+    "binary_cross_entropy.cu",
 )  # fmt: skip
 DTYPES = [np.float32, np.float64]
 EPSILON = 1e-5  # of layer norm
@@ -210,6 +211,26 @@ def test_binary_cross_entropy(built, dtype, classes, in_place):
     np.testing.assert_allclose(gpu.to_host(got_losses), losses, **tolerance(dtype))
     np.testing.assert_allclose(gpu.to_host(got), gradient, **tolerance(dtype))
     assert (got is on_gpu) == in_place
+
+
+@each("dtype", DTYPES)
+@each("f", [1, 2, 31, 32, 33, 100])
+def test_counts_of_hits(built, dtype, f):
+    """Entries are whole numbers, so that many are equal: the first counts. Some rows are not finite."""
+    random, m = np.random.default_rng(f), 300
+    logits = random.integers(-3, 4, (m, f)).astype(dtype)
+    rows = np.sort(random.permutation(m)[:217])
+    for at, bad in ((5, np.nan), (70, np.inf), (201, -np.inf), (216, np.nan)):
+        logits[rows[at], random.integers(f)] = bad
+    labels, parts = random.integers(0, min(f, 3), rows.size), random.integers(1, 4, rows.size)
+    finite = np.isfinite(logits[rows]).all(axis=1)
+    expected = [(~finite).sum()]
+    right = finite & (logits[rows].argmax(axis=1) == labels)
+    expected += [(right & (parts == part)).sum() for part in (1, 2, 3)]
+    got = cuda.count_hits(*map(built.asarray, (logits, rows, labels, parts)))
+    assert built.to_host(got).tolist() == expected
+    none = np.zeros(0, np.int64)
+    assert not built.to_host(cuda.count_hits(*map(built.asarray, (logits, none, none, none)))).any()
 
 
 def test_bad_input_is_refused(built):

@@ -147,6 +147,9 @@ def passes(on):
             position[trained] = np.arange(trained.size)
             labels = on.asarray(random.integers(0, f, trained.size))
             cuda.softmax_cross_entropy(X * 30, on.asarray(position), labels, None, 5)
+            places = on.asarray(trained), labels, on.asarray(1 + trained % 3)
+            cuda.count_hits(X, *places)
+            cuda.count_hits(X / on.asarray(random.integers(0, 5, (m, 1)), dtype), *places)
             marks = on.asarray(random.integers(0, 2, (trained.size, f)), np.uint8)
             cuda.binary_cross_entropy(X * 30, on.asarray(position), marks, None, 0.2)
 

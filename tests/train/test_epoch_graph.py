@@ -26,7 +26,7 @@ from loops import each
 from .stores import run, small_store
 
 N, WIDTH, CLASSES = 90, 12, 5
-pytestmark = pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
+pytestmark = [pytest.mark.ranks(1), pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)]
 
 
 @pytest.fixture(autouse=True)
@@ -82,12 +82,13 @@ OPTIMIZERS = [
 ]
 
 
-def warm(optimizer):
-    """Return a schedule of step sizes."""
+def warm(optimizer, model):
+    """Return a schedule of step sizes. It lets go of memory that work without graphs has to make again."""
     first = optimizer.lr
 
     def before(epoch, scores):
         optimizer.lr = first / (epoch + len(scores))
+        model.grid.workspace.clear()
 
     return before
 
@@ -113,7 +114,8 @@ def test_bits_are_those_of_epochs_without_graphs(comm, device, make, options, ho
     for cuda_graph in (False, True):
         problem, optimizer = Problem(comm, **options), make()
         with device.observed() as seen:
-            both.append(problem.trained(optimizer, cuda_graph=cuda_graph, before=warm(optimizer), **how))
+            how["before"] = warm(optimizer, problem.model)
+            both.append(problem.trained(optimizer, cuda_graph=cuda_graph, **how))
         assert optimizer.steps == 6 and seen.launches["graph"] == 10 * cuda_graph
     assert both[0] == both[1]
 
@@ -123,7 +125,7 @@ def test_what_an_epoch_launches(comm, device):
     for options, every, expected in (
         ({}, 0, (2, 2, 2, 1)),
         ({"dropout": 0.5, "bias": True}, 0, (2, 2, 2, 2)),
-        ({}, 1, (23, 6, 3, 1)),
+        ({}, 1, (4, 3, 3, 1)),
     ):
         problem = Problem(comm, **options)
         epochs = train(

@@ -15,6 +15,7 @@ from .test_epoch_graph import OPTIMIZERS, Problem, stand_in_of_cublas, untuned, 
 __all__ = ["untuned"]
 
 
+@pytest.mark.ranks(1)
 @each("options", [{}, {"dropout": 0.5, "bias": True}, {"model": "sage", "dtype": np.float64}])
 @each("make", OPTIMIZERS[:3])
 def test_losses(comm, backend, caplog, options, make):
@@ -29,7 +30,8 @@ def test_losses(comm, backend, caplog, options, make):
         for cuda_graph in (False, True):
             caplog.clear()
             problem, optimizer = Problem(comm, **options), make()
-            seen, _ = problem.trained(optimizer, 12, cuda_graph, before=warm(optimizer), eval_every=3)
+            how = {"before": warm(optimizer, problem.model), "eval_every": 3}
+            seen, _ = problem.trained(optimizer, 12, cuda_graph, **how)
             losses.append([epoch["loss"] for epoch in seen])
             assert ("an epoch is two CUDA graphs" in caplog.text) == cuda_graph, caplog.text
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)

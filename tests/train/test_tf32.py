@@ -44,6 +44,7 @@ def test_without_a_gpu_it_is_refused_in_a_line(comm, shared_tmp_path):
         resolved(Settings(tf32=True, dtype="float64"), 1)
 
 
+@pytest.mark.ranks(1)
 def test_an_older_gpu_is_refused(stand_in, comm, shared_tmp_path, monkeypatch):
     import cupy
 

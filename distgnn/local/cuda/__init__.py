@@ -11,6 +11,7 @@ from distgnn.local.cuda.elementwise import (
     NORM_COLUMNS,
     activate,
     binary_cross_entropy,
+    count_hits,
     dropout,
     keep_positive,
     layer_norm,
@@ -36,7 +37,7 @@ from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sam
 
 __all__ = [
     "NORM_COLUMNS", "Numbering", "Product", "Rounded", "Variant", "activate", "adam", "best", "best_back",
-    "binary_cross_entropy", "candidates", "compact", "draw_weighted", "dropout", "edge_dots",
+    "binary_cross_entropy", "candidates", "compact", "count_hits", "draw_weighted", "dropout", "edge_dots",
     "edge_products", "edge_softmax", "edge_softmax_back", "entries_of", "find_columns", "gather_rows",
     "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",
     "narrow_rows", "positive_bits", "rounded", "row_keys", "row_lengths", "sample_ones", "sample_weighted",

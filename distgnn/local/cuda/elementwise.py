@@ -117,6 +117,17 @@ def softmax_cross_entropy(
     return losses, gradient
 
 
+def count_hits(logits: Array, rows: Array, labels: Array, parts: Array) -> Array:
+    """See ``local.elementwise.count_hits``."""
+    xp, f = library(logits), logits.shape[1]
+    check("count_hits", logits.shape, logits.dtype, logits=logits)
+    check("count_hits", rows.shape, np.int64, rows=rows, labels=labels, parts=parts)
+    hits = xp.zeros(4, np.int64)
+    arguments = np.int64(rows.size), rows, labels, parts, logits, np.int32(f), hits
+    launch(xp, "scores.cu", f"count_hits<{c_type(logits)}>", blocks_for(rows.size * WARP), *arguments)
+    return hits
+
+
 def binary_cross_entropy(
     logits: Array, position: Array, labels: Array, gradient: Array = None, share: float = 1.0
 ) -> tuple[Array, Array]:

@@ -192,6 +192,17 @@ def softmax_cross_entropy(
     gradient[rows] = softmax * scale
 
 
+def count_hits(
+    types: list[str], count: Any, rows: Array, labels: Array, parts: Array, logits: Array, f: Any,
+    hits: Array,
+) -> None:  # fmt: skip
+    z = logits[rows]
+    wrong = ~np.isfinite(z).all(axis=1)
+    right = ~wrong & (z.argmax(axis=1) == labels)
+    hits += np.bincount(parts[right], minlength=4)
+    hits[0] += wrong.sum()
+
+
 def binary_cross_entropy(
     types: list[str], m: Any, position: Array, labels: Array, logits: Array, f: Any, scale: Any,
     gradient: Array, losses: Array,
