@@ -62,7 +62,7 @@ TINY = {
     "gpu_compile.py": "optimizers.cu",
 }
 TINY_TESTS = [
-    f"tests/{name}.py" for name in ("kernels/test_cuda_elementwise", "operators/test_products", "comm/test_beside")
+    *("tests/kernels/test_cuda_elementwise.py", "tests/operators/test_products.py", "tests/comm/test_beside.py")
 ]
 
 # CuPy's memory pool hides accesses just behind an array, so the sanitizer runs without it.
