@@ -223,7 +223,7 @@ KERNELS = Table(
     cupy=[
         Kernels({
             "gather": _gather_on_gpu, "owners": _owners_on_gpu, "repeated": _repeated_on_gpu,
-            "sort_rows": _sort_rows_in_place, "sorted_rows": _sorted_copy,
+            "sorted_rows": _sorted_copy,
         })
     ],
 )  # fmt: skip

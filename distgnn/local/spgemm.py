@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from distgnn import ledger
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import bounded
+from distgnn.arrays.csr import index_type
 from distgnn.arrays.kernels import Kernels, Table
 from distgnn.layout import Range
-from distgnn.local import csr_rows
+from distgnn.local import csr_rows, cuda
 
 
 def spgemm(A: Any, B: Any) -> Any:
     """Compute ``A B`` of two sparse matrices: sorted rows, no duplicates, no stored zeros.
 
-    By SciPy or cuSPARSE, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q
-    (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits.
+    By SciPy, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q (matrix-sampling paper,
+    section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits. On a GPU by ``extract.cu``,
+    which sums in the same order.
 
     Args:
         A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical. Shapes that don't fit raise
@@ -56,13 +60,20 @@ def _by_scipy(A: Any, B: Any) -> Any:
     return csr_rows.scaled_rows(A, B) if csr_rows.at_most_one_per_row(A) else csr_rows.sort_rows(A @ B)
 
 
-def _by_cusparse(A: Any, B: Any) -> Any:
-    if csr_rows.at_most_one_per_row(A):
-        return csr_rows.scaled_rows(A, B)
-    return csr_rows.sort_rows(csr_rows.without_zeros(A @ B))  # none stored, as by SciPy
+def _on_gpu(A: Any, B: Any) -> Any:
+    """Multiply by our own kernels: cuSPARSE's product by way of CuPy lost an entry now and then, on an H200."""
+    kind = np.result_type(A.dtype, B.dtype)
+    A, B = (
+        M if M.dtype == kind else type(M)((M.data.astype(kind), M.indices, M.indptr), shape=M.shape)
+        for M in (A, B)
+    )
+    C, _ = cuda.spgemm(A, B, B.indptr.astype(np.int64, copy=False))
+    integers = np.dtype(index_type(C.data.size, C.shape[1]))
+    arrays = C.data, C.indices.astype(integers), C.indptr.astype(integers)
+    return type(B)(arrays, shape=C.shape)
 
 
-KERNELS = Table(numpy=[Kernels({"spgemm": _by_scipy})], cupy=[Kernels({"spgemm": _by_cusparse})])
+KERNELS = Table(numpy=[Kernels({"spgemm": _by_scipy})], cupy=[Kernels({"spgemm": _on_gpu})])
 
 
 def _check(A: Any, B: Any) -> None:
