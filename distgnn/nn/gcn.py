@@ -234,13 +234,18 @@ class GCN:
             raise ValueError(f"backward in epoch {epoch}, forward in epoch {forward}")
         kept, self.buffers = self.buffers, []
         gradients: list[list[Any]] = []
+        # Of a mean over nodes, in float16 mostly 0: so of their sum, by a power of two, which rounds nothing.
+        scale = 2.0 ** (G.shape[0].bit_length() - 1) if self.grid.wire == "float16" else 1.0
+        scaled([G.block], scale)
         dH, later = cast(Any, G), Later()
         for layer, buffers in zip(reversed(self.layers), reversed(kept), strict=True):
             buffers.later = later
             of_layer, dH = layer.backward(buffers, dH, need_input or layer.index > 0)
             gradients.insert(0, of_layer)
         later.finish()
-        return list(map(block_of, self._by_kind(gradients))), dH
+        blocks = list(map(block_of, self._by_kind(gradients)))
+        scaled(blocks if dH is None else [*blocks, dH.block], 1 / scale)
+        return blocks, dH
 
     @QUIETLY
     def gradients(
@@ -372,6 +377,12 @@ def collect(Y: DistDense) -> np.ndarray:
     """Gather a global matrix as a NumPy array on every rank. Collective."""
     whole: Any = gather(Y)  # on rank 0
     return Y.grid.world.share(whole)
+
+
+def scaled(blocks: Sequence[Array], scale: float) -> None:
+    """Multiply arrays by a number, in place."""
+    for block in blocks if scale != 1 else ():
+        block *= block.dtype.type(scale)
 
 
 def _residual(operators: Sequence[DistSparse], widths: Sequence[int]) -> list[int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn import local
 from distgnn.errors import ArgumentError
 from distgnn.local.narrow import KINDS
-from distgnn.nn import reference
-from distgnn.operators import ALGORITHMS
+from distgnn.nn import GCN, reference
+from distgnn.operators import ALGORITHMS, make_grid
 from distgnn.train import Run
 from distgnn.train.resolve import resolved
 from distgnn.train.settings import Settings
@@ -50,6 +51,23 @@ def test_losses_are_within_one_per_cent_and_ranks_agree(comm, algorithm, shared_
             copies = {}
             for ranges, block in comm.allgather(weights[name]):
                 assert copies.setdefault(ranges, block) == block, name
+
+
+@pytest.mark.ranks(4)
+def test_gradients_of_a_mean_over_many_nodes_are_no_zeros(comm):
+    """A gradient of 1e-8 is 0 in float16, as those of a mean over millions of nodes are."""
+    n, r, found = 4096, np.random.default_rng(0), []
+    A = sp.csr_array((np.full(2 * n, 0.5, np.float32), r.integers(0, n, 2 * n), np.arange(0, 2 * n + 1, 2)))
+    X, G = r.standard_normal((n, 3), np.float32), 1e-8 * r.standard_normal((n, 4), np.float32)
+    for wire in (None, *KINDS):
+        grid = make_grid(comm, "1d", backend="numpy", wire=wire)
+        model = GCN(dg.distribute(A, grid, "1d"), [3, 4], seed=1)
+        model.forward(dg.scatter(X, model.input_layout), epoch=1, keep=True)
+        gradients, dX = model.backward(dg.scatter(G, model.output_layout), 1, need_input=True)
+        found.append([*gradients, dX.block.copy()])
+        grid.free()
+    for exact, *rounded in zip(*found, strict=True):
+        assert all(np.abs(block - exact).max() < 0.02 * np.abs(exact).max() for block in rounded)
 
 
 @pytest.mark.ranks(1)
