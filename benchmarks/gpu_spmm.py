@@ -217,7 +217,7 @@ def kernels(xp: Any, block: CSR, B: Any, out: Any, variants: bool) -> dict[str, 
     if variants:
         alignment = launch.address(B) & -launch.address(B) or 256
         plan = csr.Plan.of(xp, block)
-        for way in csr.ways(xp, plan, plan.size(B.shape[1], B.dtype.itemsize), alignment):
+        for way in csr.candidates(plan.size(B.shape[1], B.dtype.itemsize), alignment):
             works[f"raw {way}"] = lambda way=way: cuda.spmm(block, B, out, variant=way)  # type: ignore[misc]
     if hasattr(xp.cuda, "cusparse"):
         for name in ("CSR_ALG2", "CSR_ALG3"):
@@ -235,7 +235,7 @@ def narrow_kernels(xp: Any, block: CSR, B: Any, out: Any, kind: str, variants: b
     }
     if variants:
         plan = csr.Plan.of(xp, block)
-        for way in csr.ways(xp, plan, plan.size(B.shape[1], 2), csr.VECTOR_BYTES):
+        for way in csr.candidates(plan.size(B.shape[1], 2), csr.VECTOR_BYTES):
             works[f"raw, {kind} {way}"] = lambda way=way: cuda.spmm(block, read, out, variant=way)  # type: ignore[misc]
     return works
 

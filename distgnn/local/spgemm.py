@@ -19,9 +19,9 @@ from distgnn.local import csr_rows, cuda
 def spgemm(A: Any, B: Any) -> Any:
     """Compute ``A B`` of two sparse matrices: sorted rows, no duplicates, no stored zeros.
 
-    By SciPy, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q (matrix-sampling paper,
-    section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits. On a GPU by ``extract.cu``,
-    which sums in the same order.
+    By SciPy, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q (matrix-sampling
+    paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits. On a GPU by
+    ``extract.cu``, which sums in the same order.
 
     Args:
         A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical. Shapes that don't fit raise
@@ -61,7 +61,7 @@ def _by_scipy(A: Any, B: Any) -> Any:
 
 
 def _on_gpu(A: Any, B: Any) -> Any:
-    """Multiply by our own kernels: cuSPARSE's product by way of CuPy lost an entry now and then, on an H200."""
+    """Multiply by our own kernels: by way of CuPy, cuSPARSE's product lost an entry now and then."""
     kind = np.result_type(A.dtype, B.dtype)
     A, B = (
         M if M.dtype == kind else type(M)((M.data.astype(kind), M.indices, M.indptr), shape=M.shape)

@@ -110,12 +110,6 @@ def built(gpu, any_gpu, monkeypatch):
     return gpu
 
 
-def all_ways(A, f):
-    """Return the candidates, and panels of B as for a B that does not fit a cache."""
-    ways = csr.candidates(size_of(A, f), 256)
-    return ways + csr.panels(ways[0], size_of(A, f), 1, 4 * 46)
-
-
 @each("dtype, f", [(dtype, f) for dtype, widths in WIDTHS.items() for f in widths])
 def test_widths(built, dtype, f):
     gpu = built
@@ -180,9 +174,8 @@ def test_candidates_give_the_same_bits(built, f):
     gpu = built
     block = block_of(gpu, HUBS, np.float32)
     B = gpu.asarray(dense((block.shape[1], f), np.float32)[0])
-    ways = all_ways(HUBS, f)
+    ways = csr.candidates(size_of(HUBS, f), 256)
     assert len(ways) > 1 and any(way.padded for way in ways) == (f % 4 != 0)
-    assert {16, 32} <= {way.width for way in ways} or f <= 16
     results = {gpu.to_host(product(gpu, block, B, variant=way)).tobytes() for way in ways}
     assert len(results) == 1
 
@@ -195,24 +188,21 @@ def chosen():
     for (m, nnz), f, itemsize, alignment in itertools.product(shapes, widths, (2, 4, 8), (4, 8, 256)):
         if alignment >= itemsize:
             size = csr.Size(m, 10**6, nnz, f, itemsize)
-            ways = csr.candidates(size, alignment)
-            yield size, alignment, ways, csr.panels(ways[0], size, 10**5, 40 << 20)
+            yield size, alignment, csr.candidates(size, alignment)
 
 
 def test_candidates_fill_a_warp_and_cover_the_columns():
-    for size, alignment, ways, narrow in chosen():
+    for size, alignment, ways in chosen():
         f, itemsize = size.f, size.itemsize
-        assert len({(way.P, way.S) for way in ways + narrow}) == 1
-        assert len(set(ways + narrow)) == len(ways + narrow)
-        for way in ways + narrow:
+        assert len({(way.P, way.S) for way in ways}) == 1
+        assert len(set(ways)) == len(ways)
+        for way in ways:
             assert way.G * way.P <= 32 and (way.K == 1 or way.P == 1)
             assert way.panels(f) * way.width >= f
             assert way.V * itemsize <= 16
             whole = f % way.V == 0 and alignment % (way.V * itemsize) == 0
             assert way.padded or whole or (itemsize == 2 and way.V == vector(f))  # whole rows of the copy
-            assert way.panels(f) == 1 or way.G * way.P > 16 or way in narrow
-        for way in narrow:
-            assert way.width in (16, 32, 64, 128) and way.width < ways[0].width
+            assert way.panels(f) == 1 or way.G * way.P > 16
         busy = 32 // (ways[0].G * ways[0].P) * ways[0].G * ways[0].P
         assert busy >= 22 or 17 <= ways[0].G <= 21  # lanes of a warp that have work
 
@@ -221,10 +211,10 @@ def test_all_kernels_are_known():
     """The list has all that can be chosen and no more, and the compile test compiles the list."""
     names = {
         f"spmm<{number},{index},{way.arguments}>"
-        for size, _, ways, narrow in chosen()
+        for size, _, ways in chosen()
         for number in NUMBERS[size.itemsize]
         for index in ("int", "int64")
-        for way in ways + narrow
+        for way in ways
     }
     assert names | {"cut_rows<int>", "cut_rows<int64>"} == set(csr.kernel_names())
     for dtype, ways in VARIANTS.items():
@@ -304,20 +294,16 @@ def test_plan(built):
     assert plan.pieces(100) is pieces and pieces.most >= 7 + 13
     assert int(pieces.total[0]) == 7 + 13
     assert plan.pieces(2000).most >= 0 and plan.pieces(1 << 20).most == 0
-    assert plan.hot_columns() <= HUBS.shape[1]
 
 
 def test_plan_of_a_large_block(built, monkeypatch):
-    """Rows are sorted at once, the number of pieces is known, and panels of B are tried."""
+    """Rows are sorted at once, and the number of pieces is known."""
     gpu = built
     monkeypatch.setattr(csr, "LARGE", 1)
     block = block_of(gpu, HUBS, np.float32)
     plan = csr.Plan.of(gpu.xp, block)
     assert plan.pieces(100).most == 7 + 13
-    found = csr.ways(gpu.xp, plan, plan.size(256, 4), 256)
-    assert found[0].sorted
-    if gpu.emulated:
-        assert {16, 32, 128} == {way.width for way in found}
+    assert csr.candidates(plan.size(256, 4), 256)[0].sorted
     B, exact = dense((block.shape[1], 256), np.float32)
     close(gpu.to_host(product(gpu, block, gpu.asarray(B))), HUBS @ exact, np.float32)
 

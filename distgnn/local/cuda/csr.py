@@ -133,6 +133,8 @@ def candidates(size: Size, alignment: int) -> list[Variant]:
     """List the variants worth trying, the expected best first; all of them give the same bits.
 
     alignment: of B's first element, in bytes; B's leading dimension is its width, or that of `Rounded`.
+    Panels narrower than a warp are not: where B fills the L2 cache four times over, those of 64 columns took
+    1.1 times as long on an H200, those of 32 and 16 up to twice (benchmarks/results/gpu.md).
     """
     f, widest = size.f, VECTOR_BYTES // size.itemsize
     fits = lambda v: v <= widest and f % v == 0 and alignment % (v * size.itemsize) == 0  # noqa: E731
@@ -145,26 +147,6 @@ def candidates(size: Size, alignment: int) -> list[Variant]:
         # The copy costs as much as gathering two rows per row of B.
         G = min(-(-f // widest), WARP // first.P)
         variants.append(replace(first, V=widest, G=G, padded=True))
-    return variants
-
-
-def panels(first: Variant, size: Size, columns: int, cache: int) -> list[Variant]:
-    """List panels of B narrower than those of ``first``.
-
-    The widest of 128 and 64 columns of which ``columns`` rows fill at most 0.7 of a cache of so many bytes,
-    where those of ``first`` do not; and those of 32 and 16, whose hottest rows fit an L1 cache.
-    """
-    room = 0.7 * cache / max(columns * size.itemsize, 1)
-    widths = [w for w in (128, 64) if w <= room][:1] if min(size.f, first.width) > room else []
-    narrow = [w for w in (*widths, 32, 16) if first.V <= w < first.width]
-    return [replace(first, G=w // first.V) for w in narrow]
-
-
-def ways(xp: Any, plan: Plan, size: Size, alignment: int) -> list[Variant]:
-    """List all that the tuner tries: `candidates`, and `panels` where they may help."""
-    variants = candidates(size, alignment)
-    if size.f >= 64 and size.average >= 8 and size.nnz >= LARGE:
-        variants += panels(variants[0], size, plan.hot_columns(), gpu.cache_bytes(xp))
     return variants
 
 
@@ -187,7 +169,6 @@ class Plan:
         self._pieces: dict[int, Pieces] = {}
         self._by_length: tuple[Array, Array, Array] | None = None
         self._longer: int | None = None
-        self._hot: int | None = None
 
     @classmethod
     def of(cls, xp: Any, A: CSR) -> Plan:
@@ -223,14 +204,6 @@ class Plan:
         if self._longer is None:
             self._longer = int(self.xp.count_nonzero(self.by_length()[2] > SHORT))
         return self._longer
-
-    def hot_columns(self) -> int:
-        """Count the columns that have four fifths of the non-zeros, the fullest first; waits once."""
-        if self._hot is None:
-            xp = self.xp
-            counts = xp.sort(xp.bincount(self.indices, minlength=self.shape[1]))[::-1]
-            self._hot = int(xp.count_nonzero(xp.cumsum(counts) < 0.8 * self.nnz)) + 1
-        return self._hot
 
 
 class Pieces:
@@ -329,7 +302,7 @@ def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: Plan) -> Tuner[Variant]:
     if (f, alignment, number) not in plan.tuners:
         size = plan.size(f, stored.itemsize)
         fixed = os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
-        tried = candidates(size, alignment)[:1] if fixed else ways(xp, plan, size, alignment)
+        tried = candidates(size, alignment)[: 1 if fixed else None]
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {number}"
         plan.tuners[f, alignment, number] = Tuner(tried, label, *event_clock(xp))
     return plan.tuners[f, alignment, number]

@@ -98,12 +98,6 @@ def check(caller: str, shape: tuple[int, ...], dtype: Any, **arrays: Array) -> N
         raise ValueError(f"{caller}: {name} must be {need}, got {got}")
 
 
-@functools.cache
-def cache_bytes(xp: Any) -> int:
-    """Return the size of the L2 cache of the current device."""
-    return int(xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)["l2CacheSize"])
-
-
 def power_of_two(x: float) -> int:
     """Return the largest power of two that is at most ``x``, at least 1."""
     return 1 << max(int(x).bit_length() - 1, 0)
