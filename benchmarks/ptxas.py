@@ -1,4 +1,7 @@
-"""Registers, spills and PTX of the CUDA kernels by architecture, from nvcc and ptxas. Needs no GPU."""
+"""Registers, spills and PTX of the CUDA kernels by architecture, from nvcc and ptxas. Needs no GPU.
+
+    python benchmarks/ptxas.py --out benchmarks/results/registers.md       of all kernels of products
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from distgnn.local.cuda import launch
+from distgnn.local.cuda import csr, launch
 
 #: What clusters have: Ampere, Hopper, Blackwell.
 ARCHITECTURES = (80, 90, 100)
@@ -92,3 +96,25 @@ def mangled(name: str) -> str:
     codes |= {"Bfloat16": "8Bfloat16", "Float16": "7Float16"}
     types = "".join(codes.get(part) or f"Li{part}E" for part in rest.split(",")) if rest else ""
     return f"_Z{len(base)}{base}" + (f"I{types}E" if rest else "")
+
+
+def main() -> None:
+    """Print registers and spilled bytes of all kernels of products, by architecture."""
+    import table  # of this folder; the compile test loads this file from elsewhere
+
+    args = table.arguments(__doc__).parse_args()
+    names = csr.kernel_names()
+    source = unit(csr.FILE, names)
+    with ThreadPoolExecutor() as pool:
+        reports = list(pool.map(lambda architecture: report(source, architecture), ARCHITECTURES))
+    found = [uses(text) for text in reports]
+    heads = (f"sm_{architecture}: registers, bytes spilled" for architecture in ARCHITECTURES)
+    lines = table.columns("kernel", *heads)
+    for name in names:
+        of = [next(use for known, use in each.items() if known.startswith(mangled(name))) for each in found]
+        lines.append(f"| `{name}` | {' | '.join(f'{use.registers}, {use.spilled}' for use in of)} |")
+    table.publish(args, "\n".join([table.heading(args), "", version().splitlines()[-1], "", *lines]))
+
+
+if __name__ == "__main__":
+    main()
