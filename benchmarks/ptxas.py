@@ -1,6 +1,8 @@
 """Registers, spills and PTX of the CUDA kernels by architecture, from nvcc and ptxas. Needs no GPU.
 
-python benchmarks/ptxas.py --out benchmarks/results/registers.md       of all kernels of products
+    python benchmarks/ptxas.py --out benchmarks/results/registers.md
+
+The program prints those of all kernels of products.
 """
 
 from __future__ import annotations
