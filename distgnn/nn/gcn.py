@@ -25,6 +25,7 @@ from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, associative
 from distgnn.operators.dense import DistDense, gather
 from distgnn.operators.later import Later, block_of
 from distgnn.operators.operator import DistSparse
+from distgnn.split import TRAIN
 
 Array = Any
 
@@ -213,13 +214,16 @@ class GCN:
         self.buffers = []
 
     def backward(
-        self, G: DistDense, epoch: int | DeviceEpoch | None = None, need_input: bool = False
-    ) -> tuple[list[Array], DistDense | None]:
+        self, G: DistDense, epoch: int | DeviceEpoch | None = None, need_input: bool = False,
+        mean_over: int = 1,
+    ) -> tuple[list[Array], DistDense | None]:  # fmt: skip
         """Compute the gradients after a `forward(..., keep=True)` in the same epoch. Collective.
 
         Args:
             G: the gradient of the logits.
             need_input: whether to compute the gradient of the features.
+            mean_over: G is of a mean over so many nodes. Where the grid's wire is float16, in which that is
+                mostly 0, gradients of the sum travel, by a power of two, which rounds nothing.
 
         Returns:
             one block per parameter, in the order of `parameters`; and the gradient of the features, or None,
@@ -234,8 +238,7 @@ class GCN:
             raise ValueError(f"backward in epoch {epoch}, forward in epoch {forward}")
         kept, self.buffers = self.buffers, []
         gradients: list[list[Any]] = []
-        # Of a mean over nodes, in float16 mostly 0: so of their sum, by a power of two, which rounds nothing.
-        scale = 2.0 ** (G.shape[0].bit_length() - 1) if self.grid.wire == "float16" else 1.0
+        scale = 2.0 ** (max(mean_over, 1).bit_length() - 1) if self.grid.wire == "float16" else 1.0
         scaled([G.block], scale)
         dH, later = cast(Any, G), Later()
         for layer, buffers in zip(reversed(self.layers), reversed(kept), strict=True):
@@ -269,7 +272,7 @@ class GCN:
         except FloatingPointError as error:
             self.grid.workspace.give_back(Z.block)
             raise self.not_finite(X, str(error), epoch) from None
-        gradients, dX = self.backward(G, epoch, need_input)
+        gradients, dX = self.backward(G, epoch, need_input, targets.counts[TRAIN])
         loss = begun()  # a device has all of backward to do meanwhile
         if not math.isfinite(loss):
             if dX is not None:
@@ -288,7 +291,7 @@ class GCN:
         if logits is not None:
             logits[...] = Z.block
         total, G = queue_loss(Z, targets, overwrite=True)
-        return total, *self.backward(G, epoch, need_input)
+        return total, *self.backward(G, epoch, need_input, targets.counts[TRAIN])
 
     @QUIETLY
     def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:

@@ -12,6 +12,7 @@ from distgnn.errors import ArgumentError
 from distgnn.local.narrow import KINDS
 from distgnn.nn import GCN, reference
 from distgnn.operators import ALGORITHMS, make_grid
+from distgnn.split import TRAIN
 from distgnn.train import Run
 from distgnn.train.resolve import resolved
 from distgnn.train.settings import Settings
@@ -54,7 +55,7 @@ def test_losses_are_within_one_per_cent_and_ranks_agree(comm, algorithm, shared_
 
 
 @pytest.mark.ranks(4)
-def test_gradients_of_a_mean_over_many_nodes_are_no_zeros(comm):
+def test_gradients_of_a_mean_over_many_nodes_are_no_zeros(comm, monkeypatch):
     """A gradient of 1e-8 is 0 in float16, as those of a mean over millions of nodes are."""
     n, r, found = 4096, np.random.default_rng(0), []
     A = sp.csr_array((np.full(2 * n, 0.5, np.float32), r.integers(0, n, 2 * n), np.arange(0, 2 * n + 1, 2)))
@@ -63,8 +64,13 @@ def test_gradients_of_a_mean_over_many_nodes_are_no_zeros(comm):
         grid = make_grid(comm, "1d", backend="numpy", wire=wire)
         model = GCN(dg.distribute(A, grid, "1d"), [3, 4], seed=1)
         model.forward(dg.scatter(X, model.input_layout), epoch=1, keep=True)
-        gradients, dX = model.backward(dg.scatter(G, model.output_layout), 1, need_input=True)
+        gradients, dX = model.backward(dg.scatter(G, model.output_layout), 1, need_input=True, mean_over=n)
         found.append([*gradients, dX.block.copy()])
+        told, split = [], np.arange(n, dtype=np.uint8) % 4
+        backward = model.backward
+        monkeypatch.setattr(model, "backward", lambda *args: told.append(args[3]) or backward(*args))  # noqa: B023
+        model.gradients(dg.scatter(X, model.input_layout), model.targets(np.zeros(n, np.int32), split))
+        assert told == [(split == TRAIN).sum()]
         grid.free()
     for exact, *rounded in zip(*found, strict=True):
         assert all(np.abs(block - exact).max() < 0.02 * np.abs(exact).max() for block in rounded)
