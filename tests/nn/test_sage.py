@@ -45,20 +45,24 @@ def problem(grid: dg.Grid, name: str, **options: Any) -> tuple[SageMean, Any, An
     return model, dg.scatter(PROBLEM.X, model.input_layout), targets
 
 
-def logits(weights: list[np.ndarray], biases: list[np.ndarray], X: np.ndarray = PROBLEM.X) -> np.ndarray:
+def logits(
+    weights: list[np.ndarray], biases: list[np.ndarray], X: np.ndarray = PROBLEM.X, elu: bool = False
+) -> np.ndarray:
     H = X
     for layer, (W, b) in enumerate(zip(weights, biases, strict=True)):
-        H = np.maximum(H, 0) if layer else H
+        H = np.maximum(H, np.expm1(np.minimum(H, 0)) if elu else 0) if layer else H
         H = np.hstack([H, MEAN @ H]) @ W + b
     return H
 
 
-def loss(weights: list[np.ndarray], biases: list[np.ndarray], X: np.ndarray = PROBLEM.X) -> float:
+def loss(
+    weights: list[np.ndarray], biases: list[np.ndarray], X: np.ndarray = PROBLEM.X, elu: bool = False
+) -> float:
     rows = labelled(PROBLEM.labels, PROBLEM.split, TRAIN)
-    return softmax_cross_entropy(logits(weights, biases, X), PROBLEM.labels, rows)[0]
+    return softmax_cross_entropy(logits(weights, biases, X, elu), PROBLEM.labels, rows)[0]
 
 
-def finite_differences(values: list[np.ndarray], number: int) -> np.ndarray:
+def finite_differences(values: list[np.ndarray], number: int, elu: bool) -> np.ndarray:
     """Return the gradient by the first 40 entries of one of (weights, biases, features)."""
     found = []
     for place in range(min(40, values[number].size)):
@@ -66,7 +70,7 @@ def finite_differences(values: list[np.ndarray], number: int) -> np.ndarray:
         for step in (1e-6, -1e-6):
             nudged = [value.copy() for value in values]
             nudged[number].reshape(-1)[place] += step
-            ends.append(loss(nudged[:2], nudged[2:4], nudged[4]))
+            ends.append(loss(nudged[:2], nudged[2:4], nudged[4], elu))
         found.append((ends[0] - ends[1]) / 2e-6)
     return np.array(found)
 
@@ -75,15 +79,16 @@ def finite_differences(values: list[np.ndarray], number: int) -> np.ndarray:
 @pytest.mark.parametrize("name", ABLE)
 @pytest.mark.slow
 def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:
-    for grid in each_grid(comm, name, backend):
-        model, X, targets = problem(grid, name)
+    for number, grid in enumerate(each_grid(comm, name, backend)):
+        elu = number % 2 == 0
+        model, X, targets = problem(grid, name, activation="elu" if elu else "relu")
         Z = dg.gather(model.forward(X))
         weights, biases = model.get_weights(), model.get_biases()
         assert [W.shape for W in weights] == [(2 * WIDTHS[0], WIDTHS[1]), (2 * WIDTHS[1], WIDTHS[2])]
         if grid.rank == 0:
-            np.testing.assert_allclose(Z, logits(weights, biases), rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(Z, logits(weights, biases, elu=elu), rtol=1e-10, atol=1e-12)
         found, _, gradients, dX = model.gradients(X, targets, need_input=True)
-        assert found == pytest.approx(loss(weights, biases), rel=1e-10)
+        assert found == pytest.approx(loss(weights, biases, elu=elu), rel=1e-10)
         assert dX is not None
         whole = [
             dg.gather(parameter.matrix.like(g))
@@ -92,8 +97,8 @@ def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:
         whole.append(dg.gather(dX))
         if grid.rank == 0:
             values = [*weights, *(b[None] for b in biases), PROBLEM.X]
-            for number, gradient in enumerate(whole):
-                numeric = finite_differences(values, number)
+            for place, gradient in enumerate(whole):
+                numeric = finite_differences(values, place, elu)
                 np.testing.assert_allclose(gradient.reshape(-1)[: len(numeric)], numeric, atol=1e-8)
         grid.workspace.give_back(dX.block)
         grid.free()
