@@ -272,7 +272,7 @@ class GCN:
         except FloatingPointError as error:
             self.grid.workspace.give_back(Z.block)
             raise self.not_finite(X, str(error), epoch) from None
-        gradients, dX = self.backward(G, epoch, need_input, targets.counts[TRAIN])
+        gradients, dX = self.backward(G, epoch, need_input, mean_over(targets))
         loss = begun()  # a device has all of backward to do meanwhile
         if not math.isfinite(loss):
             if dX is not None:
@@ -291,7 +291,7 @@ class GCN:
         if logits is not None:
             logits[...] = Z.block
         total, G = queue_loss(Z, targets, overwrite=True)
-        return total, *self.backward(G, epoch, need_input, targets.counts[TRAIN])
+        return total, *self.backward(G, epoch, need_input, mean_over(targets))
 
     @QUIETLY
     def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:
@@ -380,6 +380,11 @@ def collect(Y: DistDense) -> np.ndarray:
     """Gather a global matrix as a NumPy array on every rank. Collective."""
     whole: Any = gather(Y)  # on rank 0
     return Y.grid.world.share(whole)
+
+
+def mean_over(targets: Targets) -> int:
+    """Return the nodes of whose losses the mean is taken, if none of their gradients can exceed 1; else 1."""
+    return 1 if targets.loss == "mse" else targets.counts[TRAIN]
 
 
 def scaled(blocks: Sequence[Array], scale: float) -> None:

@@ -198,9 +198,9 @@ def _square(parameters: Sequence[Parameter], gradients: Sequence[Array]) -> Arra
     square = xp.zeros(1, np.float64)
     for gradient in gradients:
         ledger.charge("optimizer", "norm", touched=gradient.nbytes)
-    own = [g for p, g in zip(parameters, gradients, strict=True) if p.matrix.layout.primary]
+    own = [g.reshape(-1) for p, g in zip(parameters, gradients, strict=True) if p.matrix.layout.primary]
     if own and not elementwise.sum_squares(own, square):
-        for flat in (gradient.reshape(-1) for gradient in own):
+        for flat in own:
             for part in blocking.passes(flat):
                 square += xp.vdot(flat[part], flat[part])
     return grid.world.allreduce(square, matrix="norm")

@@ -229,7 +229,7 @@ class Masked:
             within = slice(*within.indices(len(own)))
             numbers, of = own[within].copy(), slice(place.start + within.start, place.start + within.stop)
         else:
-            numbers, of = entries.gathered(own, within), within + place.start
+            numbers, of = entries.gathered(own, within), within.astype(np.int64) + place.start
         self.through(numbers, of)
         return numbers
 

@@ -25,8 +25,8 @@ from distgnn.nn.finite import QUIETLY, Watch
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets, Total
 from distgnn.nn.metrics import scores
-from distgnn.nn.networks import NETWORKS
-from distgnn.nn.optim import Optimizer, Parameter
+from distgnn.nn.optim import OPTIMIZERS, Optimizer, Parameter
+from distgnn.nn.sage import SageMean
 from distgnn.operators.dense import DistDense
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class EpochGraph:
         self.model, self.X, self.targets, self.need_input = model, X, targets, need_input
         self.optimizer, self.trained = optimizer, trained
         self.captured, self.failed, self.trials = False, False, -1
+        self.taken: tuple[Any, list[Any]] | None = None  # of what the graphs were made
         self.on: Any = model.grid.backend
         layout, shape = model.output_layout, (model.A.shape[0], model.widths[-1])
         empty = self.on.empty(layout.local_shape(shape), model.A.dtype) if keep_logits else None
@@ -91,6 +92,8 @@ class EpochGraph:
 
         NotFiniteError: the loss or a logit to evaluate is not finite.
         """
+        if self._outdated():
+            self.watch = None  # one epoch is queued before the next capture
         if self._ready():
             self._capture()
         if self.epoch is not None:
@@ -115,6 +118,7 @@ class EpochGraph:
     @QUIETLY
     def update(self) -> None:
         """Update the parameters. NotFiniteError: a gradient or an updated parameter is not finite."""
+        self._outdated()
         self.optimizer.steps += 1
         self._set_rates()
         if self.captured:
@@ -166,9 +170,24 @@ class EpochGraph:
             self.model.drop()
             self._begin()
             return
-        self.captured = True
+        self.captured, self.taken = True, self._made_of()
         ledger.holds(self, "CUDA graph", self.pool.total_bytes())
         log.info("an epoch is two CUDA graphs from now on")
+
+    def _made_of(self) -> tuple[Any, list[Any]]:
+        """Return what graphs keep as it is: numbers of the optimiser, and A X of each layer."""
+        numbers = self.optimizer.clip, list(self.optimizer.weight_decay), self.optimizer._constants()
+        return numbers, [layer.fixed.kept for layer in self.model.layers]
+
+    def _outdated(self) -> bool:
+        """Tell whether something that the graphs keep is another by now; then they are used no more."""
+        if not self.captured or self.taken is None:
+            return False
+        (numbers, kept), (before, held) = self._made_of(), self.taken
+        same = numbers == before and all(now is then for now, then in zip(kept, held, strict=True))
+        if not same:
+            self.captured, self.graphs = False, []
+        return not same
 
     def _give_up(self, error: Exception) -> None:
         what = f"{type(error).__name__}: {error}"
@@ -197,12 +216,15 @@ class EpochGraph:
 def check(model: GCN, optimizer: Optimizer) -> None:
     """Raise ArgumentError where epochs cannot be captured."""
     on, ranks = model.grid.backend, model.grid.size
-    known = type(model) in NETWORKS.values() and not model.attends
+    known = type(model) in (GCN, SageMean)  # and none of the user's, which may do anything
     problems = [
         (not on.on_device, f"is for a GPU, and backend={on.name} computes on none"),
         (ranks > 1, f"is for one rank, and here are {ranks}, whose messages cannot be captured"),
         (not known, f"is for the models gcn and sage, not for {type(model).__name__}"),
-        (optimizer.kernel is None, f"is for sgd, adam and adamw, not {type(optimizer).__name__}"),
+        (
+            type(optimizer) not in OPTIMIZERS.values(),
+            f"is for sgd, adam and adamw, not {type(optimizer).__name__}",
+        ),
     ]
     for wrong, problem in problems:
         if wrong:

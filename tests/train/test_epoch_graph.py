@@ -214,10 +214,34 @@ def test_what_cannot_be_captured_is_queued(comm, device, monkeypatch, caplog):
         assert problem in caplog.text and not seen.launches["graph"]
 
 
-def test_refusals(comm, device, shared_tmp_path):
+def test_what_graphs_keep_is_noticed_when_it_changes(comm, device):
+    """A X that the model forgets, and numbers of the optimiser, even between the passes and the update."""
+    both = []
+    for cuda_graph in (False, True):
+        problem = Problem(comm, product_order="aggregate-first")
+        optimizer = Adam(0.01, clip=1.0)
+
+        def before(epoch, scores, optimizer=optimizer):
+            if epoch == 8:
+                optimizer.weight_decay, optimizer.clip = [0.5], 0.1
+
+        losses = []
+        with device.observed() as seen:
+            how = {"cuda_graph": cuda_graph, "before": before}
+            for one in train(problem.model, problem.X, problem.targets, optimizer, 12, **how):
+                losses.append(one["loss"])
+                if one["epoch"] == 5:
+                    problem.X.block[...] *= 3
+                    problem.model.forget()
+        assert seen.launches["graph"] == 19 * cuda_graph  # two in epochs 2 to 5, 7, and 9 to 12; one in 8
+        both.append(losses)
+    assert both[0] == both[1]
+
+
+def test_refusals(comm, device, shared_tmp_path, monkeypatch):
     class Own(Adam):
-        def _update(self, w, g, *slots, decay):
-            w -= g
+        def step(self, parameters, gradients):
+            super().step(parameters, gradients)
 
     class Network(GCN):
         pass
@@ -229,6 +253,7 @@ def test_refusals(comm, device, shared_tmp_path):
     with pytest.raises(ArgumentError, match="cuda_graph=True: is for the models gcn and sage, not for GAT"):
         attention.trained(Adam(0.1))
     problem.model.__class__ = Network
+    monkeypatch.setitem(NETWORKS, "own", Network)
     with pytest.raises(
         ArgumentError, match="cuda_graph=True: is for the models gcn and sage, not for Network"
     ):
