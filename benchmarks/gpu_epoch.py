@@ -4,10 +4,11 @@
 
 One rank, widths 128-128-128-40, no dropout, Adam, every node a training node. All have the same graph,
 normalised beforehand, the same features and the same first weights, and losses are compared. Peers run in a
-process of their own (``gpu_epoch_peers.py``), one after the other. An epoch is timed between two moments at
-which the device is idle; the median leaves out the first twenty, in which distgnn chooses its kernels. It
-multiplies the features by A in every epoch as its peers do (``keep_aggregate=False``), once more as CUDA
-graphs. ``--wire`` trains once more with products that read 16 bits, whose losses may differ by
+process of their own (``gpu_epoch_peers.py``), one after the other. Losses of the first ten epochs must agree:
+later ones drift apart by rounding, as ``--drift`` shows on the host, without a GPU. An epoch is timed between
+two moments at which the device is idle; the median leaves out the first twenty, in which distgnn chooses its
+kernels. It multiplies the features by A in every epoch as its peers do (``keep_aggregate=False``), once more
+as CUDA graphs. ``--wire`` trains once more with products that read 16 bits, whose losses may differ by
 ``--wire-tolerance``. Graphs are R-MAT:
 rmat-K-D has 2^K nodes and D neighbours per node, duplicates counted; rmat-16-492 has Reddit's degree. With
 ``--kept-in`` they are kept in a folder; ``--make`` does no more than that, while other work goes on, say.
@@ -41,7 +42,7 @@ from distgnn.train.full_graph import train
 from gpu_spmm import device_name
 
 WIDTHS = [128, 128, 128, 40]
-TOLERANCE = 1e-3  # of relative differences between losses
+TOLERANCE, COMPARED = 1e-3, 10  # of relative differences between losses, in so many epochs
 PEERS = Path(__file__).with_name("gpu_epoch_peers.py")
 HEADER = "graph", "non-zeros", "by", "ms per epoch", "distgnn is faster by", "losses differ by"
 
@@ -55,10 +56,14 @@ def main() -> int:
     parser.add_argument("--wire-tolerance", type=float, default=1e-2, help="of losses (0.01)")
     parser.add_argument("--kept-in", type=Path, metavar="FOLDER", help="read graphs from here, or save them")
     parser.add_argument("--make", action="store_true", help="make the graphs for --kept-in, and no more")
+    parser.add_argument("--drift", action="store_true", help="float32 beside float64, on the host")
     args = parser.parse_args()
     if args.make:
         for name in args.graphs:
             print(f"{name}: {normalized(name, args.kept_in).nnz} non-zeros", flush=True)
+        return 0
+    if args.drift:
+        tell(args, f"{table.heading(args)}\n", *drift(args), "")
         return 0
     if "cupy" not in backend.available():
         print("gpu_epoch: no GPU here, or no CuPy", file=sys.stderr)
@@ -124,10 +129,24 @@ def made(name: str) -> sp.csr_array:
     return normalize(gallery.rmat(1 << int(scale), degree=float(degree), features=0, classes=0).A)
 
 
-def difference(losses: list[float], others: list[float]) -> float:
-    """Return the largest relative difference; infinite where a loss is not a number."""
-    apart = np.abs(np.subtract(losses, others)) / np.abs(others)
+def difference(losses: list[float], others: list[float], epochs: int = COMPARED) -> float:
+    """Return the largest relative difference in the first epochs; infinite where a loss is not a number."""
+    apart = np.abs(np.subtract(losses, others)[:epochs]) / np.abs(others[:epochs])
     return float(np.nan_to_num(apart, nan=np.inf).max())
+
+
+def drift(args: argparse.Namespace) -> Iterator[str]:
+    """Give the table of trainings in float32, with A X W in either order, beside one in float64."""
+    epochs = args.warm_up + args.epochs
+    yield from table.columns("graph", "order", f"apart in {COMPARED} epochs", f"in {epochs} epochs")
+    for name in args.graphs:
+        A = normalized(name, args.kept_in)
+        with tempfile.TemporaryDirectory() as folder:
+            exact = ours(A, Path(folder), epochs, where="numpy", dtype=np.float64)["losses"]
+            for order in ("transform-first", "aggregate-first"):
+                losses = ours(A, Path(folder), epochs, where="numpy", product_order=order)["losses"]
+                apart = [f"{difference(losses, exact, some):.1e}" for some in (COMPARED, epochs)]
+                yield f"| {name} | {order} | {' | '.join(apart)} |"
 
 
 def every(A: sp.csr_array, folder: Path, epochs: int, wires: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -144,14 +163,15 @@ def every(A: sp.csr_array, folder: Path, epochs: int, wires: Sequence[str]) -> I
 
 
 def ours(
-    A: sp.csr_array, folder: Path, epochs: int, wire: str | None = None, cuda_graph: bool = False
-) -> dict[str, Any]:
+    A: sp.csr_array, folder: Path, epochs: int, wire: str | None = None, cuda_graph: bool = False,
+    where: str = "cupy", dtype: Any = np.float32, product_order: str = "auto",
+) -> dict[str, Any]:  # fmt: skip
     """Train, and save the problem for the peers."""
-    on, rng, n = backend.get("cupy"), np.random.default_rng(0), A.shape[0]
+    on, rng, n = backend.get(where), np.random.default_rng(0), A.shape[0]
     X = rng.standard_normal((n, WIDTHS[0]), np.float32)
     labels = rng.integers(0, WIDTHS[-1], n)
-    operator = dg.distribute(A, dg.Grid(MPI.COMM_SELF, backend=on, wire=wire, rows=1), "1d")
-    model = dg.nn.GCN(operator, WIDTHS, keep_aggregate=False)
+    operator = dg.distribute(A.astype(dtype), dg.Grid(MPI.COMM_SELF, backend=on, wire=wire, rows=1), "1d")
+    model = dg.nn.GCN(operator, WIDTHS, keep_aggregate=False, product_order=product_order)
     model.tune()  # as ``distgnn train`` does
     problem = {"indptr": A.indptr, "indices": A.indices, "data": A.data, "X": X, "labels": labels}
     problem |= {p.name: on.to_host(p.block) for p in model.parameters}
@@ -159,7 +179,7 @@ def ours(
         np.save(folder / f"{name}.npy", array)
     targets = model.targets(labels.astype(np.int32), np.ones(n, np.uint8))
     how: Any = {"eval_every": 0, "cuda_graph": cuda_graph}
-    run = train(model, dg.scatter(X, model.input_layout), targets, Adam(0.01), epochs, **how)
+    run = train(model, dg.scatter(X.astype(dtype), model.input_layout), targets, Adam(0.01), epochs, **how)
     losses, seconds = [], []
     for _ in range(epochs):
         on.synchronize()
