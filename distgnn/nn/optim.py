@@ -153,7 +153,7 @@ class Optimizer:
         if bad is None or bad.size != 2 * len(parts):
             bad = backend.module(parts[0].w).zeros(2 * len(parts), np.int32)
         update = Update(self._rates(), bad, square, self.clip or 0.0, factors)
-        if not elementwise.update_all(self.kernel, parts, update, **self._constants()):
+        if not elementwise.update_all(self.kernel, parts, update, **self.constants()):
             return False
         watch.looked(bad)
         return True
@@ -167,8 +167,8 @@ class Optimizer:
         """Return the numbers that change from step to step, as the kernel takes them."""
         return (self.lr,)
 
-    def _constants(self) -> dict[str, float]:
-        """Return the other numbers of the kernel."""
+    def constants(self) -> dict[str, float]:
+        """Return the numbers of the kernel that stay from step to step, by the names of its arguments."""
         return {}
 
     def _one_by_one(
@@ -230,7 +230,7 @@ class SGD(Optimizer):
     def kernel(self) -> str | None:
         return "sgd" if type(self)._update is SGD._update else None
 
-    def _constants(self) -> dict[str, float]:
+    def constants(self) -> dict[str, float]:
         return {"momentum": self.momentum}
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:
@@ -268,7 +268,7 @@ class Adam(Optimizer):
     def kernel(self) -> str | None:
         return "adam" if type(self)._update is Adam._update else None
 
-    def _constants(self) -> dict[str, float]:
+    def constants(self) -> dict[str, float]:
         return {"first": self.betas[0], "second": self.betas[1], "epsilon": self.epsilon}
 
     def _update(self, w: Array, g: Array, *slots: Array, decay: float) -> None:

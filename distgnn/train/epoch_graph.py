@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,7 +81,7 @@ class EpochGraph:
     def _begin(self) -> None:
         """Make memory that nothing but this work is given."""
         self.pool, self.workspace = self.on.pool(), Workspace(self.on)
-        self.graphs: list[Any] = []
+        self.graphs: dict[str, Any] = {}
         self.total: Total | None = None
         self.gradients: list[Array] = []
         self.watch: Watch | None = None
@@ -98,12 +98,7 @@ class EpochGraph:
             self._capture()
         if self.epoch is not None:
             self.epoch.set(epoch)
-        if self.captured:
-            self.graphs[0].launch()
-        else:
-            with self._apart("gradients"):
-                self._queue_gradients()
-        self._charge("gradients")
+        self._run("gradients", self._queue_gradients)
         assert self.total is not None
         loss = self.total.begin_reading()
         try:
@@ -121,14 +116,19 @@ class EpochGraph:
         self._outdated()
         self.optimizer.steps += 1
         self._set_rates()
-        if self.captured:
-            self.graphs[1].launch()
-        else:
-            with self._apart("update"):
-                self._queue_update()
-        self._charge("update")
+        self._run("update", self._queue_update)
         assert self.watch is not None
         self.optimizer.finish(self.watch)
+
+    def _run(self, what: str, queue: Callable[[], None]) -> None:
+        """Launch the graph of this work, or queue it; charge every open ledger what it cost when queued."""
+        if self.captured:
+            self.graphs[what].launch()
+        else:
+            with self._apart(what):
+                queue()
+        for counted in ledger.books().open:
+            counted.add(self.costs[what])
 
     def _set_rates(self) -> None:
         """Queue a copy of the numbers of this step. The copy before it is over."""
@@ -162,7 +162,7 @@ class EpochGraph:
             for what, queue in (("gradients", self._queue_gradients), ("update", self._queue_update)):
                 with self._apart(what), self.on.captured() as graphs:
                     queue()
-                self.graphs += graphs
+                (self.graphs[what],) = graphs
             if tuner.trials != self.trials:
                 raise RuntimeError("a kernel is still being chosen")
         except Exception as error:  # of CuPy, CUDA or cuBLAS: the epoch can be queued all the same
@@ -176,7 +176,7 @@ class EpochGraph:
 
     def _made_of(self) -> tuple[Any, list[Any]]:
         """Return what graphs keep as it is: numbers of the optimiser, and A X of each layer."""
-        numbers = self.optimizer.clip, list(self.optimizer.weight_decay), self.optimizer._constants()
+        numbers = self.optimizer.clip, list(self.optimizer.weight_decay), self.optimizer.constants()
         return numbers, [layer.fixed.kept for layer in self.model.layers]
 
     def _outdated(self) -> bool:
@@ -186,7 +186,7 @@ class EpochGraph:
         (numbers, kept), (before, held) = self._made_of(), self.taken
         same = numbers == before and all(now is then for now, then in zip(kept, held, strict=True))
         if not same:
-            self.captured, self.graphs = False, []
+            self.captured, self.graphs = False, {}
         return not same
 
     def _give_up(self, error: Exception) -> None:
@@ -206,11 +206,6 @@ class EpochGraph:
         finally:
             grid.workspace = usual
             costs.peak = {}
-
-    def _charge(self, what: str) -> None:
-        """Charge every open ledger what the work cost when it was queued."""
-        for counted in ledger.books().open:
-            counted.add(self.costs[what])
 
 
 def check(model: GCN, optimizer: Optimizer) -> None:
