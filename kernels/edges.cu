@@ -8,26 +8,13 @@
 // order that the row alone decides. The only atomics set bits.
 
 #include "common.cuh"
+#include "edges.cuh"
 
 constexpr int SCORES = 1, POWERS = 2, SHARES = 4;  // phases of a softmax
 constexpr int SUMS = 1, GRADIENT = 2;              // and of its adjoint
 
 __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }
-
-// What a warp works on: row number `at`, if it is not cut, or with `pieces` the piece of this number.
-template <class Index> struct Task {
-  bool there;
-  int64 row = 0, begin = 0, length = 0;
-  __device__ Task(int64 at, int64 m, const Index* indptr, int longest, const Piece* pieces, const int* total) {
-    there = at < (pieces ? *total : m);
-    if (!there) return;
-    row = pieces ? pieces[at].row : at;
-    begin = pieces ? pieces[at].begin : int64(indptr[at]);
-    length = pieces ? pieces[at].length : int64(indptr[at + 1]) - begin;
-    there = pieces || !longest || length <= longest;
-  }
-};
 
 constexpr int ADD = 0, SET = 1, MOST = 2;
 
@@ -53,22 +40,6 @@ __global__ void __launch_bounds__(THREADS)
   *to = how == MOST ? larger(*to, all) : how == ADD ? *to + all : all;
 }
 
-// The numbers of a row that a group of G lanes goes through: first, first + step, ..., all of one head. With more
-// heads than groups, this is done for each `chunk` of heads.
-template <int G> struct Walk {
-  int head, first, step;
-  bool active;
-  __device__ Walk(int heads, int chunk) {
-    constexpr int groups = WARP / G;
-    const int group = threadIdx.x % WARP / G;
-    const bool few = heads <= groups;
-    step = few ? groups / heads * heads : heads;
-    first = few ? group : chunk + group;
-    active = first < step;
-    head = few ? group % heads : active ? first : 0;
-  }
-};
-
 // The sum, or with `most` the largest, of the lanes that have this lane's head.
 template <class T> __device__ inline T fold(T x, int heads, bool most) {
   const int copies = heads <= WARP ? WARP / heads : 1, lane = threadIdx.x % WARP;
@@ -86,8 +57,6 @@ template <class T> __device__ inline T fold(T x, int heads, bool most) {
   }
   return all;
 }
-
-// All kernels here are bound to four blocks, 64 registers: where the compiler is free it takes fewer, and spills.
 
 // Bits in the order of numpy.packbits: the first of each byte is its highest.
 __device__ inline unsigned packed(unsigned x) {

@@ -55,10 +55,10 @@ class AdditiveScores(DistEdges):
         width = additive.sign_bytes(right.block.shape[1])
         self.signs = [on.empty((size, width), np.uint8) for size in way.sizes]
         ledger.holds(self, "edges", sum(signs.nbytes for signs in self.signs))
-        weights = self._by_head()
+        own, bounds = a[slice(*right.col_range)], self._bounds()
 
         def apply(k: int, block: CSR, L: Array, R: Array, out: Array) -> None:
-            additive.scores(block, L, R, weights, slope, out, self.signs[k])
+            additive.scores(block, L, R, own, bounds, slope, out, self.signs[k])
 
         way.forward(self, left, right, apply)
 
@@ -73,13 +73,13 @@ class AdditiveScores(DistEdges):
         compare("scores, back", E=self, gradient=gradient)
         numbers = self.like(self._operand(gradient))
         M, N = (DistDense.empty(X.layout, X.shape, X.dtype) for X in (self.left, self.right))
-        heads = self._heads()
+        bounds = self._bounds()
 
         def rows(k: int, block: CSR, values: Array, out: Array, add: bool = False) -> None:
-            additive.slope_sums(block, values, self.signs[k], self.slope, heads, out, add)
+            additive.slope_sums(block, values, self.signs[k], self.slope, bounds, out, add)
 
         def columns(k: int, block: CSR, values: Array, order: Array, out: Array) -> None:
-            additive.slope_sums(block, values, self.signs[k][order], self.slope, heads, out)
+            additive.slope_sums(block, values, self.signs[k], self.slope, bounds, out, order=order)
 
         self.way.onto_rows(numbers, M, rows)
         self.way.onto_columns(numbers, N, columns)
@@ -89,16 +89,9 @@ class AdditiveScores(DistEdges):
         A = self.pattern.A
         return recut(M, A.output_layout), recut(N, A.input_layout), da
 
-    def _heads(self) -> np.ndarray:
-        """Return the head of each of this rank's columns."""
-        return np.repeat(np.arange(self.heads), np.diff(self.pattern.bounds(self.heads, self.right)))
-
-    def _by_head(self) -> Array:
-        """Return a (f, heads), by this rank's columns, each number in the column of its head."""
-        heads, on = self._heads(), self.pattern.grid.backend
-        weights = on.zeros((len(heads), self.heads), self.dtype)
-        weights[on.xp.arange(len(heads)), on.asarray(heads)] = self.a[slice(*self.right.col_range)]
-        return weights
+    def _bounds(self) -> list[int]:
+        """Return where each head begins and ends in this rank's columns."""
+        return self.pattern.bounds(self.heads, self.right)
 
     def _gradient_of_a(self, X: DistDense, sums_of_X: DistDense) -> Array:
         """Sum X times its sums by column, over all rows. Collective."""

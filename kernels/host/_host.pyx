@@ -98,11 +98,26 @@ cdef extern from "edges.h" nogil:
         double slope
         int phases
 
+    struct edge_scores_arguments "edge_scores":
+        edge_pattern at
+        int64_t width, ldu, ldv
+        address u, v, a, bounds, out, signs
+        double slope
+
+    struct edge_slopes_arguments "edge_slopes":
+        edge_pattern at
+        int64_t width, ldc
+        address values, order, signs, bounds, C
+        double slope
+        bint accumulate
+
     struct edge_set:
         void (*dots)(const edge_dots_arguments *) noexcept nogil
         void (*products)(const edge_products_arguments *) noexcept nogil
         void (*softmax)(const edge_softmax_arguments *) noexcept nogil
         void (*softmax_back)(const edge_softmax_back_arguments *) noexcept nogil
+        void (*scores)(const edge_scores_arguments *) noexcept nogil
+        void (*slopes)(const edge_slopes_arguments *) noexcept nogil
 
 
 cdef extern from "narrow.h" nogil:
@@ -498,6 +513,22 @@ cdef int check_heads(Array bounds, int64_t heads, int64_t width) except -1:
     return 0
 
 
+cdef int check_all_columns(Array bounds, int64_t heads, int64_t width) except -1:
+    """Where the columns of each head begin and end, of all columns."""
+    check_heads(bounds, heads, width)
+    cdef const int64_t *ends = <const int64_t *>bounds.view.buf
+    if ends[0] or ends[heads] != width:
+        raise ValueError(f"bounds: must go from 0 to {width}, got {ends[0]} to {ends[heads]}")
+    return 0
+
+
+cdef int check_signs_of(Array signs, int64_t entries, int64_t width) except -1:
+    """Whole bytes of bits for each entry."""
+    signs.must_have(entries, (width + 7) // 8)
+    signs.must_be_whole()
+    return 0
+
+
 cdef int check_signs(Array signs, int64_t first, int64_t count) except -1:
     """Room for the bits of so many numbers, and two bytes."""
     if first < 0 or signs.extent(0) < (first + count) // 8 + 2:
@@ -639,6 +670,77 @@ def edge_softmax_back(
     cdef const edge_set *edges = edges_over(X, isa)
     with nogil:
         edges.softmax_back(&s)
+
+
+def edge_scores(indptr, indices, u, v, a, bounds, double slope, out, signs, *, int isa=0):
+    """`out[e, k]`, for each entry e = (i, j) of a sound CSR pattern: a times the leaky ReLU of u[i] + v[j], summed
+    over columns bounds[k] to bounds[k + 1]; and the signs of these sums, as edges.h says.
+
+    Args:
+        u (m, f), v (n, f), a (f), out (nnz, heads): float32 or float64, all the same; signs: uint8
+            (nnz, ceil(f / 8)); bounds: int64, rising from 0 to f. Rows of u and v may lie apart.
+
+    Raises:
+        TypeError, ValueError: an array that does not fit, or that one written to overlaps.
+    """
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array U = Array("u", u, "float32 float64", 2), V = Array("v", v, U.kind, 2), W = Array("a", a, U.kind, 1)
+    cdef Array B = Array("bounds", bounds, "int64", 1), Y = Array("out", out, U.kind, 2, True), other
+    cdef Array S = Array("signs", signs, "uint8", 2, True)
+    cdef edge_scores_arguments s
+    check_pattern(&s.at, P, J, Y)
+    s.width = V.extent(1)
+    U.must_have(s.at.rows, s.width)
+    W.must_have(s.width)
+    Y.must_have(J.extent(0), s.at.heads)
+    check_signs_of(S, J.extent(0), s.width)
+    check_all_columns(B, s.at.heads, s.width)
+    for other in (P, J, U, V, W, B):
+        Y.must_be_apart(other)
+        S.must_be_apart(other)
+    Y.must_be_apart(S)
+    s.u, s.ldu, s.v, s.ldv, s.a, s.bounds = pointer(U), U.lead(), pointer(V), V.lead(), pointer(W), pointer(B)
+    s.slope, s.out, s.signs = slope, pointer(Y), pointer(S)
+    cdef const edge_set *edges = edges_over(U, isa)
+    with nogil:
+        edges.scores(&s)
+
+
+def edge_slopes(
+    indptr, indices, values, signs, bounds, double slope, out, *, order=None, bint accumulate=False, int isa=0
+):
+    """`out[i, c]`, or what is added to it with `accumulate`: the sum of the values of row i's entries, of the head
+    of column c, times `slope` where the entry's sign is 0.
+
+    Args:
+        values (nnz, heads), out (m, f): float32 or float64; signs, bounds: as of :func:`edge_scores`.
+        order: integers like `indices`; the signs of entry e are row order[e].
+
+    Raises:
+        TypeError, ValueError: an array that does not fit, or that `out` overlaps.
+    """
+    cdef Array P = Array("indptr", indptr, "int32 int64", 1), J = Array("indices", indices, P.kind, 1)
+    cdef Array W = Array("values", values, "float32 float64", 2), Y = Array("out", out, W.kind, 2, True)
+    cdef Array S = Array("signs", signs, "uint8", 2), B = Array("bounds", bounds, "int64", 1), other
+    cdef Array R = None if order is None else Array("order", order, P.kind, 1)
+    cdef edge_slopes_arguments p
+    check_pattern(&p.at, P, J, W)
+    p.width = Y.extent(1)
+    Y.must_have(p.at.rows, p.width)
+    W.must_have(J.extent(0), p.at.heads)
+    check_all_columns(B, p.at.heads, p.width)
+    check_signs_of(S, J.extent(0) if R is None else S.extent(0), p.width)
+    if R is not None:
+        R.must_have(J.extent(0))
+        check_rows(R, S.extent(0))
+        Y.must_be_apart(R)
+    for other in (P, J, W, S, B):
+        Y.must_be_apart(other)
+    p.values, p.order, p.signs, p.bounds = pointer(W), pointer(R), pointer(S), pointer(B)
+    p.C, p.ldc, p.slope, p.accumulate = pointer(Y), Y.lead(), slope, accumulate
+    cdef const edge_set *edges = edges_over(W, isa)
+    with nogil:
+        edges.slopes(&p)
 
 
 def best(

@@ -69,12 +69,39 @@ struct edge_softmax_back {
     int phases;
 };
 
+/* out[e, k] = sum of a[c] leaky ReLU of (u[i, c] + v[j, c]) over the columns c of head k, for each entry
+ * e = (i, j). The sums that are above 0 have a 1 in `signs`, whole bytes for each entry as of numpy.packbits. */
+struct edge_scores {
+    struct edge_pattern at;
+    int64_t width, ldu, ldv;
+    const void *u, *v, *a;
+    const int64_t *bounds; /* rising from 0 to the width */
+    double slope;
+    void *out;
+    uint8_t *signs;
+};
+
+/* C[i, c] = sum of values[e, k] over the entries e of row i, times `slope` where the entry's sign is 0, plus what
+ * C holds with `accumulate`, for the columns c of each head k. order: as of edge_products, of the signs alone. */
+struct edge_slopes {
+    struct edge_pattern at;
+    int64_t width, ldc;
+    const void *values, *order;
+    const uint8_t *signs;
+    const int64_t *bounds; /* rising from 0 to the width */
+    double slope;
+    void *C;
+    int accumulate;
+};
+
 /* The passes of one instruction set over one type of number. */
 struct edge_set {
     void (*dots)(const struct edge_dots *);
     void (*products)(const struct edge_products *);
     void (*softmax)(const struct edge_softmax *);
     void (*softmax_back)(const struct edge_softmax_back *);
+    void (*scores)(const struct edge_scores *);
+    void (*slopes)(const struct edge_slopes *);
 };
 
 #endif

@@ -68,6 +68,7 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #define LANES_FULL FLOAT_LANES
 #include "elementwise_number.h"
 #include "edge_passes.h"
+#include "additive_passes.h"
 #include "spmm_lanes.h"
 #include "aggregate_lanes.h"
 #undef NUMBER
@@ -77,6 +78,7 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #define LANES_FULL DOUBLE_LANES
 #include "elementwise_number.h"
 #include "edge_passes.h"
+#include "additive_passes.h"
 #include "spmm_lanes.h"
 #include "aggregate_lanes.h"
 
@@ -88,7 +90,8 @@ static INLINE uint32_t keep_hash(uint32_t x)
 static const struct elementwise_set passes[2] = {PASSES(f32), PASSES(f64)};
 
 #define EDGES(number) \
-    {edge_dots_##number, edge_products_##number, edge_softmax_##number, edge_softmax_back_##number}
+    {edge_dots_##number,         edge_products_##number, edge_softmax_##number, \
+     edge_softmax_back_##number, edge_scores_##number,   edge_slopes_##number}
 static const struct edge_set edges[2] = {EDGES(f32), EDGES(f64)};
 
 static spmm_rows *find(int wide, int wide_indices, int blind, int64_t width)

@@ -128,6 +128,12 @@ OTHER_KERNELS = {
                            ("edge_products", [",8,1", ",32,1", f",16,{V}", f",32,{V}"]))
         for index in ("int", "int64") for lanes in ways
     ] + [f"edge_fold<{element}>" for element in ELEMENTS],
+    "additive.cu": [
+        f"{name}<{element},{index}{lanes}>"
+        for name, ways in (("edge_signs", [""]), ("edge_scores", [",1,8", ",8,8", ",8,1"]),
+                           ("edge_slopes", [",8,8", ",32,8", ",32,1"]))
+        for element in ELEMENTS for index in ("int", "int64") for lanes in ways
+    ],
     str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly", "gather_randomly"],
     "optimizers.cu": [
         f"{name}<{element}>" for name in ("adam", "sgd", "sum_squares") for element in ELEMENTS

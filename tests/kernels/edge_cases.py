@@ -1,7 +1,8 @@
 """Cases of the passes over entries with a number per head, and their reference in double precision.
 
 A machine runs them: ``block(A, dtype, index)``, ``asarray`` and ``to_host``, and ``dots``, ``multiply``,
-``softmax`` and ``softmax_back`` with the arguments of :mod:`distgnn.local.array_edges`.
+``softmax`` and ``softmax_back`` with the arguments of :mod:`distgnn.local.array_edges`, ``scores`` and
+``slope_sums`` with those of :mod:`distgnn.local.additive`.
 """
 
 from __future__ import annotations
@@ -96,6 +97,39 @@ def check_softmax(on: Any, dtype: Any, index: Any, heads: int, scale: float, cut
         close(d, back, dtype, f"{told}, back")
         rows = sp.csr_array((np.ones(A.nnz), np.arange(A.nnz), A.indptr), (A.shape[0], A.nnz))
         close(totals, 1 + rows @ back, dtype, f"{told}, totals")
+
+
+def check_additive(on: Any, dtype: Any, index: Any, bounds: list[int]) -> None:
+    """Compare scores and their signs, and sums of slopes of A and, by an order, of the transposed block."""
+    A, f = pattern(2), bounds[-1]
+    L, R = (numbers((rows, f), dtype, rows) for rows in A.shape)
+    a, slope = numbers((f,), dtype, 9), 0.25
+    sums = L[rows_of(A)] + R[A.indices]
+    slopes = np.where(sums > 0, 1, slope)
+    out = on.asarray(np.full((A.nnz, len(bounds) - 1), np.nan, dtype))
+    signs = on.asarray(np.full((A.nnz, -(-f // 8)), 0xA5, np.uint8))
+    on.scores(on.block(A, dtype, index), *map(on.asarray, (L, R, a)), bounds, slope, out, signs)
+    terms = a.astype(float) * sums * slopes
+    told = f"additive {bounds}"
+    expected = np.transpose([terms[:, i:j].sum(axis=1) for i, j in pairwise(bounds)])
+    close(on.to_host(out), expected, dtype, told)
+    np.testing.assert_array_equal(on.to_host(signs), np.packbits(sums > 0, axis=1), err_msg=told)
+    order = np.argsort(A.indices, kind="stable")
+    ends = np.searchsorted(A.indices[order], range(A.shape[1] + 1))
+    At = sp.csr_array((A.data[order], rows_of(A)[order], ends), A.shape[::-1])
+    values = numbers((A.nnz, len(bounds) - 1), dtype, 3)
+    heads = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    for M, places in ((A, None), (At, order)):
+        of = slice(None) if places is None else places
+        start, by_entry = numbers((M.shape[0], f), dtype, 4), values[of][:, heads] * slopes[of]
+        ones = sp.csr_array((np.ones(M.nnz), np.arange(M.nnz), M.indptr), (M.shape[0], M.nnz))
+        for add in (False, True):
+            sums_of_M = on.asarray(start if add else np.full(start.shape, np.nan, dtype))
+            how = None if places is None else on.asarray(places.astype(index))
+            block = on.block(M, dtype, index)
+            on.slope_sums(block, on.asarray(values[of]), signs, slope, bounds, sums_of_M, add, how)
+            expected = ones @ by_entry + add * start
+            close(on.to_host(sums_of_M), expected, dtype, f"{told} add {add} of {M.shape}")
 
 
 def _by_row(A: sp.csr_array, x: Array, of_row: Any) -> Array:

@@ -297,6 +297,52 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     free(low), free(odd), free(columns), free(bits), free(order);
 }
 
+/* Additive attention over the entries of `at`, count of them, with `columns` columns for each head, and some more for
+ * the last: scores, their signs, and sums of slopes with the signs in any order. */
+static void additive(const struct edge_set *set, int wide, const struct edge_pattern *at, int64_t columns, void *order,
+                     int64_t count)
+{
+    enum { NODES = 9, MORE = 3 };
+    const int64_t rows = at->rows, heads = at->heads, f = heads * columns + MORE, bytes = (f + 7) / 8;
+    int64_t *bounds = malloc((size_t)(heads + 1) * 8);
+    uint8_t *signs = malloc((size_t)(count * bytes));
+    for (int64_t k = 0; k <= heads; k++)
+        bounds[k] = k < heads ? k * columns : f;
+    void *u = numbers(wide, rows * f), *v = numbers(wide, NODES * f), *a = numbers(wide, f);
+    void *out = numbers(wide, count * heads), *C = numbers(wide, rows * f);
+    set->scores(&(struct edge_scores){*at, f, f, f, u, v, a, bounds, 0.5, out, signs});
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t e = i * (i - 1) / 2; e < i * (i + 1) / 2; e++)
+            for (int64_t k = 0; k < heads; k++) {
+                double score = 0;
+                for (int64_t c = bounds[k]; c < bounds[k + 1]; c++) {
+                    const double sum = get(u, wide, i * f + c) + get(v, wide, e * 5 % NODES * f + c);
+                    score += get(a, wide, c) * (sum > 0 ? sum : sum / 2);
+                    if (fabs(sum) > 1e-6)
+                        expect((signs[e * bytes + c / 8] >> (7 - c % 8) & 1) == (sum > 0), "signs of scores", f);
+                }
+                expect(fabs(get(out, wide, e * heads + k) - score) <= 1e-4 * (1 + fabs(score)), "scores", f);
+            }
+    for (int add = 0; add < 2; add++)
+        set->slopes(&(struct edge_slopes){*at, f, f, out, add ? order : NULL, signs, bounds, 0.5, C, add});
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0, k = 0; c < f; c++) {
+            double sum = 0;
+            while (bounds[k + 1] <= c)
+                k++;
+            for (int64_t e = i * (i - 1) / 2; e < i * (i + 1) / 2; e++)
+                for (int other = 0; other < 2; other++) {
+                    const uint8_t *const of = signs + (other ? count - 1 - e : e) * bytes;
+                    sum += get(out, wide, e * heads + k) * (of[c / 8] >> (7 - c % 8) & 1 ? 1 : 0.5);
+                }
+            expect(fabs(get(C, wide, i * f + c) - sum) <= 1e-4 * (1 + fabs(sum)), "slopes", f);
+        }
+    void *arrays[] = {u, v, a, out, C};
+    for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++)
+        release(arrays[n]);
+    free(bounds), free(signs);
+}
+
 /* Passes over entries of rows that have 0, 1, 2, ... of them, with `heads` heads of so many columns, which have
  * columns of no head on both sides. */
 static void over_entries(const struct edge_set *set, int wide, int wide_indices, int64_t heads, int64_t columns)
@@ -374,6 +420,7 @@ static void over_entries(const struct edge_set *set, int wide, int wide_indices,
             }
             expect(fabs(get(maxima, wide, i * heads + k) - total) <= 1e-4, "totals", all);
         }
+    additive(set, wide, &at, columns, order, count);
     void *arrays[] = {pointers, indices, order, u, v, C, x, maxima, sums, d, before};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; a++)
         release(arrays[a]);

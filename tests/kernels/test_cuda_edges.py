@@ -17,21 +17,26 @@ from loops import each
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
-compiled = built_from("edges.cu")
+compiled, compiled_additive = built_from("edges.cu"), built_from("additive.cu")
 
 
 def machine(gpu):
     return SimpleNamespace(
         block=partial(block_of, gpu), asarray=gpu.asarray, to_host=gpu.to_host, dots=cuda.edge_dots,
         multiply=cuda.edge_products, softmax=cuda.edge_softmax, softmax_back=cuda.edge_softmax_back,
+        scores=cuda.edge_scores, slope_sums=cuda.edge_slopes,
     )  # fmt: skip
 
 
 @pytest.fixture(params=["rows whole", "rows cut"])
-def built(request, compiled, monkeypatch):
+def rows(request, monkeypatch):
     if request.param == "rows cut":
         monkeypatch.setattr(edges, "LONGEST", 4)
         monkeypatch.setattr(edges, "CUT_FROM", 0)
+
+
+@pytest.fixture
+def built(compiled, rows):
     return compiled
 
 
@@ -40,6 +45,12 @@ def built(request, compiled, monkeypatch):
 def test_products_and_dot_products_by_head(built, dtype, index, bounds):
     cases.check_dots(machine(built), dtype, index, bounds)
     cases.check_multiply(machine(built), dtype, index, bounds)
+
+
+@each("dtype, index", cases.KINDS)
+@each("bounds", [*cases.BOUNDS, [0, 48], [0, 8, 24, 24, 136]])
+def test_additive_scores_and_sums_of_slopes(compiled_additive, rows, dtype, index, bounds):
+    cases.check_additive(machine(compiled_additive), dtype, index, bounds)
 
 
 @each("dtype, index", cases.KINDS)
@@ -58,6 +69,7 @@ def test_blocks_in_any_order(built):
 def test_what_no_kernel_can_walk_is_refused(built):
     A = block_of(built, cases.pattern(), np.float32)
     ones = lambda *shape: built.asarray(np.ones(shape, np.float32))  # noqa: E731
+    bits = lambda width: built.asarray(np.zeros((A.nnz, width), np.uint8))  # noqa: E731
     m, k = A.shape
     refused = {
         "out must be": lambda: cuda.edge_dots(A, ones(m, 8), ones(k, 8), [0, 8], ones(A.nnz, 2)),
@@ -70,6 +82,12 @@ def test_what_no_kernel_can_walk_is_refused(built):
             A, ones(A.nnz, 2), ones(m, 1), ones(m, 2), 7, None, 1, None, 0),
         "signs: need": lambda: cuda.edge_softmax(
             A, ones(A.nnz, 2), ones(m, 2), ones(m, 2), 7, None, 1, built.asarray(np.zeros(4, np.uint8)), 0),
+        "signs must be": lambda: cuda.edge_scores(
+            A, ones(m, 8), ones(k, 8), ones(8), [0, 8], 1, ones(A.nnz, 1), bits(2)),
+        "bounds must go from 0 to 8": lambda: cuda.edge_scores(
+            A, ones(m, 8), ones(k, 8), ones(8), [0, 9], 1, ones(A.nnz, 1), bits(1)),
+        "signs must have": lambda: cuda.edge_slopes(
+            A, ones(A.nnz, 1), bits(1)[:3], 1, [0, 8], ones(m, 8), False, None),
         "totals must be": lambda: cuda.edge_softmax_back(
             A, ones(A.nnz, 2), ones(A.nnz, 2), ones(m, 2), ones(m, 1), 3, 1, None, 0),
     }  # fmt: skip

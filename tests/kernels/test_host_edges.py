@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distgnn.arrays.csr import CSR
-from distgnn.local import array_edges, edges, host
+from distgnn.local import additive, array_edges, edges, host
 from kernels import edge_cases as cases
 from loops import each
 
@@ -28,8 +28,10 @@ def machine(request, monkeypatch):
     on = {"block": block, "asarray": np.array, "to_host": np.asarray}
     names = ("dots", "multiply", "softmax", "softmax_back")
     if request.param == "arrays":
+        on |= {name: getattr(additive, f"_{name}_anywhere") for name in ("scores", "slope_sums")}
         return SimpleNamespace(**on, **{name: getattr(array_edges, name) for name in names})
     monkeypatch.setattr(host, "isa", lambda: request.param)
+    on |= {"scores": additive._scores, "slope_sums": additive._slope_sums}
     return SimpleNamespace(**on, **{name: getattr(edges, f"_{name}") for name in names})
 
 
@@ -38,6 +40,12 @@ def machine(request, monkeypatch):
 def test_products_and_dot_products_by_head(machine, dtype, index, bounds):
     cases.check_dots(machine, dtype, index, bounds)
     cases.check_multiply(machine, dtype, index, bounds)
+
+
+@each("dtype, index", cases.KINDS)
+@each("bounds", [*cases.BOUNDS, [0, 12, 19, 64, 100, 130], [0, 7, 17, 18, 48]])
+def test_additive_scores_and_sums_of_slopes(machine, dtype, index, bounds):
+    cases.check_additive(machine, dtype, index, bounds)
 
 
 @each("dtype, index", cases.KINDS)

@@ -3,6 +3,7 @@
 They work on CuPy arrays of the current device and queue on the current stream. Runs repeat to the bit.
 """
 
+from distgnn.local.cuda.additive import edge_scores, edge_slopes
 from distgnn.local.cuda.aggregate import best, best_back
 from distgnn.local.cuda.csr import Variant, candidates, spmm
 from distgnn.local.cuda.cusparse import spmm_cusparse
@@ -38,8 +39,9 @@ from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sam
 __all__ = [
     "NORM_COLUMNS", "Numbering", "Product", "Rounded", "Variant", "activate", "adam", "best", "best_back",
     "binary_cross_entropy", "candidates", "compact", "count_hits", "draw_weighted", "dropout", "edge_dots",
-    "edge_products", "edge_softmax", "edge_softmax_back", "entries_of", "find_columns", "gather_rows",
-    "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",
-    "narrow_rows", "positive_bits", "rounded", "row_keys", "row_lengths", "sample_ones", "sample_weighted",
-    "scatter_add", "sgd", "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "sum_squares", "widen",
+    "edge_products", "edge_scores", "edge_slopes", "edge_softmax", "edge_softmax_back", "entries_of",
+    "find_columns", "gather_rows", "inclusion", "keep_entries", "keep_positive", "layer_norm",
+    "layer_norm_backward", "narrow", "narrow_rows", "positive_bits", "rounded", "row_keys", "row_lengths",
+    "sample_ones", "sample_weighted", "scatter_add", "sgd", "softmax_cross_entropy", "spgemm", "spmm",
+    "spmm_cusparse", "sum_squares", "widen",
 ]  # fmt: skip

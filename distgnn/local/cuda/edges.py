@@ -29,9 +29,9 @@ def edge_products(
     check("edge_products", (A.nnz,), A.indices.dtype, order=order)
     if (bounds[0], bounds[-1]) != (0, f):
         raise ValueError(f"edge_products: bounds must go from 0 to {f}, got {list(bounds)}")
-    V, heads = _vector(bounds, B, out), _heads(A, bounds, out)
+    V, heads = _vector(bounds, B, out), by_head(A, bounds, out)
     G = (8 if f <= 8 else WARP) if V == 1 else 16 if f <= 16 * V else WARP
-    name, factors, cut = f"edge_products<{_types(A, out)},{G},{V}>", (values, order, B, np.int32(f)), _Cut(A)
+    name, factors, cut = f"edge_products<{types(A, out)},{G},{V}>", (values, order, B, np.int32(f)), Cut(A)
     if m and f:
         cut.rows(name, G, True, *heads, *factors, out, np.int32(add))
     if cut.most:
@@ -48,8 +48,8 @@ def edge_dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> 
     check("edge_dots", (A.nnz, heads), U.dtype, out=out)
     together = _vector(bounds, U, V)
     G = 8 if bounds[-1] > 8 * together * heads else 1
-    how = *_heads(A, bounds, out), U, V, np.int32(U.shape[1]), out
-    _Cut(A).both(f"edge_dots<{_types(A, out)},{G},{together}>", True, *how)
+    how = *by_head(A, bounds, out), U, V, np.int32(U.shape[1]), out
+    Cut(A).both(f"edge_dots<{types(A, out)},{G},{together}>", True, *how)
 
 
 def edge_softmax(
@@ -64,7 +64,7 @@ def edge_softmax(
     check("edge_softmax", (k, heads), x.dtype, v=v)
     numbers = x.dtype.type(slope), x, _words(signs, first + x.size), np.int64(first)
     how = np.int32(heads), u, v, *numbers, maxima, sums
-    name, cut = f"edge_softmax<{_types(A, x)}>", _Cut(A)
+    name, cut = f"edge_softmax<{types(A, x)}>", Cut(A)
     cut.rows(name, WARP, True, *how, np.int32(phases), None)
     for phase, gives, fold in zip(PHASES, (maxima, sums, None), (MOST, ADD, ADD), strict=True):
         cut.phase(name, True, how, phases & phase, gives, fold)
@@ -81,22 +81,26 @@ def edge_softmax_back(
     numbers = P, x.dtype.type(slope), _words(signs, first + x.size), np.int64(first)
     how, name, cut = (
         (np.int32(heads), *numbers, x, sums, totals),
-        f"edge_softmax_back<{_types(A, x)}>",
-        _Cut(A),
+        f"edge_softmax_back<{types(A, x)}>",
+        Cut(A),
     )
     cut.rows(name, WARP, False, *how, np.int32(phases), None)
     for phase, gives in zip(PHASES, (sums, totals), strict=False):
         cut.phase(name, False, how, phases & phase, gives, ADD)
 
 
-class _Cut:
+class Cut:
     """The rows of a block: short ones, and the pieces of those of more than `LONGEST` entries.
+
+    Args:
+        file: the source of the kernels that are launched on them.
 
     Attributes:
         most: at most so many pieces; 0 where no row is cut.
     """
 
-    def __init__(self, A: CSR) -> None:
+    def __init__(self, A: CSR, file: str = FILE) -> None:
+        self.file = file
         self.A, self.plan = A, csr.Plan.of(library(A.indptr), A)
         self.cut = self.plan.pieces(LONGEST) if A.nnz >= CUT_FROM else None
         self.most = self.cut.most if self.cut else 0
@@ -139,9 +143,8 @@ class _Cut:
     def _launch(self, name: str, threads: int, columns: bool, *arguments: Any) -> None:
         rows = self.plan.indptr
         pattern = (rows, self.plan.indices) if columns else (rows,)
-        launch(
-            library(rows), FILE, name, blocks_for(threads), np.int64(self.A.shape[0]), *pattern, *arguments
-        )
+        count = np.int64(self.A.shape[0])
+        launch(library(rows), self.file, name, blocks_for(threads), count, *pattern, *arguments)
 
 
 def _vector(bounds: Sequence[int], *arrays: Array) -> int:
@@ -151,7 +154,8 @@ def _vector(bounds: Sequence[int], *arrays: Array) -> int:
     return V if aligned and all(bound % V == 0 for bound in bounds) else 1
 
 
-def _types(A: CSR, numbers: Array) -> str:
+def types(A: CSR, numbers: Array) -> str:
+    """Return the template arguments of numbers and integers."""
     return f"{c_type(numbers)},{c_type(A.indices)}"
 
 
@@ -164,7 +168,7 @@ def _words(signs: Array, count: int) -> Array:
     return signs.view(np.uint32)
 
 
-def _heads(A: CSR, bounds: Sequence[int], like: Array) -> tuple[Any, ...]:
+def by_head(A: CSR, bounds: Sequence[int], like: Array) -> tuple[Any, ...]:
     """Return the number of heads, and their columns: bounds on the device, copied once, or an even width."""
     heads = len(bounds) - 1
     even = bounds[-1] // heads if heads else 0
