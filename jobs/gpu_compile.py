@@ -2,8 +2,8 @@
 
     python jobs/gpu_compile.py [FILE ...]       of these files of kernels/ only
 
-They are those of the tests, and those that products begin with. Whoever needs one of them later reads it from
-the cache (CuPy 14.2). Exit status: 1 if one does not compile.
+They are all that the package asks for, first those that products begin with. Whoever needs one of them later
+reads it from the cache (CuPy 14.2). Exit status: 1 if one does not compile.
 """
 
 from __future__ import annotations
@@ -25,17 +25,12 @@ DEGREES, WIDTHS, NODES = (2, 4, 16, 256), (16, 32, 40, 64, 128, 256), 1 << 18
 
 def names() -> list[Name]:
     """List the kernels; those of products, which take longest, first."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path.insert(0, str(ROOT))
     from distgnn.local.cuda import csr
+    from distgnn.local.cuda.instances import KERNELS
 
     found = dict.fromkeys((csr.FILE, name) for name in of_products())
-    try:
-        from kernels.test_cuda_compile import KERNELS
-    except ImportError as error:
-        print(f"without the kernels of the tests: {error}", flush=True)
-    else:
-        found |= dict.fromkeys((file, name) for file, those in KERNELS.items() for name in those)
-    return list(found)
+    return list(found | dict.fromkeys((file, name) for file, those in KERNELS.items() for name in those))
 
 
 def of_products() -> list[str]:
@@ -62,7 +57,7 @@ def compiled(name: Name) -> str:
 
 def main() -> int:
     started, files = time.monotonic(), sys.argv[1:]
-    wanted = [name for name in names() if not files or Path(name[0]).name in files]
+    wanted = [name for name in names() if not files or name[0] in files]
     processes = min(len(os.sched_getaffinity(0)), PROCESSES, len(wanted))
     fresh = multiprocessing.get_context("spawn")  # a process that forks must not have used the device
     with ProcessPoolExecutor(processes, fresh) as pool:

@@ -1,17 +1,19 @@
-"""A GPU for tests: CUDA sources compiled by g++ and run on the host, behind CuPy's interface.
+"""A GPU for tests: CUDA sources compiled by g++ and run on the host (see runtime.cpp).
 
-``Cupy()`` takes the place of the module ``cupy``: NumPy's functions on NumPy arrays, plus ``RawModule``,
-whose kernels run under the address and undefined-behaviour sanitizers in another process (see
-cuda_emulation.h). It has the part of CuPy's interface that distgnn uses. A fault in a kernel ends that
-process and raises `EmulationError` with the sanitizer's report here.
+`Here` runs kernels in this process, on the caller's memory: compiled in a moment, launched in microseconds.
+`Apart` runs them in a process of its own, under the address and undefined-behaviour sanitizers, on copies. A
+fault that they see ends that process and raises `EmulationError` with their report. What the emulation itself
+finds raises it from both.
 
-A program is compiled once per (source, kernels, flags) and kept in a folder, ``DISTGNN_EMULATION_CACHE`` or
-one beside the temporary files; ``Cupy.build`` compiles many kernels of a source in one go, which takes far
-less time than one by one.
+What is compiled is kept in a folder, ``DISTGNN_EMULATION_CACHE`` or one beside the temporary files. Of
+processes that need the same at once, one compiles and the others wait.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import functools
 import getpass
 import hashlib
 import itertools
@@ -20,22 +22,27 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-HEADERS = ("cuda_emulation.h", "launcher.h")
+COMMON = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
+          "-Wno-unknown-pragmas", "-Wno-psabi")  # fmt: skip
+PLAIN = (*COMMON, "-O1")
 #: Not optimised: compiling takes most of the time.
-FLAGS = (
-    "-std=c++17", "-O0", "-g1", "-fno-strict-aliasing", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
-    "-Wno-unknown-pragmas", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-)  # fmt: skip
+SANITIZED = (*COMMON, "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+Sizes = tuple[int, ...]
+
+
+class Kernels(NamedTuple):
+    """Kernels of a CUDA source that are compiled together, by their C++ names."""
+
+    source: str
+    names: Sequence[str]
 
 
 class EmulationError(RuntimeError):
@@ -52,65 +59,132 @@ def cache_folder() -> Path:
     return Path(folder) if folder else Path(tempfile.gettempdir()) / f"distgnn-emulation-{getpass.getuser()}"
 
 
-def compile_program(source: str, names: Sequence[str], flags: Sequence[str] = FLAGS) -> Path:
-    """Return the executable with these kernels of a source, from the cache or from the compiler."""
-    registrations = "".join(f'    emulation::add("{name}", {name}),\n' for name in names)
-    # CuPy compiles with -ftz=true, which means float32 alone; a processor flushes either both types or none.
-    flush = "" if "double" in source else "#define EMULATION_FLUSH 1\n"
-    text = (
-        f'{flush}#include "cuda_emulation.h"\n{source}\n#include "launcher.h"\n'
-        f"[[maybe_unused]] static const bool registered[] = {{\n{registrations}}};\n"
-    )
-    key = hashlib.sha256()
-    for part in (text, *flags, str(compiler()), *((HERE / header).read_text() for header in HEADERS)):
-        key.update(part.encode())
-    program = cache_folder() / key.hexdigest()[:32]
-    if program.exists():
-        return program
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-        unit, output = Path(folder, "kernels.cpp"), Path(folder, "kernels")
+def library(kernels: Kernels, flags: Sequence[str]) -> Path:
+    """Return the shared library with these kernels."""
+    entries = "".join(f"    emulation::Entry<{name}>::value,\n" for name in kernels.names)
+    table = "const emulation::Kernel emulation_kernels[]"
+    text = f'#include "cuda_emulation.h"\n{kernels.source}\nextern "C" {{\nextern {table};\n'
+    text += f"{table} = {{\n{entries}}};\n}}\n"
+    return _compiled("kernels.so", text, ("-shared", *flags))
+
+
+def runtime(flags: Sequence[str]) -> Path:
+    """Return the library that launches kernels in the process that loads it."""
+    return _compiled("runtime.so", '#include "runtime.cpp"\n', ("-shared", *flags, "-O2"))
+
+
+def server(flags: Sequence[str]) -> Path:
+    """Return the program that launches kernels on request."""
+    text = '#include "runtime.cpp"\n#include "server.cpp"\n'
+    return _compiled("server", text, (*flags, "-O1", "-rdynamic", "-ldl"))
+
+
+@functools.cache
+def _sources() -> bytes:
+    return b"".join(path.read_bytes() for path in sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp")]))
+
+
+def _compiled(name: str, text: str, flags: Sequence[str]) -> Path:
+    """Return what the compiler makes of a text, from the cache or now."""
+    key = hashlib.sha256(_sources() + "\0".join((text, *flags, str(compiler()))).encode()).hexdigest()[:32]
+    folder = cache_folder()
+    made = folder / f"{key}-{name}"
+    if made.exists():
+        return made
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "a") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, int(key[:7], 16))  # a byte per name
+        if not made.exists():
+            _compile(text, flags, made)
+    return made
+
+
+def _compile(text: str, flags: Sequence[str], made: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+        unit, output = Path(folder, "unit.cpp"), Path(folder, "output")
         unit.write_text(text)
-        done = subprocess.run(
-            [str(compiler()), *flags, f"-I{HERE}", str(unit), "-o", str(output)],
-            capture_output=True,
-            text=True,
-        )
+        # what is linked comes last: -ldl names what earlier files need
+        command = [str(compiler()), f"-I{HERE}", str(unit), "-o", str(output), *flags]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise EmulationError(f"the kernels don't compile for the host:\n{done.stderr[:6000]}")
-        output.replace(program)  # whole or not at all: another process may build the same one
-    return program
+        output.replace(made)  # whole or not at all
 
 
-class Program:
-    """A running executable that launches kernels on request."""
+class Here:
+    """Kernels in this process.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.process: subprocess.Popen[bytes] | None = None
+    Args:
+        flags: of the compiler.
+    """
+
+    def __init__(self, flags: Sequence[str] = PLAIN) -> None:
+        self.flags = tuple(flags)
+        self._places: dict[tuple[str, str], int] = {}  # of what the runtime knows as Kernel
+        self._loaded: list[Any] = []
+        self._launch: Any = None
 
     def launch(
-        self, name: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], order: int
+        self, kernels: Kernels, name: str, grid: Sizes, block: Sizes, arguments: Sequence[Any], order: int = 0
     ) -> None:
-        """Run a kernel over its grid; arrays among the arguments are read before and written back after."""
-        arrays: dict[tuple[int, int], np.ndarray] = {}
-        packed = [_argument(argument, arrays) for argument in arguments]
-        _check_overlap(list(arrays))
-        request = [
-            struct.pack("I", len(name)),
-            name.encode(),
-            _dim3(grid),
-            _dim3(block),
-            struct.pack("I", order),
+        """Run one of the kernels over its grid.
+
+        Args:
+            arguments: NumPy's arrays and numbers.
+            order: of threads and blocks: 0 forward, 1 backward, else the seed of a shuffle.
+        """
+        place = self._places.get((kernels.source, name)) or self._load(kernels, name)
+        request = _request(kernels.source, grid, block, order, len(arguments))
+        problem = self._launch(place, request, _packed(arguments))
+        if problem:
+            raise EmulationError(problem.decode())
+
+    def _load(self, kernels: Kernels, name: str) -> int:
+        if self._launch is None:
+            self._launch = ctypes.CDLL(os.fspath(runtime(self.flags)), ctypes.RTLD_GLOBAL).emulation_launch
+            self._launch.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+            self._launch.restype = ctypes.c_char_p
+        self._loaded.append(ctypes.CDLL(os.fspath(library(kernels, self.flags))))
+        table = ctypes.addressof(ctypes.c_char.in_dll(self._loaded[-1], "emulation_kernels"))
+        for number, one in enumerate(kernels.names):
+            self._places[kernels.source, one] = table + number * _KERNEL.size
+        return self._places[kernels.source, name]
+
+
+class Apart:
+    """Kernels in a process of their own, which begins with the first launch and after a fault.
+
+    Args:
+        flags: of the compiler.
+    """
+
+    def __init__(self, flags: Sequence[str] = SANITIZED) -> None:
+        self.flags = tuple(flags)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._places: dict[tuple[str, str], tuple[bytes, int]] = {}
+
+    def launch(
+        self, kernels: Kernels, name: str, grid: Sizes, block: Sizes, arguments: Sequence[Any], order: int = 0
+    ) -> None:
+        """Run a kernel like `Here.launch`: arrays are read before and written back after."""
+        if (kernels.source, name) not in self._places:
+            path = os.fsencode(library(kernels, self.flags))
+            places = {(kernels.source, one): (path, number) for number, one in enumerate(kernels.names)}
+            self._places |= places
+        path, number = self._places[kernels.source, name]
+        arrays = _arrays(arguments)
+        request = [struct.pack("I", len(path)), path, struct.pack("I", number)]
+        request += [
+            _request(kernels.source, grid, block, order, len(arguments)),
+            struct.pack("I", len(arrays)),
         ]
-        request.append(struct.pack("I", len(arrays)))
         for (address, nbytes), array in arrays.items():
             request += [struct.pack("=QI", nbytes, address % 256), array.tobytes()]
-        request += [struct.pack("I", len(packed)), *packed]
+        request.append(_packed(arguments, {address: place for place, (address, _) in enumerate(arrays)}))
         reply = self._exchange(b"".join(request), sum(nbytes for _, nbytes in arrays))
         offset = 0
         for (_, nbytes), array in arrays.items():
-            array.view(np.ndarray).reshape(-1)[...] = np.frombuffer(reply, array.dtype, array.size, offset)
+            array.reshape(-1)[...] = np.frombuffer(reply, array.dtype, array.size, offset)
             offset += nbytes
 
     def _exchange(self, request: bytes, expected: int) -> bytes:
@@ -127,157 +201,76 @@ class Program:
             if length:
                 raise EmulationError(process.stdout.read(length).decode())
             return process.stdout.read(expected)
-        self.process = None
-        process.stdin.close()
-        process.wait()
-        raise EmulationError(
-            self.report.read_text(errors="replace")[:6000] or f"the emulation ended with {process.returncode}"
-        )
+        text = self.close()
+        raise EmulationError(text[:6000] or f"the emulation ended with {process.returncode}")
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self.process is None:
-            self.report = cache_folder() / f"{self.path.name}-{os.getpid()}.log"
+            program = server(self.flags)
+            self.report = program.parent / f"{os.getpid()}-{id(self):x}.log"
             environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0"}
             with open(self.report, "wb") as log:
                 self.process = subprocess.Popen(
-                    [str(self.path)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=environment,
+                    [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment
                 )
         return self.process
 
-    def close(self) -> None:
-        """End the process and remove its report."""
-        if self.process is not None:
-            assert self.process.stdin is not None and self.process.stdout is not None
-            self.process.stdin.close()
-            self.process.stdout.close()
-            self.process.wait()
-            self.process = None
-            self.report.unlink(missing_ok=True)
+    def close(self) -> str:
+        """End the process; return what it reported."""
+        if self.process is None:
+            return ""
+        process, self.process = self.process, None
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        process.stdout.close()
+        process.wait()
+        text = self.report.read_text(errors="replace")
+        self.report.unlink(missing_ok=True)
+        return text
 
 
-class Cupy:
-    """NumPy with a ``RawModule``, for code that expects the module ``cupy``.
-
-    Attributes:
-        flags: flags of the compiler.
-        order: the order of threads and blocks: 0 forward, 1 backward, else the seed of a shuffle.
-        launches: names of the kernels launched so far.
-    """
-
-    def __init__(self) -> None:
-        self.order = 0
-        self.flags: tuple[str, ...] = FLAGS
-        self.launches: list[str] = []
-        self.programs: dict[tuple[str, str], Program] = {}
-        self.cuda = _Cuda()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
-
-    def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
-        """Return memory whose bytes are all 0xff: NaN in every float."""
-        array = np.empty(shape, dtype)
-        array.reshape(-1).view(np.uint8)[...] = 0xFF
-        return array
-
-    def build(self, source: str, names: Iterable[str]) -> None:
-        """Compile these kernels of a source together, on as many cores as there are."""
-        names = list(names)
-        parts = min(os.cpu_count() or 1, -(-len(names) // 20))
-        shares = [names[part::parts] for part in range(parts)]
-        with ThreadPoolExecutor() as pool:
-            paths = pool.map(lambda share: compile_program(source, share, self.flags), shares)
-            for share, path in zip(shares, paths, strict=True):
-                program = Program(path)
-                self.programs.update({(source, name): program for name in share})
-
-    def RawModule(
-        self, *, code: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()
-    ) -> _Module:
-        return _Module(self, code, name_expressions)
-
-    def close(self) -> None:
-        for program in set(self.programs.values()):
-            program.close()
+_KERNEL = struct.Struct("@iPP")  # Kernel, Request and Argument in runtime.h
+_REQUEST = struct.Struct("=6IIIi")
+_ARGUMENT = struct.Struct("=8sIcc2x")
 
 
-class _Module:
-    def __init__(self, owner: Cupy, source: str, names: Sequence[str]) -> None:
-        missing = [name for name in names if (source, name) not in owner.programs]
-        if missing:
-            owner.build(source, missing)
-        self.owner, self.source = owner, source
-
-    def get_function(self, name: str) -> Any:
-        program = self.owner.programs[self.source, name]
-
-        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any]) -> None:
-            self.owner.launches.append(name)
-            program.launch(name, grid, block, arguments, self.owner.order)
-
-        return launch
+def _request(source: str, grid: Sizes, block: Sizes, order: int, count: int) -> bytes:
+    # CuPy compiles with -ftz=true, which means float32 alone; a processor flushes either both types or none.
+    flush = "double" not in source
+    return _REQUEST.pack(*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], order, flush, count)
 
 
-class _Event:
-    done = True
-
-    def record(self) -> None:
-        self.time = time.perf_counter()
-
-    def synchronize(self) -> None:
-        pass
-
-
-class _Cuda:
-    """The used part of ``cupy.cuda``: events that take the host's time, one stream, one device."""
-
-    Event = _Event
-    runtime = SimpleNamespace(
-        getDeviceProperties=lambda device: {"name": b"emulation", "l2CacheSize": 1 << 15}
-    )
-
-    @staticmethod
-    def Device() -> SimpleNamespace:
-        return SimpleNamespace(id=0)
-
-    @staticmethod
-    def get_current_stream() -> SimpleNamespace:
-        return SimpleNamespace(ptr=0)
-
-    @staticmethod
-    def get_elapsed_time(start: _Event, end: _Event) -> float:
-        return (end.time - start.time) * 1e3
+def _packed(arguments: Sequence[Any], places: dict[int, int] | None = None) -> bytes:
+    """Pack arguments as the driver gets them: arrays by address, or by place; numbers as they are."""
+    packed = []
+    for value in arguments:
+        kind, itemsize = _KINDS[value.dtype.kind], value.dtype.itemsize
+        if isinstance(value, np.ndarray):
+            address = value.__array_interface__["data"][0]
+            if not value.flags.c_contiguous:
+                raise EmulationError("an array that is not C-contiguous was passed to a kernel")
+            place = address if places is None else places[address]
+            packed.append(_ARGUMENT.pack(place.to_bytes(8, "little"), itemsize, b"p", kind))
+        else:
+            packed.append(_ARGUMENT.pack(value.tobytes(), itemsize, kind, b" "))
+    return b"".join(packed)
 
 
-def _dim3(sizes: tuple[int, ...]) -> bytes:
-    return struct.pack("III", *(*sizes, 1, 1)[:3])
+_KINDS = {"f": b"f", "i": b"i", "u": b"i", "b": b"i"}
 
 
-def _argument(value: Any, arrays: dict[tuple[int, int], np.ndarray]) -> bytes:
-    """Pack an argument as CuPy passes it to the driver.
-
-    Arrays go by address, Python numbers as 64 bits, NumPy's numbers as they are.
-    """
-    if isinstance(value, np.ndarray):
-        if not value.flags.c_contiguous:
-            raise EmulationError("an array that is not C-contiguous was passed to a kernel")
-        key = (value.ctypes.data, value.nbytes)
-        arrays.setdefault(key, value)
-        return struct.pack("=BII", 1, 4, list(arrays).index(key))
-    if isinstance(value, (bool, int)):
-        value = np.int64(value)
-    elif isinstance(value, float):
-        value = np.float64(value)
-    data = value.tobytes()
-    return struct.pack("=BI", 0, len(data)) + data
-
-
-def _check_overlap(spans: list[tuple[int, int]]) -> None:
-    ends = sorted((address, address + nbytes) for address, nbytes in spans if nbytes)
+def _arrays(arguments: Sequence[Any]) -> dict[tuple[int, int], np.ndarray]:
+    """Return the arrays among arguments, by address and bytes; EmulationError where two overlap in part."""
+    arrays = {
+        (value.__array_interface__["data"][0], value.nbytes): value
+        for value in arguments
+        if isinstance(value, np.ndarray)
+    }
+    ends = sorted((address, address + nbytes) for address, nbytes in arrays if nbytes)
     for (_, end), (start, _) in itertools.pairwise(ends):
         if start < end:
             raise EmulationError("two arguments overlap without being the same array")
+    return arrays

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+
+from distgnn.arrays import backend
 
 SEVERAL_BLOCKS = """
 __global__ void scaled(int size, float factor, const float* from, float* to) {
@@ -27,8 +28,6 @@ def cupy(stand_in):
 
 def test_it_is_there_only_where_it_is_asked_for():
     assert importlib.util.find_spec("cupy") is None
-    from distgnn.arrays import backend
-
     assert backend.get().name == "numpy"
 
 
@@ -134,17 +133,34 @@ def test_memory_that_a_message_is_in(comm, cupy, stand_in):
 
 
 @ONE_WAY
-def test_a_kernel_without_an_oracle_is_emulated(cupy, stand_in):
-    from cupy._kernels import _emulator
-
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler here")
+@pytest.mark.parametrize("sanitized", [False, True])
+def test_kernels_are_emulated(cupy, stand_in, sanitized):
+    stand_in.EMULATION.sanitized = sanitized
     x, y = cupy.arange(600, dtype=np.float32), cupy.empty(600, np.float32)
     kernel = cupy.RawModule(code=SEVERAL_BLOCKS).get_function("scaled")
     with stand_in.observed() as seen:
         kernel((3,), (256,), (np.int32(600), np.float32(2), x, y))
     np.testing.assert_array_equal(y.get(), 2 * np.arange(600, dtype=np.float32))
-    assert seen.launches == {"scaled": 1} and _emulator().launches[-1] == "scaled"
+    assert seen.launches == {"scaled": 1} and stand_in.EMULATION.kernels == ["scaled"]
+
+
+@ONE_WAY
+@pytest.mark.parametrize("ahead", [1, 16])
+def test_what_kernels_write_beside_arrays_is_seen(cupy, ahead):
+    x, y = cupy.ones(600, np.float32), cupy.empty(600 - ahead, np.float32)
+    kernel = cupy.RawModule(code=SEVERAL_BLOCKS).get_function("scaled")
+    with pytest.raises(RuntimeError, match="scaled has written beside an array"):
+        kernel((3,), (256,), (np.int32(600), np.float32(2), x, y))
+
+
+@ONE_WAY
+def test_kernels_that_no_gpu_was_compiled_for_are_refused(stand_in):
+    from distgnn.local.cuda import launch
+
+    on, numbers = backend.get("cupy"), np.zeros(4, np.float32)
+    with pytest.raises(RuntimeError, match=r"add_rows<float,64>: not in distgnn/local/cuda/instances.py"):
+        arguments = on.asarray(np.arange(2)), on.asarray(numbers), np.int32(1), on.asarray(numbers)
+        launch.launch(on.xp, "rows.cu", "add_rows<float,64>", 1, np.int64(2), *arguments)
 
 
 @pytest.mark.ranks(1, 3)

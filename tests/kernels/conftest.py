@@ -1,18 +1,19 @@
-"""GPUs to run the CUDA kernels on: the emulation everywhere a C++ compiler is, CuPy where a GPU is."""
+"""GPUs to run the CUDA kernels on: CuPy where a GPU is, else its stand-in, with a C++ compiler."""
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from distgnn.arrays import backend
-from distgnn.local.cuda import Variant, csr, launch
+from distgnn.local.cuda import Variant, instances
 from distgnn.local.cuda.launch import kernels_folder
 
 
@@ -29,15 +30,28 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 emulator = load(kernels_folder() / "emulation" / "emulator.py")
 
 
-class GPU(SimpleNamespace):
-    """``xp`` (CuPy or its stand-in), ``emulated``, and arrays to and from it."""
+def tolerance(dtype: Any) -> dict[str, float]:
+    """Return how far results may be from a reference in double precision."""
+    return {"rtol": 2e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-12, "atol": 1e-13}
+
+
+def normal(shape: int | tuple[int, ...], dtype: Any, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@dataclass
+class GPU:
+    """CuPy or its stand-in, ``xp``; the emulation that runs the kernels, or None; arrays to and from it."""
+
+    xp: Any
+    emulation: Any = None
 
     def asarray(self, x: Any) -> Any:
         """Copy an array to the GPU, C-contiguous."""
         return self.xp.array(x, order="C")
 
     def to_host(self, x: Any) -> np.ndarray:
-        return np.asarray(x) if self.emulated else self.xp.asnumpy(x)
+        return self.xp.asnumpy(x)
 
     def nan(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return an array of NaN, which a kernel must overwrite."""
@@ -78,107 +92,26 @@ VARIANTS = {
 }
 
 
-def spmm_names() -> list[str]:
-    """List all kernels of csr_spmm.cu."""
-    return csr.kernel_names()
+#: All kernels, by file: the package's, and those that its benchmarks compare with.
+KERNELS = {**instances.KERNELS, str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly", "gather_randomly"]}
 
 
-LANES = (1, 2, 4, 8, 16, 32)
-ELEMENTS = ("float", "double")
-HALVES = ("Bfloat16", "Float16")
-
-#: All kernels besides csr_spmm.cu, by file.
-OTHER_KERNELS = {
-    "rows.cu": [
-        *(f"gather_rows<{unit},{lanes}>" for unit in ("uint4", "uint2", "unsigned") for lanes in LANES),
-        *(f"add_rows<{element},{lanes}>" for element in ELEMENTS for lanes in LANES),
-    ],
-    "aggregate.cu": [
-        f"{name}<{element},{index}>"
-        for name in ("best", "best_back")
-        for element in ELEMENTS
-        for index in ("int", "int64")
-    ],
-    "narrow.cu": [
-        *(f"{name}<{kind}>" for name in ("narrow", "narrow_padded", "widen") for kind in HALVES),
-        *(f"narrow_rows<{kind},{lanes}>" for kind in HALVES for lanes in LANES),
-    ],
-    "activation.cu": [
-        "dropout_keys",
-        *(f"{name}<{element}>" for name in ("activate", "keep_positive") for element in ELEMENTS),
-    ],
-    "layer_norm.cu": [
-        *(f"{name}<{element}>" for name in ("layer_norm", "layer_norm_backward") for element in ELEMENTS),
-    ],
-    "softmax_cross_entropy.cu": [f"softmax_cross_entropy<{element}>" for element in ELEMENTS],
-    "scores.cu": [f"count_hits<{element}>" for element in ELEMENTS],
-    "binary_cross_entropy.cu": [f"binary_cross_entropy<{element}>" for element in ELEMENTS],
-    "sample.cu": ["sample_weighted", "sample_ones", "ring_times", "inclusion"],
-    "extract.cu": [
-        "row_lengths", "row_keys", "row_entries", "compact", "enter_ids", "mark_first", "number_ids",
-        *(f"find_columns<{index}>" for index in ("int", "int64")),
-        *(f"{name}<{element}>" for name in ("sum_runs", "keep_entries") for element in ELEMENTS),
-        *(f"expand_products<{element},{index}>" for element in ELEMENTS for index in ("int", "int64")),
-    ],
-    "edges.cu": [
-        f"{name}<{element},{index}{lanes}>"
-        for element, V in (("float", 4), ("double", 2))
-        for name, ways in (("edge_softmax", [""]), ("edge_softmax_back", [""]),
-                           ("edge_dots", [",1,1", f",1,{V}", ",8,1", f",8,{V}"]),
-                           ("edge_products", [",8,1", ",32,1", f",16,{V}", f",32,{V}"]))
-        for index in ("int", "int64") for lanes in ways
-    ] + [f"edge_fold<{element}>" for element in ELEMENTS],
-    "additive.cu": [
-        f"{name}<{element},{index}{lanes}>"
-        for name, ways in (("edge_signs", [""]), ("edge_scores", [",1,8", ",8,8", ",8,1"]),
-                           ("edge_slopes", [",8,8", ",32,8", ",32,1"]))
-        for element in ELEMENTS for index in ("int", "int64") for lanes in ways
-    ],
-    str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly", "gather_randomly"],
-    "optimizers.cu": [
-        f"{name}<{element}>" for name in ("adam", "sgd", "sum_squares") for element in ELEMENTS
-    ],
-}  # fmt: skip
-
-
-@pytest.fixture(scope="session", params=["emulated", "cupy"])
-def any_gpu(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture(params=["cupy" if "cupy" in backend.available() else "emulated"])
+def gpu(request: pytest.FixtureRequest) -> Iterator[GPU]:
+    """Yield a GPU for :mod:`distgnn.local.cuda`: the one here, or the stand-in with sanitized kernels."""
     if request.param == "cupy":
-        if "cupy" not in backend.available():
-            pytest.skip("no GPU here, or no CuPy")
-        yield GPU(xp=backend.get("cupy").xp, emulated=False)
+        yield GPU(backend.get("cupy").xp)
         return
-    if emulator.compiler() is None:
-        pytest.skip("no C++ compiler here (g++, or what CXX names) to emulate a GPU with")
-    cupy = emulator.Cupy()
-    yield GPU(xp=cupy, emulated=True)
-    cupy.close()
+    from mpi_helpers.gpu import stand_in  # needs MPI, unlike tests on a GPU
+
+    with stand_in() as asked:
+        asked.EMULATION.sanitized = True
+        yield GPU(backend.get("cupy").xp, asked.EMULATION)
 
 
-@pytest.fixture
-def gpu(any_gpu: GPU, monkeypatch: pytest.MonkeyPatch) -> GPU:
-    """Return a GPU for :mod:`distgnn.local.cuda`; emulated ones start in forward order."""
-    if any_gpu.emulated:
-        monkeypatch.setattr(launch, "_library", lambda array: any_gpu.xp)
-        any_gpu.xp.order = 0
-    return any_gpu
-
-
-def built_from(file: str) -> Any:
-    """Make a fixture: each GPU there is, with the kernels of this file; the emulation builds all at once."""
-
-    @pytest.fixture
-    def built(gpu, any_gpu):
-        if gpu.emulated:
-            gpu.xp.build(launch.source(file), OTHER_KERNELS[file])
-        return gpu
-
-    return built
-
-
-def in_orders(gpu: Any, orders: Any, times: int = 1) -> Any:
+def in_orders(gpu: GPU, orders: Iterable[int], times: int = 1) -> Iterator[int]:
     """Yield each of these orders of blocks in the emulation; on a GPU its own order, ``times`` times."""
-    for order in orders if gpu.emulated else [0] * times:
-        if gpu.emulated:
-            gpu.xp.order = order
+    for order in orders if gpu.emulation else [0] * times:
+        if gpu.emulation:
+            gpu.emulation.order = order
         yield order

@@ -12,11 +12,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.local import aggregate, cuda
 from loops import each
 
-from .conftest import built_from
 from .semirings import before, cases
-
-pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
-built = built_from("aggregate.cu")
 
 
 def on_gpu(gpu, A, index=np.int32):
@@ -27,8 +23,8 @@ def on_gpu(gpu, A, index=np.int32):
 
 @each("dtype", [np.float32, np.float64])
 @each("f", [1, 2, 5, 8, 16, 40])
-def test_best_and_back(built, dtype, f):
-    gpu, host = built, backend.get("numpy")
+def test_best_and_back(gpu, dtype, f):
+    host = backend.get("numpy")
     G = np.random.default_rng(2).standard_normal((23, f)).astype(dtype)
     close = {"rtol": 1e-5, "atol": 1e-5} if dtype == np.float32 else {"rtol": 1e-13, "atol": 1e-13}
     for how, codes, matrix, B in cases(dtype, f):
@@ -48,12 +44,12 @@ def test_best_and_back(built, dtype, f):
         np.testing.assert_allclose(gpu.to_host(out), expected, **close)
 
 
-def test_other_arrays_are_refused(built):
+def test_other_arrays_are_refused(gpu):
     how, codes, matrix, B = next(cases(np.float32, 4))
-    A = on_gpu(built, CSR.from_scipy(matrix, backend.get("numpy"), np.float32))
+    A = on_gpu(gpu, CSR.from_scipy(matrix, backend.get("numpy"), np.float32))
     G = np.ones((23, 4), np.float32)
-    T, C = built.asarray(G), built.asarray(G.astype(np.int32))
+    T, C = gpu.asarray(G), gpu.asarray(G.astype(np.int32))
     with pytest.raises(ValueError, match="C must be a C-contiguous int32 array"):
-        cuda.best(A, built.asarray(B), codes, how, T, T, False)
+        cuda.best(A, gpu.asarray(B), codes, how, T, T, False)
     with pytest.raises(ValueError, match="B must be"):
-        cuda.best(A, built.asarray(B.T.copy()), codes, how, T, C, False)
+        cuda.best(A, gpu.asarray(B.T.copy()), codes, how, T, C, False)

@@ -17,8 +17,6 @@ from kernels.conftest import emulator
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_spmm.py"
 
-pytestmark = pytest.mark.timeout(600)  # waits for the compiler
-
 
 @pytest.fixture
 def gpu_spmm(monkeypatch):

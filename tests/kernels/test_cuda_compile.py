@@ -12,14 +12,13 @@ import pytest
 from distgnn.local.cuda import csr, launch
 from distgnn.local.cuda.launch import kernels_folder
 from kernels import nvrtc
-from kernels.conftest import BENCHMARKS, OTHER_KERNELS, emulator, load, spmm_names
+from kernels.conftest import BENCHMARKS, KERNELS, emulator, load
 
 ptxas = load(BENCHMARKS / "ptxas.py")
 pytestmark = pytest.mark.timeout(900)
 
 ARCHITECTURES = ptxas.ARCHITECTURES
 OLDER = 70  # which nvcc 13 no longer knows, and an older NVRTC does
-KERNELS = {csr.FILE: spmm_names(), **OTHER_KERNELS}
 
 without_nvcc = pytest.mark.skipif(ptxas.nvcc() is None, reason="no nvcc here (in PATH, or named by NVCC)")
 

@@ -11,13 +11,9 @@ import pytest
 from distgnn.local import cuda
 from distgnn.local.cuda import edges
 from kernels import edge_cases as cases
-from kernels.conftest import built_from, in_orders
+from kernels.conftest import in_orders
 from kernels.test_cuda_spmm import block_of
 from loops import each
-
-pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
-
-compiled, compiled_additive = built_from("edges.cu"), built_from("additive.cu")
 
 
 def machine(gpu):
@@ -28,48 +24,43 @@ def machine(gpu):
     )  # fmt: skip
 
 
-@pytest.fixture(params=["rows whole", "rows cut"])
-def rows(request, monkeypatch):
+@pytest.fixture(params=["rows whole", "rows cut"], autouse=True)
+def cut(request, monkeypatch):
     if request.param == "rows cut":
         monkeypatch.setattr(edges, "LONGEST", 4)
         monkeypatch.setattr(edges, "CUT_FROM", 0)
 
 
-@pytest.fixture
-def built(compiled, rows):
-    return compiled
-
-
 @each("dtype, index", cases.KINDS)
 @each("bounds", cases.BOUNDS)
-def test_products_and_dot_products_by_head(built, dtype, index, bounds):
-    cases.check_dots(machine(built), dtype, index, bounds)
-    cases.check_multiply(machine(built), dtype, index, bounds)
+def test_products_and_dot_products_by_head(gpu, dtype, index, bounds):
+    cases.check_dots(machine(gpu), dtype, index, bounds)
+    cases.check_multiply(machine(gpu), dtype, index, bounds)
 
 
 @each("dtype, index", cases.KINDS)
 @each("bounds", [*cases.BOUNDS, [0, 48], [0, 8, 24, 24, 136]])
-def test_additive_scores_and_sums_of_slopes(compiled_additive, rows, dtype, index, bounds):
-    cases.check_additive(machine(compiled_additive), dtype, index, bounds)
+def test_additive_scores_and_sums_of_slopes(gpu, dtype, index, bounds):
+    cases.check_additive(machine(gpu), dtype, index, bounds)
 
 
 @each("dtype, index", cases.KINDS)
 @each("heads", cases.HEADS)
 @each("cuts", [1, 3])
 @each("scale", [1, 300])
-def test_softmax_over_rows_and_its_adjoint(built, dtype, index, heads, cuts, scale):
-    cases.check_softmax(machine(built), dtype, index, heads, scale, cuts)
+def test_softmax_over_rows_and_its_adjoint(gpu, dtype, index, heads, cuts, scale):
+    cases.check_softmax(machine(gpu), dtype, index, heads, scale, cuts)
 
 
-def test_blocks_in_any_order(built):
-    for _ in in_orders(built, (0, 1, 5)):
-        cases.check_softmax(machine(built), np.float32, np.int32, 3, 1, 3)
+def test_blocks_in_any_order(gpu):
+    for _ in in_orders(gpu, (0, 1, 5)):
+        cases.check_softmax(machine(gpu), np.float32, np.int32, 3, 1, 3)
 
 
-def test_what_no_kernel_can_walk_is_refused(built):
-    A = block_of(built, cases.pattern(), np.float32)
-    ones = lambda *shape: built.asarray(np.ones(shape, np.float32))  # noqa: E731
-    bits = lambda width: built.asarray(np.zeros((A.nnz, width), np.uint8))  # noqa: E731
+def test_what_no_kernel_can_walk_is_refused(gpu):
+    A = block_of(gpu, cases.pattern(), np.float32)
+    ones = lambda *shape: gpu.asarray(np.ones(shape, np.float32))  # noqa: E731
+    bits = lambda width: gpu.asarray(np.zeros((A.nnz, width), np.uint8))  # noqa: E731
     m, k = A.shape
     refused = {
         "out must be": lambda: cuda.edge_dots(A, ones(m, 8), ones(k, 8), [0, 8], ones(A.nnz, 2)),
@@ -81,7 +72,7 @@ def test_what_no_kernel_can_walk_is_refused(built):
         "maxima must be": lambda: cuda.edge_softmax(
             A, ones(A.nnz, 2), ones(m, 1), ones(m, 2), 7, None, 1, None, 0),
         "signs: need": lambda: cuda.edge_softmax(
-            A, ones(A.nnz, 2), ones(m, 2), ones(m, 2), 7, None, 1, built.asarray(np.zeros(4, np.uint8)), 0),
+            A, ones(A.nnz, 2), ones(m, 2), ones(m, 2), 7, None, 1, gpu.asarray(np.zeros(4, np.uint8)), 0),
         "signs must be": lambda: cuda.edge_scores(
             A, ones(m, 8), ones(k, 8), ones(8), [0, 8], 1, ones(A.nnz, 1), bits(2)),
         "bounds must go from 0 to 8": lambda: cuda.edge_scores(

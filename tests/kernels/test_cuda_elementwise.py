@@ -6,42 +6,16 @@ import numpy as np
 import pytest
 
 from distgnn.local import cuda, elementwise
-from distgnn.local.cuda import launch
-from kernels.conftest import OTHER_KERNELS
+from kernels.conftest import in_orders, normal, tolerance
 from loops import each
 
-pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
-
-FILES = (
-    "rows.cu", "activation.cu", "layer_norm.cu", "softmax_cross_entropy.cu", "scores.cu",
-    "binary_cross_entropy.cu",
-)  # fmt: skip
 DTYPES = [np.float32, np.float64]
 EPSILON = 1e-5  # of layer norm
 
 
-def tolerance(dtype):
-    return {"rtol": 2e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-12, "atol": 1e-13}
-
-
-def normal(shape, dtype, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-@pytest.fixture
-def built(gpu, any_gpu):
-    """Compile the kernels of these files, each file in one go."""
-    if gpu.emulated and not getattr(any_gpu, "others_built", False):
-        for file in FILES:
-            any_gpu.xp.build(launch.source(file), OTHER_KERNELS[file])
-        any_gpu.others_built = True
-    return gpu
-
-
 @each("dtype", [np.float32, np.float64, np.int32])
 @each("f", [0, 1, 2, 7, 8, 12, 32, 41, 128])
-def test_gather_rows(built, dtype, f):
-    gpu = built
+def test_gather_rows(gpu, dtype, f):
     X = (1000 * normal((23, f), np.float64)).astype(dtype)
     rows = np.random.default_rng(1).integers(0, 23, 37)
     out = gpu.asarray(np.zeros((37, f), dtype))
@@ -58,15 +32,12 @@ def test_gather_rows(built, dtype, f):
 @each("dtype", DTYPES)
 @each("f", [0, 1, 2, 8, 41])
 @each("count", [0, 17, 29])
-def test_scatter_add(built, dtype, f, count):
-    gpu = built
+def test_scatter_add(gpu, dtype, f, count):
     rows = np.random.default_rng(2).permutation(29)[:count]
     X, before = normal((count, f), dtype), normal((29, f), dtype, 1)
     expected = before.copy()
     expected[rows] += X
-    for order in (0, 1, 5) if gpu.emulated else (0,):
-        if gpu.emulated:
-            gpu.xp.order = order
+    for _ in in_orders(gpu, (0, 1, 5)):
         out = gpu.asarray(before)
         assert cuda.scatter_add(gpu.asarray(X), gpu.asarray(rows), out) is out
         np.testing.assert_array_equal(gpu.to_host(out), expected)
@@ -75,9 +46,8 @@ def test_scatter_add(built, dtype, f, count):
 @each("dtype", DTYPES)
 @each("shape", [(0, 3), (1, 1), (7, 5), (33, 32), (19, 41), (9, 128), (20000, 3)])
 @each("place", ["apart", "kept", "in place"])
-def test_layer_norm(built, dtype, shape, place):
+def test_layer_norm(gpu, dtype, shape, place):
     """Forward with rows kept in place of Z, beside it, or not at all, and backward."""
-    gpu = built
     factors = [normal((1, shape[1]), float, seed) for seed in (5, 6)]
     Z, G = (3 + 2 * normal(shape, dtype, seed) for seed in (7, 8))
     centred = Z - Z.mean(axis=1, keepdims=True, dtype=float)
@@ -105,8 +75,7 @@ def test_layer_norm(built, dtype, shape, place):
 @each("dtype", DTYPES)
 @each("shape", [(0, 3), (1, 1), (7, 5), (33, 8), (19, 41), (683, 3)])
 @each("rate", [0.0, 0.5, 0.9])
-def test_dropout_masks_agree_to_the_bit(built, dtype, shape, rate):
-    gpu = built
+def test_dropout_masks_agree_to_the_bit(gpu, dtype, shape, rate):
     X = normal(shape, dtype)
     nodes = np.random.default_rng(3).permutation(10**12 + np.arange(shape[0]))
     columns = np.arange(5, 5 + shape[1])
@@ -120,8 +89,7 @@ def test_dropout_masks_agree_to_the_bit(built, dtype, shape, rate):
 
 @each("dtype", DTYPES)
 @each("shape", [(7, 5), (33, 8), (19, 41)])
-def test_activation_and_its_backward(built, dtype, shape):
-    gpu = built
+def test_activation_and_its_backward(gpu, dtype, shape):
     X, G = normal(shape, dtype), normal(shape, dtype, 2)
     X[0, 0] = np.nan
     nodes, columns = np.arange(shape[0]), np.arange(shape[1])
@@ -140,9 +108,9 @@ def test_activation_and_its_backward(built, dtype, shape):
 @each("shape", [(1, 1), (3, 1), (7, 5), (33, 8), (19, 41), (2, 257), (683, 3)])
 @each("relu", [False, True])
 @each("keep", [None, 0.7])
-def test_one_pass_activates_and_remembers(built, dtype, shape, relu, keep):
+def test_one_pass_activates_and_remembers(gpu, dtype, shape, relu, keep):
     """To the bit what relu, dropout and packbits make; sizes end within a byte, a word and a warp."""
-    gpu, X = built, normal(shape, dtype)
+    X = normal(shape, dtype)
     X[0, 0], X[-1, -1] = np.nan, 0
     ids = np.arange(shape[0]) * 10**9, np.arange(3, 3 + shape[1])
     expected = np.maximum(X, 0) if relu else X.copy()
@@ -173,8 +141,7 @@ def softmax_oracle(logits, rows, labels, count):
 @each("dtype", DTYPES)
 @each("classes", [1, 7, 32, 47, 100, 130])
 @each("in_place", [False, True])
-def test_softmax_cross_entropy(built, dtype, classes, in_place):
-    gpu = built
+def test_softmax_cross_entropy(gpu, dtype, classes, in_place):
     m = 29
     logits = 20 * normal((m, classes), dtype)
     rows = np.sort(np.random.default_rng(4).permutation(m)[:13])
@@ -195,8 +162,8 @@ def test_softmax_cross_entropy(built, dtype, classes, in_place):
 @each("dtype", DTYPES)
 @each("classes", [1, 32, 47])
 @each("in_place", [False, True])
-def test_binary_cross_entropy(built, dtype, classes, in_place):
-    gpu, m = built, 29
+def test_binary_cross_entropy(gpu, dtype, classes, in_place):
+    m = 29
     logits = 20 * normal((m, classes), dtype)
     rows = np.sort(np.random.default_rng(4).permutation(m)[:13])
     labels = np.random.default_rng(5).integers(0, 2, (13, classes)).astype(np.uint8)
@@ -215,7 +182,7 @@ def test_binary_cross_entropy(built, dtype, classes, in_place):
 
 @each("dtype", DTYPES)
 @each("f", [1, 2, 31, 32, 33, 100])
-def test_counts_of_hits(built, dtype, f):
+def test_counts_of_hits(gpu, dtype, f):
     """Entries are whole numbers, so that many are equal: the first counts. Some rows are not finite."""
     random, m = np.random.default_rng(f), 300
     logits = random.integers(-3, 4, (m, f)).astype(dtype)
@@ -227,14 +194,13 @@ def test_counts_of_hits(built, dtype, f):
     expected = [(~finite).sum()]
     right = finite & (logits[rows].argmax(axis=1) == labels)
     expected += [(right & (parts == part)).sum() for part in (1, 2, 3)]
-    got = cuda.count_hits(*map(built.asarray, (logits, rows, labels, parts)))
-    assert built.to_host(got).tolist() == expected
+    got = cuda.count_hits(*map(gpu.asarray, (logits, rows, labels, parts)))
+    assert gpu.to_host(got).tolist() == expected
     none = np.zeros(0, np.int64)
-    assert not built.to_host(cuda.count_hits(*map(built.asarray, (logits, none, none, none)))).any()
+    assert not gpu.to_host(cuda.count_hits(*map(gpu.asarray, (logits, none, none, none)))).any()
 
 
-def test_bad_input_is_refused(built):
-    gpu = built
+def test_bad_input_is_refused(gpu):
     zeros = gpu.xp.zeros
     X, rows, cols, out = (
         zeros((4, 6), np.float32),

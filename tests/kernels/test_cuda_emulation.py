@@ -74,45 +74,60 @@ __global__ void overflow(int by, int* to) { *to = (1 << 30) * by; }
 NAMES = [line.split("(")[0].split()[-1] for line in SOURCE.splitlines() if line.startswith("__global__")]
 
 
-@pytest.fixture(scope="module", params=["as on this machine", "portable"])
-def cupy(request):
-    """Yield the emulation with this machine's way to switch between fibers, and with the portable one."""
+KERNELS = emulator.Kernels(SOURCE, NAMES)
+UCONTEXT = (*emulator.SANITIZED, "-DEMULATION_UCONTEXT")
+WAYS = {
+    "sanitized": emulator.Apart,
+    "sanitized, portable": lambda: emulator.Apart(UCONTEXT),  # how fibers are switched
+    "in this process": emulator.Here,
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def machine(request):
+    """Yield what runs kernels, in every way that there is."""
     if emulator.compiler() is None:
         pytest.skip("no C++ compiler here (g++, or what CXX names) to emulate a GPU with")
-    stand_in = emulator.Cupy()
-    stand_in.flags += ("-DEMULATION_UCONTEXT",) if request.param == "portable" else ()
-    stand_in.build(SOURCE, NAMES)
-    yield stand_in
-    stand_in.close()
+    made = WAYS[request.param]()
+    yield made
+    if isinstance(made, emulator.Apart):
+        made.close()
 
 
-def run(cupy, name, threads, *arguments, order=0, grid=(1,)):
-    cupy.order = order
-    cupy.RawModule(code=SOURCE, name_expressions=[name]).get_function(name)(grid, (threads,), arguments)
+@pytest.fixture
+def sanitized(machine):
+    """Return the same; skip what has no sanitizers."""
+    if not isinstance(machine, emulator.Apart):
+        pytest.skip("no sanitizers in this process")
+    return machine
+
+
+def run(machine, name, threads, *arguments, order=0, grid=(1,)):
+    machine.launch(KERNELS, name, grid, (threads,), arguments, order)
 
 
 @pytest.mark.parametrize("order", [0, 1, 7])
-def test_barriers_and_collectives(cupy, order):
+def test_barriers_and_collectives(machine, order):
     values, out = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
-    run(cupy, "reverse", 64, values, out, order=order)
+    run(machine, "reverse", 64, values, out, order=order)
     np.testing.assert_array_equal(out, values[::-1])
-    run(cupy, "collectives", 64, out, order=order)
+    run(machine, "collectives", 64, out, order=order)
     lane = np.arange(64) % 32
     right = np.where(lane % 8 < 7, lane + 1, lane)
     np.testing.assert_array_equal(out, 496 + 1000 + np.maximum(lane - 1, 0) * 10000 + right * 1000000)
-    run(cupy, "half_warps", 32, out, order=order)
+    run(machine, "half_warps", 32, out, order=order)
     np.testing.assert_array_equal(out[:32], [16] * 16 + [21] * 16)
     total = np.zeros(1, np.int32)
-    run(cupy, "count", 96, total, order=order, grid=(5, 2))
+    run(machine, "count", 96, total, order=order, grid=(5, 2))
     assert total[0] == 960
 
 
-def test_a_forgotten_barrier_shows_in_some_order(cupy):
+def test_a_forgotten_barrier_shows_in_some_order(machine):
     values = np.arange(1, 65, dtype=np.int32)
     results = []
     for order in (0, 1, 7):
         out = np.zeros(64, np.int32)
-        run(cupy, "forgotten_barrier", 64, values, out, order=order)
+        run(machine, "forgotten_barrier", 64, values, out, order=order)
         results.append(out)
     assert any((result != values[::-1]).any() for result in results)
 
@@ -126,52 +141,77 @@ def test_a_forgotten_barrier_shows_in_some_order(cupy):
         ("stranger", 32, "reads a lane that takes no part"),
         ("unnamed", 32, "mask does not name it"),
         ("mixed", 32, "different barriers"),
-        ("shared_bounds", 32, "out of bounds"),
     ],
 )
-def test_faults_are_reported(cupy, name, threads, report):
+def test_faults_are_reported(machine, name, threads, report):
     with pytest.raises(emulator.EmulationError, match=report):
-        run(cupy, name, threads, np.zeros(1, np.int32))
-    run(cupy, "count", 32, np.zeros(1, np.int32))  # and the next launch works
+        run(machine, name, threads, np.zeros(1, np.int32))
+    run(machine, "count", 32, np.zeros(1, np.int32))  # and the next launch works
 
 
 @pytest.mark.slow
-def test_accesses_out_of_bounds(cupy):
+def test_accesses_out_of_bounds(sanitized):
     memory = np.arange(65, dtype=np.int32)
     for start in range(4):  # at any alignment, to the byte
         values = memory[start : start + 32]
         with pytest.raises(emulator.EmulationError, match="AddressSanitizer: heap-buffer-overflow"):
-            run(cupy, "out_of_bounds", 32, values, np.zeros(32, np.int32))
+            run(sanitized, "out_of_bounds", 32, values, np.zeros(32, np.int32))
     with pytest.raises(emulator.EmulationError, match="AddressSanitizer"):
-        run(cupy, "before_bounds", 32, values, np.zeros(32, np.int32))
+        run(sanitized, "before_bounds", 32, values, np.zeros(32, np.int32))
+    with pytest.raises(emulator.EmulationError, match="out of bounds"):
+        run(sanitized, "shared_bounds", 32, np.zeros(1, np.int32))
+    run(sanitized, "count", 32, np.zeros(1, np.int32))  # in a new process
 
 
-def test_misaligned_vectors_and_overflow(cupy):
+def test_misaligned_vectors_and_overflow(sanitized):
     room, out = np.zeros(64, np.float32), np.zeros(64, np.float32)
     offset = -room.ctypes.data % 16 // 4
     aligned_out = out[-out.ctypes.data % 16 // 4 :][:4]
-    run(cupy, "vector_load", 1, room[offset : offset + 4], aligned_out)
+    run(sanitized, "vector_load", 1, room[offset : offset + 4], aligned_out)
     with pytest.raises(emulator.EmulationError, match="misaligned address"):
-        run(cupy, "vector_load", 1, room[offset + 1 : offset + 5], aligned_out)
+        run(sanitized, "vector_load", 1, room[offset + 1 : offset + 5], aligned_out)
     with pytest.raises(emulator.EmulationError, match="signed integer overflow"):
-        run(cupy, "overflow", 1, np.int32(4), np.zeros(1, np.int32))
+        run(sanitized, "overflow", 1, np.int32(4), np.zeros(1, np.int32))
 
 
-def test_arguments_are_compared_with_parameters(cupy):
-    out = np.zeros(1, np.int32)
-    with pytest.raises(emulator.EmulationError, match="1 arguments for 2 parameters"):
-        run(cupy, "overflow", 1, np.int32(4))
-    with pytest.raises(emulator.EmulationError, match="argument 0 has 8 bytes, the parameter 4"):
-        run(cupy, "overflow", 1, 4, out)
-    with pytest.raises(emulator.EmulationError, match="argument 0 is an array"):
-        run(cupy, "overflow", 1, out, out)
+def test_arguments_are_compared_with_parameters(machine):
+    out, both = np.zeros(1, np.int32), np.zeros(128, np.int32)
+    for words, name, *arguments in (
+        ("1 arguments for 2 parameters", "overflow", np.int32(4)),
+        ("argument 0 is an integer of 8 bytes, the parameter an integer of 4", "overflow", np.int64(4), out),
+        ("argument 0 is a floating-point number of 4 bytes, the", "overflow", np.float32(4), out),
+        ("argument 0 is an array, the parameter is not", "overflow", out, out),
+        ("argument 1 is an integer of 4 bytes, the parameter a poin", "overflow", np.int32(4), np.int32(4)),
+        ("argument 1 is an array whose element is an integer of 8", "reverse", both, both.astype(np.int64)),
+        ("argument 0 is an array whose element is a floating", "reverse", both.astype(np.float32), both),
+        ("C-contiguous", "overflow", np.int32(4), np.zeros((4, 4), np.int32).T[:, ::2]),
+    ):
+        with pytest.raises(emulator.EmulationError, match=words):
+            run(machine, name, 64, *arguments)
+    with pytest.raises(emulator.EmulationError, match="more than 1024 threads"):
+        run(machine, "count", 1025, out)
+
+
+def test_arrays_that_overlap_in_part_are_refused(sanitized):
+    both = np.zeros(128, np.int32)
     with pytest.raises(emulator.EmulationError, match="overlap"):
-        run(cupy, "reverse", 64, np.zeros(128, np.int32), (both := np.zeros(128, np.int32))[:64], both[32:96])
-    with pytest.raises(emulator.EmulationError, match="C-contiguous"):
-        run(cupy, "overflow", 1, np.int32(4), np.zeros((4, 4), np.int32).T[:, ::2])
+        run(sanitized, "reverse", 64, both[:64], both[32:96])
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_small_numbers_are_zeros_where_all_is_float32(flushed):
+    """As CuPy compiles; sources with double precision keep them, and so does what runs afterwards."""
+    if emulator.compiler() is None:
+        pytest.skip("no C++ compiler here")
+    source = "__global__ void half(const float* x, float* y) { *y = *x * 0.5f; }"
+    source += "" if flushed else "  // double"
+    x, y = np.full(1, 1.2e-38, np.float32), np.ones(1, np.float32)
+    emulator.Here().launch(emulator.Kernels(source, ["half"]), "half", (1,), (1,), (x, y))
+    assert (y[0] == 0) == flushed and x[0] * np.float32(0.5) > 0
 
 
 @pytest.mark.slow
-def test_source_that_does_not_compile(cupy):
+def test_source_that_does_not_compile(machine):
     with pytest.raises(emulator.EmulationError, match="don't compile"):
-        emulator.Cupy().build("__global__ void broken() { nothing; }", ["broken"])
+        kernels = emulator.Kernels("__global__ void broken() { nothing; }", ["broken"])
+        machine.launch(kernels, "broken", (1,), (1,), ())

@@ -10,13 +10,11 @@ import scipy.sparse as sp
 
 from distgnn.arrays import backend
 from distgnn.local import cuda, rounded
-from distgnn.local.cuda import Variant, csr, launch
+from distgnn.local.cuda import Variant, csr
 from distgnn.local.cuda.narrow import KINDS
-from kernels.conftest import spmm_names
+from kernels.conftest import in_orders
 from kernels.test_cuda_spmm import HUBS, block_of, dense, matrix, product
 from loops import each
-
-pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
 #: Groups that fill a warp and that don't, teams, pieces, rows by length, bundles of short rows and of all.
 VARIANTS = [
@@ -29,14 +27,10 @@ VARIANTS = [
 WIDTHS = (1, 2, 3, 5, 8, 16, 41, 64, 100, 128, 130, 300)
 
 
-@pytest.fixture
-def built(gpu, any_gpu, monkeypatch):
-    """Compile all kernels in one go; no tuning."""
+@pytest.fixture(autouse=True)
+def untuned(monkeypatch):
+    """No tuning unless a test asks for it."""
     monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
-    if gpu.emulated and not getattr(any_gpu, "built", False):
-        any_gpu.xp.build(launch.source(csr.FILE), spmm_names())
-        any_gpu.built = True
-    return gpu
 
 
 def numbers(shape, dtype=np.float32):
@@ -80,20 +74,16 @@ def compare(gpu, A, B, kind, way, index=np.int32):
 
 @each("kind", KINDS)
 @each("way", VARIANTS)
-def test_every_variant_gives_the_bits_of_float32(built, kind, way):
-    gpu = built
+def test_every_variant_gives_the_bits_of_float32(gpu, kind, way):
     f = way.width * (2 if way.G == 32 else 1) - (3 if way.G > 1 else 0)
-    for order in (0, 11) if gpu.emulated else (0,):
-        if gpu.emulated:
-            gpu.xp.order = order
+    for _ in in_orders(gpu, (0, 11)):
         compare(gpu, HUBS, gpu.asarray(numbers((HUBS.shape[1], f))), kind, way)
 
 
 @each("kind", KINDS)
 @each("f", WIDTHS)
-def test_what_is_chosen_gives_the_bits_of_float32(built, kind, f):
+def test_what_is_chosen_gives_the_bits_of_float32(gpu, kind, f):
     """All widths and some degrees; B and row pointers of all kinds."""
-    gpu = built
     for number, A in enumerate((HUBS, matrix(0.5), matrix(70, (1, 900)))):
         B = (gpu.misaligned if number == 1 else gpu.asarray)(numbers((A.shape[1], f)))
         ways = csr.candidates(csr.Size(*A.shape, A.nnz, f, 2), 256)
@@ -107,9 +97,8 @@ def test_what_is_chosen_gives_the_bits_of_float32(built, kind, f):
 
 
 @each("kind", KINDS)
-def test_rounded_numbers_are_those_of_narrow(built, kind):
+def test_rounded_numbers_are_those_of_narrow(gpu, kind):
     """In rows of whole vectors, with zeros behind them; at any address."""
-    gpu = built
     for f, pitch in ((1, 4), (4, 4), (5, 8), (7, 8), (8, 8), (41, 48), (100, 104), (128, 128)):
         for place in (gpu.asarray, gpu.misaligned):
             X = place(numbers((23, f)))

@@ -6,35 +6,14 @@ import numpy as np
 import pytest
 
 from distgnn.local import cuda, elementwise
-from distgnn.local.cuda import launch
 from distgnn.local.update import Part, Update
-from kernels.conftest import OTHER_KERNELS
+from kernels.conftest import in_orders, normal, tolerance
 from loops import each
 
-pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
-
-FILE = "optimizers.cu"
 DTYPES = [np.float32, np.float64]
 #: Some threads of a block, a whole one and one more, none; more than one launch has parameters for.
 SIZES = (333, 0, 256, 1, 257, 40, 700, 2, 512, 3)
 CONSTANTS = {"first": 0.9, "second": 0.999, "epsilon": 1e-8}
-
-
-def tolerance(dtype):
-    return {"rtol": 2e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-12, "atol": 1e-13}
-
-
-def normal(shape, dtype, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-@pytest.fixture
-def built(gpu, any_gpu):
-    """Compile the kernels of the file in one go."""
-    if gpu.emulated and not getattr(any_gpu, "optimizers_built", False):
-        any_gpu.xp.build(launch.source(FILE), OTHER_KERNELS[FILE])
-        any_gpu.optimizers_built = True
-    return gpu
 
 
 def arrays_of(slots, dtype):
@@ -83,16 +62,16 @@ def compare(got, wanted, dtype):
 @each("dtype", DTYPES)
 @each("clip", [None, 0.5, 1e9])
 @each("steady", [False, True])
-def test_adam(built, dtype, clip, steady):
+def test_adam(gpu, dtype, clip, steady):
     """Rates come as arguments, or from the memory of the device; gradients are scaled where that is asked."""
-    rates, square = (0.05, 0.3), None if clip is None else built.asarray(np.array([4.0]))
+    rates, square = (0.05, 0.3), None if clip is None else gpu.asarray(np.array([4.0]))
     rows = np.ones((2, 10))
     rows[:, :2] = rates
     for i in range(len(SIZES)):
         rows[i // 8, 2 + i % 8] = decays(i)[0]
-    factors = built.asarray(rows) if steady else None
+    factors = gpu.asarray(rows) if steady else None
     known = {"square": square, "most": clip or 0.0, "factors": factors}
-    got, bad = stepped(built, cuda.adam, 2, dtype, rates, **known, **CONSTANTS)
+    got, bad = stepped(gpu, cuda.adam, 2, dtype, rates, **known, **CONSTANTS)
     scale = 1 if clip is None else min(clip / 2, 1)
 
     def one(w, g, m, v, **of_part):
@@ -105,10 +84,10 @@ def test_adam(built, dtype, clip, steady):
 @each("dtype", DTYPES)
 @each("momentum", [0.0, 0.8])
 @each("steady", [False, True])
-def test_sgd(built, dtype, momentum, steady):
+def test_sgd(gpu, dtype, momentum, steady):
     """Every operation is rounded, so that the bits are those of array operations."""
     slots = int(momentum > 0)
-    factors = built.asarray(np.tile([0.05, *8 * [1.0]], (2, 1))) if steady else None
+    factors = gpu.asarray(np.tile([0.05, *8 * [1.0]], (2, 1))) if steady else None
 
     def one(w, g, *v, shrink, decay):
         if decay:
@@ -117,7 +96,7 @@ def test_sgd(built, dtype, momentum, steady):
             v[0][...] = v[0] * dtype(momentum) + g
         w -= dtype(0.05) * (v[0] if v else g)
 
-    got, bad = stepped(built, cuda.sgd, slots, dtype, (0.05,), factors=factors, momentum=momentum)
+    got, bad = stepped(gpu, cuda.sgd, slots, dtype, (0.05,), factors=factors, momentum=momentum)
     for mine, theirs in zip(got, expected(slots, dtype, one), strict=True):
         for a, b in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -126,47 +105,44 @@ def test_sgd(built, dtype, momentum, steady):
 
 @each("number", [np.nan, np.inf, -np.inf, 1e30])
 @each("kernel, slots, constants", [(cuda.adam, 2, CONSTANTS), (cuda.sgd, 0, {"momentum": 0.0})])
-def test_what_is_not_finite_is_marked(built, number, kernel, slots, constants):
+def test_what_is_not_finite_is_marked(gpu, number, kernel, slots, constants):
     """The first or last number of a gradient, and the parameter that it spoils or that was bad before."""
     for index, place in ((0, 0), (4, 256), (9, 2)):
         for of_gradient in (True, False):
             arrays = arrays_of(slots, np.float32)
             gradients = [normal(size, np.float32, size) for size in SIZES]
             (gradients if of_gradient else [a[0] for a in arrays])[index][place] = number
-            on = [
-                [built.asarray(x) for x in (a[0], g, *a[1:])] for a, g in zip(arrays, gradients, strict=True)
-            ]
-            bad = built.asarray(np.zeros(2 * len(SIZES), np.int32))
+            on = [[gpu.asarray(x) for x in (a[0], g, *a[1:])] for a, g in zip(arrays, gradients, strict=True)]
+            bad = gpu.asarray(np.zeros(2 * len(SIZES), np.int32))
             parts = [Part(w, g, tuple(state)) for w, g, *state in on]
             kernel(parts, Update((0.05, 0.3)[: 1 + (slots == 2)], bad), **constants)
-            marks = built.to_host(bad).reshape(2, -1)
+            marks = gpu.to_host(bad).reshape(2, -1)
             assert marks[0].any() == of_gradient and not np.delete(marks, index, axis=1).any()
             assert marks[0, index] == of_gradient
             with np.errstate(all="ignore"):
-                left = built.to_host(on[index][0])
+                left = gpu.to_host(on[index][0])
                 assert marks[1, index] == (not np.isfinite(left * left).all())
 
 
 @each("dtype", DTYPES)
 @each("sizes", [(0,), (1,), SIZES, (9000, 3), (600_000,)])
-def test_sum_of_squares(built, dtype, sizes):
+def test_sum_of_squares(gpu, dtype, sizes):
     """Sums are the same in every order of blocks, and count on no bytes that an earlier sum left."""
     xs = [normal(size, dtype, size) for size in sizes]
     exact = sum((x.astype(np.float64) ** 2).sum() for x in xs)
     found = set()
-    for order in (0, 1, 2) if built.emulated and max(sizes) < 10_000 else (0,):
-        built.xp.order = order
-        square = built.nan((1,), np.float64)
-        cuda.sum_squares([built.asarray(x) for x in xs], square)
-        found.add(float(built.to_host(square)[0]))
+    for _ in in_orders(gpu, (0, 1, 2) if max(sizes) < 10_000 else (0,)):
+        square = gpu.nan((1,), np.float64)
+        cuda.sum_squares([gpu.asarray(x) for x in xs], square)
+        found.add(float(gpu.to_host(square)[0]))
     assert len(found) == 1
     np.testing.assert_allclose(found.pop(), exact, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_moments_of_adam_are_exact_to_rounding(built, dtype):
+def test_moments_of_adam_are_exact_to_rounding(gpu, dtype):
     """1 - 0.999 taken in floats would be wrong by 1.3e-5."""
-    gpu, g = built, normal(333, dtype)
+    g = normal(333, dtype)
     w, m, v = (gpu.asarray(np.zeros(333, dtype)) for _ in range(3))
     bad = gpu.asarray(np.zeros(2, np.int32))
     cuda.adam([Part(w, gpu.asarray(g), (m, v))], Update((0.05, 0.001), bad), **CONSTANTS)
@@ -175,8 +151,8 @@ def test_moments_of_adam_are_exact_to_rounding(built, dtype):
         np.testing.assert_allclose(gpu.to_host(moment), wanted, rtol=4 * np.finfo(dtype).eps)
 
 
-def test_bad_input_is_refused(built):
-    zeros = built.xp.zeros
+def test_bad_input_is_refused(gpu):
+    zeros = gpu.xp.zeros
     x, short = zeros(4, np.float32), zeros(3, np.float32)
     update, constants = Update((0.1, 0.1), zeros(2, np.int32)), CONSTANTS
     for complaint, call in (

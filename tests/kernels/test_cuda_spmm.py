@@ -19,10 +19,8 @@ from distgnn.local import cuda
 from distgnn.local.cuda import Variant, csr, launch
 from distgnn.local.cuda.narrow import KINDS, vector
 from distgnn.local.spmm import _spmm_kernel
-from kernels.conftest import VARIANTS, spmm_names
+from kernels.conftest import VARIANTS, in_orders
 from loops import each
-
-pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
 NUMBERS = {2: tuple(KINDS.values()), 4: ("float",), 8: ("double",)}
 WIDTHS = {
@@ -53,7 +51,7 @@ def block_of(gpu, A, dtype, index=np.int32):
     host = np.empty(CSR.nbytes(A.shape, A.nnz, index, dtype), np.uint8)
     block = CSR(A.shape, A.nnz, index, dtype, host)
     block.data[...], block.indices[...], block.indptr[...] = A.data, A.indices, A.indptr
-    return block if gpu.emulated else CSR(A.shape, A.nnz, index, dtype, gpu.asarray(host))
+    return CSR(A.shape, A.nnz, index, dtype, gpu.asarray(host))
 
 
 def dense(shape, dtype, seed=0):
@@ -100,19 +98,14 @@ def close(got, expected, dtype):
     )
 
 
-@pytest.fixture
-def built(gpu, any_gpu, monkeypatch):
-    """Compile all kernels in one go; no tuning unless a test asks for it."""
+@pytest.fixture(autouse=True)
+def untuned(monkeypatch):
+    """No tuning unless a test asks for it."""
     monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
-    if gpu.emulated and not getattr(any_gpu, "built", False):
-        any_gpu.xp.build(launch.source(csr.FILE), spmm_names())
-        any_gpu.built = True
-    return gpu
 
 
 @each("dtype, f", [(dtype, f) for dtype, widths in WIDTHS.items() for f in widths])
-def test_widths(built, dtype, f):
-    gpu = built
+def test_widths(gpu, dtype, f):
     block = block_of(gpu, HUBS, dtype)
     (B, exact), (C, _) = dense((block.shape[1], f), dtype), dense((block.shape[0], f), block.dtype, 1)
     on_gpu, out = gpu.asarray(B), gpu.nan(C.shape, block.dtype)
@@ -124,29 +117,25 @@ def test_widths(built, dtype, f):
 
 
 @each("dtype, variant", [(dtype, v) for dtype, vs in VARIANTS.items() for v in vs])
-def test_every_variant_in_every_order(built, dtype, variant):
+def test_every_variant_in_every_order(gpu, dtype, variant):
     """Blocks run forward, backward and shuffled: whichever piece of a row comes last, the bits are equal."""
-    gpu = built
     f = variant.width * (2 if variant.G == 32 else 1) - (variant.V if variant.G > 1 else 0)
     block = block_of(gpu, HUBS, dtype)
     B, exact = dense((block.shape[1], f), dtype)
     expected, bits = in_order(HUBS, B, variant.P, variant.S), set()
-    for order in (0, 1, 11) if gpu.emulated else (0, 0):
-        if gpu.emulated:
-            gpu.xp.order = order
+    for _ in in_orders(gpu, (0, 1, 11), 2):
         out = gpu.to_host(product(gpu, block, gpu.asarray(B), variant=variant))
         close(out, HUBS @ exact, dtype)
         bits.add(out.tobytes())
     assert len(bits) == 1
-    if gpu.emulated:  # a GPU rounds once per multiplication and addition
+    if gpu.emulation:  # a GPU rounds once per multiplication and addition
         np.testing.assert_array_equal(out, expected)
     pieces = block.cached["cuda"].pieces(variant.S)
     for counters in pieces._arrived.values():
         assert not gpu.to_host(counters).any()
 
 
-def test_last_piece_adds_to_what_is_there(built):
-    gpu = built
+def test_last_piece_adds_to_what_is_there(gpu):
     block = block_of(gpu, HUBS, np.float32)
     (B, _), (C, _) = dense((block.shape[1], 40), np.float32), dense((block.shape[0], 40), np.float32, 1)
     for variant in VARIANTS["float32"]:
@@ -154,14 +143,13 @@ def test_last_piece_adds_to_what_is_there(built):
             out = gpu.asarray(C)
             cuda.spmm(block, gpu.asarray(B), out, accumulate=True, variant=variant)
             expected = in_order(HUBS, B, variant.P, variant.S) + C
-            np.testing.assert_allclose(gpu.to_host(out), expected, rtol=0 if gpu.emulated else 1e-4)
+            np.testing.assert_allclose(gpu.to_host(out), expected, rtol=0 if gpu.emulation else 1e-4)
 
 
-def test_one_launch(built):
-    gpu = built
-    if not gpu.emulated:
+def test_one_launch(gpu):
+    if not gpu.emulation:
         pytest.skip("CuPy counts no launches")
-    block, launches = block_of(gpu, HUBS, np.float32), gpu.xp.launches
+    block, launches = block_of(gpu, HUBS, np.float32), gpu.emulation.kernels
     B = gpu.asarray(dense((block.shape[1], 16), np.float32)[0])
     for expected in (["cut_rows", "spmm"], ["spmm"], ["spmm"]):
         before = len(launches)
@@ -170,8 +158,7 @@ def test_one_launch(built):
 
 
 @each("f", [8, 16, 41, 256])
-def test_candidates_give_the_same_bits(built, f):
-    gpu = built
+def test_candidates_give_the_same_bits(gpu, f):
     block = block_of(gpu, HUBS, np.float32)
     B = gpu.asarray(dense((block.shape[1], f), np.float32)[0])
     ways = csr.candidates(size_of(HUBS, f), 256)
@@ -231,8 +218,7 @@ def test_class_widths_leave_few_lanes_idle(f, lanes):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_wide_indices(built, dtype):
-    gpu = built
+def test_wide_indices(gpu, dtype):
     variant = VARIANTS[dtype][0]
     B, exact = dense((HUBS.shape[1], variant.V * variant.G), dtype)
     wide = block_of(gpu, HUBS, dtype, np.int64)
@@ -241,8 +227,7 @@ def test_wide_indices(built, dtype):
 
 @each("dtype", ["float32", "float64"])
 @each("f", [4, 8, 41])
-def test_arrays_at_any_address(built, dtype, f):
-    gpu = built
+def test_arrays_at_any_address(gpu, dtype, f):
     block = block_of(gpu, HUBS, dtype)
     (B, exact), (C, _) = dense((block.shape[1], f), dtype), dense((block.shape[0], f), block.dtype, 1)
     for place_B, place_out in (
@@ -256,9 +241,8 @@ def test_arrays_at_any_address(built, dtype, f):
 
 
 @each("average", AVERAGES)
-def test_degrees(built, average):
+def test_degrees(gpu, average):
     """Few and many non-zeros per row: all numbers of teams, and rows that are long for another matrix."""
-    gpu = built
     A = matrix(average, LENGTHS)
     block = block_of(gpu, A, np.float32)
     B, exact = dense((A.shape[1], 16), np.float32)
@@ -267,8 +251,7 @@ def test_degrees(built, average):
 
 @each("shape", SHAPES)
 @each("f", [0, 1, 8])
-def test_nothing_to_multiply(built, shape, f):
-    gpu = built
+def test_nothing_to_multiply(gpu, shape, f):
     block = block_of(gpu, sp.csr_array(shape), np.float32)
     out = gpu.nan((shape[0], f), np.float32)
     cuda.spmm(block, gpu.asarray(np.ones((shape[1], f), np.float32)), out)
@@ -278,8 +261,7 @@ def test_nothing_to_multiply(built, shape, f):
     np.testing.assert_array_equal(gpu.to_host(again), 3)
 
 
-def test_plan(built):
-    gpu = built
+def test_plan(gpu):
     block = block_of(gpu, HUBS, np.float32)
     plan = csr.Plan.of(gpu.xp, block)
     assert csr.Plan.of(gpu.xp, block) is plan
@@ -296,9 +278,8 @@ def test_plan(built):
     assert plan.pieces(2000).most >= 0 and plan.pieces(1 << 20).most == 0
 
 
-def test_plan_of_a_large_block(built, monkeypatch):
+def test_plan_of_a_large_block(gpu, monkeypatch):
     """Rows are sorted at once, and the number of pieces is known."""
-    gpu = built
     monkeypatch.setattr(csr, "LARGE", 1)
     block = block_of(gpu, HUBS, np.float32)
     plan = csr.Plan.of(gpu.xp, block)
@@ -308,9 +289,9 @@ def test_plan_of_a_large_block(built, monkeypatch):
     close(gpu.to_host(product(gpu, block, gpu.asarray(B))), HUBS @ exact, np.float32)
 
 
-def test_short_rows_of_a_sorted_block_go_into_bundles(built, monkeypatch):
+def test_short_rows_of_a_sorted_block_go_into_bundles(gpu, monkeypatch):
     """The list has the long rows alone, and bundles leave them out."""
-    gpu, launched = built, []
+    launched = []
     block = block_of(gpu, HUBS, np.float32)
     B, exact = dense((block.shape[1], 16), np.float32)
     monkeypatch.setattr(launch, "launch", record(launch.launch, launched))
@@ -343,9 +324,8 @@ def busy(lengths, way, groups):
     return lengths.sum() / (longest.sum() * groups * 4 * way.P)
 
 
-def test_rows_by_length_keep_lanes_busy(built):
+def test_rows_by_length_keep_lanes_busy(gpu):
     """At f = 16 on a power-law graph: of the lanes of a warp, and of the warps of a thread block."""
-    gpu = built
     A = gallery.rmat(1 << 17).A
     way = csr.candidates(size_of(A, 16), 256)[0]
     plan, lengths, groups = csr.Plan(gpu.xp, block_of(gpu, A, np.float32)), np.diff(A.indptr), 32 // way.G
@@ -360,8 +340,7 @@ def test_rows_by_length_keep_lanes_busy(built):
     assert busy(tasks, way, groups) > 0.87 and busy(tasks, way, 8 * groups) > 0.86
 
 
-def test_tuning_tries_every_candidate_and_settles(built, monkeypatch, caplog):
-    gpu = built
+def test_tuning_tries_every_candidate_and_settles(gpu, monkeypatch, caplog):
     monkeypatch.setenv("DISTGNN_SPMM_TUNE", "1")
     block = block_of(gpu, HUBS, np.float32)
     B, exact = dense((block.shape[1], 16), np.float32)
@@ -377,16 +356,14 @@ def test_tuning_tries_every_candidate_and_settles(built, monkeypatch, caplog):
     ]
 
 
-def test_tuning_can_be_switched_off(built):
-    gpu = built
+def test_tuning_can_be_switched_off(gpu):
     block = block_of(gpu, HUBS, np.float32)
     product(gpu, block, gpu.asarray(dense((block.shape[1], 16), np.float32)[0]))
     (tuner,) = block.cached["cuda"].tuners.values()
     assert tuner.choice == csr.candidates(size_of(HUBS, 16), 256)[0]
 
 
-def test_bad_input_is_refused(built):
-    gpu = built
+def test_bad_input_is_refused(gpu):
     block = block_of(gpu, HUBS, np.float32)
     m, k = block.shape
     zeros = gpu.xp.zeros

@@ -11,10 +11,8 @@ import pytest
 from distgnn.local import cuda, host, narrow, narrow_rows, widen
 from distgnn.local import host as host_kernels
 from distgnn.local.narrow import KINDS
-from kernels.conftest import built_from
 from loops import each
 
-built = built_from("narrow.cu")
 NUMPY = -1
 ISAS = [*range(len(host.module().isas()) if host.module() else 0), NUMPY]
 
@@ -128,8 +126,8 @@ def test_what_the_host_kernels_refuse():
 
 @pytest.mark.timeout(600)
 @each("kind", KINDS)
-def test_on_a_gpu(built, kind):
-    gpu, x = built, numbers()
+def test_on_a_gpu(gpu, kind):
+    x = numbers()
     bits = gpu.asarray(np.zeros(x.shape, np.uint16))
     cuda.narrow(gpu.asarray(x), bits, kind)
     same(kind, x, gpu.to_host(bits))

@@ -18,15 +18,11 @@ WARP = 32
 THREADS = 256  # of every block, as in common.cuh
 OPTIONS = ("--std=c++17",)
 
+#: Returns the module that made an array and launches kernels on it.
+library = backend.module
+
 #: The C++ names of element and index types, by dtype.
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64"}
-
-_library = backend.module  # tests without a GPU put an emulation here
-
-
-def library(array: Array) -> Any:
-    """Return the module that made ``array`` and launches kernels on it."""
-    return _library(array)
 
 
 def kernels_folder() -> Path:

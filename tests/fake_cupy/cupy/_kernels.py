@@ -1,8 +1,7 @@
-"""``RawModule``: kernels of a CUDA source, as NumPy oracles or by the emulation of ``kernels/emulation``.
+"""``RawModule``: kernels of a CUDA source, compiled for the host and run by ``kernels/emulation``.
 
-A kernel's own declaration says which arrays it reads and writes. Where ``_oracles.py`` has a function of its
-name with its parameters, that one runs; any other kernel is compiled for the host and runs there. The
-environment variable ``FAKE_CUPY_EMULATE=1`` has them all emulated.
+A kernel's own declaration says which arrays it reads and writes. It runs at once, in this process, or, where
+a test asks for that, under sanitizers in another one (`EMULATION`).
 """
 
 from __future__ import annotations
@@ -10,24 +9,19 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.util
-import inspect
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cupy import _oracles
 from cupy._array import arrays_in, bare, ndarray
 from cupy._graphs import recorded
 from cupy._streams import launch
 from cupy._work import DEVICE
 
 EMULATOR = Path(__file__).resolve().parents[3] / "kernels" / "emulation" / "emulator.py"
-#: Without sanitizers, which tests of the kernels use: these compile in a second.
-FLAGS = ("-std=c++17", "-O0", "-Wno-unknown-pragmas", "-fno-strict-aliasing", "-ffp-contract=off")
 _DECLARATION = re.compile(r"__global__ void(?: __launch_bounds__\([^)]*\))?\s+(\w+)\(([^)]*)\)")
 
 
@@ -48,6 +42,57 @@ def declared(code: str) -> dict[str, list[Parameter]]:
 def _parameter(text: str) -> Parameter:
     (name,) = re.findall(r"(\w+)\s*$", text)
     return Parameter(name, "*" in text, text.split()[0] == "const")
+
+
+class Emulation:
+    """The emulation as a test wants it, by all that is launched from now on.
+
+    Attributes:
+        order: of threads and blocks: 0 forward, 1 backward, else the seed of a shuffle.
+        sanitized: whether sanitizers watch, in a process of its own.
+        kernels: full names of the kernels launched so far.
+    """
+
+    def __init__(self) -> None:
+        spec = importlib.util.spec_from_file_location("kernel_emulator", EMULATOR)
+        assert spec is not None and spec.loader is not None
+        emulator = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(emulator)
+        self._emulator, self._here, self._apart = emulator, emulator.Here(), emulator.Apart()
+        atexit.register(self._apart.close)
+        self.reset()
+
+    def reset(self) -> None:
+        self.order, self.sanitized, self.kernels = 0, False, list[str]()
+
+    def run(self, code: str, name: str, *launch: Any) -> None:
+        """Run a kernel: grid, block, arguments."""
+        self.kernels.append(name)
+        runs = self._apart if self.sanitized else self._here
+        runs.launch(self._emulator.Kernels(code, compiled_with(code, name)), name, *launch, self.order)
+
+
+@functools.cache
+def compiled_with(code: str, name: str) -> list[str]:
+    """List the kernels of a source that are compiled together with one: all that are known.
+
+    Tests compile the known ones for real GPUs, and so the package may ask for no other.
+    """
+    names = _known().get(code, [name])
+    if name not in names:
+        raise RuntimeError(f"{name}: not in distgnn/local/cuda/instances.py, which is compiled for GPUs")
+    return names
+
+
+@functools.cache
+def _known() -> dict[str, list[str]]:
+    from distgnn.local.cuda.instances import KERNELS
+    from distgnn.local.cuda.launch import source
+
+    return {source(file): names for file, names in KERNELS.items()}
+
+
+EMULATION = Emulation()
 
 
 class RawModule:
@@ -75,9 +120,8 @@ class RawKernel:
     """One kernel, with its template arguments."""
 
     def __init__(self, code: str, name: str, options: Sequence[str] = (), **_: Any) -> None:
-        self.name, _, types = name.rstrip(">").partition("<")
+        self.code, self.instance, self.name = code, name, name.partition("<")[0]
         self.parameters = declared(code)[self.name]
-        self._run = _oracle(self.name, self.parameters, types.split(",")) or _emulated(code, name)
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, shared_mem: int = 0,
@@ -101,8 +145,10 @@ class RawKernel:
         launch(self.name, reads, writes, stream)
         if DEVICE.capture is not None:  # what it would read was not computed
             return
-        with np.errstate(all="ignore"):
-            self._run(grid, block, args)
+        EMULATION.run(self.code, self.instance, grid, block, tuple(map(bare, args)))
+        for value in (*reads, *writes):
+            if not value._memory.whole():
+                raise RuntimeError(f"{self.name} has written beside an array")
 
 
 def _check_grid(grid: tuple[int, ...], block: tuple[int, ...]) -> None:
@@ -118,39 +164,4 @@ def _check_argument(kernel: str, parameter: Parameter, value: Any) -> None:
         raise TypeError(f"{kernel}: {parameter.name} got unsupported type {type(value)}")
 
 
-def _oracle(name: str, parameters: list[Parameter], types: list[str]) -> Callable[..., None] | None:
-    """Return the oracle of this name, if it has the kernel's parameters (keywords get an underscore)."""
-    found = getattr(_oracles, name, None)
-    if found is None or os.environ.get("FAKE_CUPY_EMULATE") == "1":
-        return None
-    names = [f"{p.name}_" if p.name in ("from", "is", "in") else p.name for p in parameters]
-    known = inspect.signature(found).parameters.values()
-    named = [one.name for one in known if one.kind is not inspect.Parameter.VAR_POSITIONAL]
-    if ["types", *names][: len(named)] != named or (len(named) == len(known) and len(names) + 1 > len(named)):
-        return None
-
-    def run(grid: Any, block: Any, arguments: tuple[Any, ...]) -> None:
-        given = zip(parameters, arguments, strict=True)
-        found(types, *(None if p.pointer and not isinstance(x, ndarray) else bare(x) for p, x in given))
-
-    return run
-
-
-@functools.cache
-def _emulator() -> Any:
-    spec = importlib.util.spec_from_file_location("kernel_emulator", EMULATOR)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made = module.Cupy()
-    made.flags = FLAGS
-    atexit.register(made.close)
-    return made
-
-
-def _emulated(code: str, name: str) -> Callable[..., None]:
-    kernel = _emulator().RawModule(code=code, name_expressions=(name,)).get_function(name)
-    return lambda grid, block, arguments: kernel(grid, block, tuple(map(bare, arguments)))
-
-
-__all__ = ["RawKernel", "RawModule", "arrays_in"]
+__all__ = ["EMULATION", "RawKernel", "RawModule", "arrays_in"]

@@ -17,6 +17,8 @@ from cupy._work import DEVICE, Span
 ALIGNMENT = 512  # of every allocation, as CuPy's pool has it
 TOTAL = 80 << 30  # bytes of a device
 NOBODYS = 0xFF  # in every byte that was not written: NaN in every float
+BESIDE = 64  # bytes before and behind memory that nobody may write
+_UNTOUCHED = bytes([NOBODYS]) * BESIDE
 
 _starts: list[int] = []
 _by_start: dict[int, weakref.ref[Memory]] = {}
@@ -26,12 +28,14 @@ class Memory:
     """A piece of memory.
 
     Attributes:
-        start: address of the first byte; size: how many; raw: these bytes, of the device.
+        start: address of the first byte; size: how many; raw: these bytes, of the device; beside: others,
+            that nobody may write.
         pending: what is queued on it (see ``_work.py``). pool: that it is counted in.
         stream: that was current; rounded: the size to a multiple of the alignment.
     """
 
     raw: np.ndarray
+    beside: tuple[np.ndarray, ...] = ()
 
     def __init__(self, start: int, size: int, pool: MemoryPool) -> None:
         self.start, self.size, self.pool = start, size, pool
@@ -53,6 +57,10 @@ class Memory:
     @property
     def ptr(self) -> int:
         return self.start
+
+    def whole(self) -> bool:
+        """Tell whether nobody wrote beside memory of the device."""
+        return all(part.tobytes() == _UNTOUCHED for part in self.beside)
 
 
 class MemoryPointer:
@@ -155,15 +163,16 @@ def allocate(shape: tuple[int, ...], dtype: Any, order: str = "C") -> tuple[Memo
     """Allocate memory of the device, and the array in it."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
-    room = np.empty(size + ALIGNMENT, np.uint8)
+    room = np.empty(size + ALIGNMENT + 2 * BESIDE, np.uint8)
     address = _address(room)
-    offset = -address % ALIGNMENT
+    offset = BESIDE + -(address + BESIDE) % ALIGNMENT
     pool = _pools[-1] if _pools else POOL
     memory = Memory(address + offset, size, pool)
     memory.raw = room[offset : offset + size]
     if pool is not POOL:
         pool.keeps(memory)
-    memory.raw[:] = NOBODYS
+    memory.beside = room[offset - BESIDE : offset], room[offset + size :][:BESIDE]
+    room[offset - BESIDE : offset + size + BESIDE] = NOBODYS
     array = memory.raw.view(dtype)
     return memory, array.reshape(shape[::-1]).T if order == "F" else array.reshape(shape)
 

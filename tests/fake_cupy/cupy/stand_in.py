@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from cupy._array import ndarray
+from cupy._kernels import EMULATION
 from cupy._memory import span_of, spans_of_host
 from cupy._streams import leave_all
 from cupy._work import DEVICE, MPI_CALL, Work, beside
 
 __all__ = [
-    "MPI_CALL", "Seen", "Work", "beside", "forget_messages", "given_to_mpi", "hazards", "observed", "reset",
+    "EMULATION", "MPI_CALL", "Seen", "Work", "beside", "forget_messages", "given_to_mpi", "hazards",
+    "observed", "reset",
 ]  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def reset(while_waiting: Callable[[], None] = lambda: None) -> None:
     """
     leave_all()
     DEVICE.reset()
+    EMULATION.reset()
     DEVICE.while_waiting = while_waiting
 
 

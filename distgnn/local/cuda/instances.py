@@ -1,0 +1,75 @@
+"""All instances of the kernels' templates that the package asks for, by file.
+
+Tests compile these for real GPUs; the stand-in for CuPy refuses others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distgnn.local.cuda import csr
+from distgnn.local.cuda.launch import WARP
+from distgnn.local.cuda.narrow import KINDS
+
+_LANES = [1 << power for power in range(WARP.bit_length())]
+_ELEMENTS = ("float", "double")
+_INDICES = ("int", "int64")
+_HALVES = tuple(KINDS.values())
+
+
+def _each(name: str, *choices: Sequence[object]) -> list[str]:
+    """List a template with each combination of its arguments."""
+    found = [name]
+    for number, choice in enumerate(choices):
+        found = [f"{one}{',' if number else '<'}{argument}" for one in found for argument in choice]
+    return [f"{one}>" for one in found]
+
+
+def _of_edges() -> list[str]:
+    names = _each("edge_softmax", _ELEMENTS, _INDICES) + _each("edge_softmax_back", _ELEMENTS, _INDICES)
+    for element, V in (("float", 4), ("double", 2)):
+        ways = [("edge_dots", f"{G},{v}") for G in (1, 8) for v in (1, V)]
+        ways += [("edge_products", way) for way in ("8,1", "32,1", f"16,{V}", f"32,{V}")]
+        names += [name for each, way in ways for name in _each(each, (element,), _INDICES, (way,))]
+    return [*names, *_each("edge_fold", _ELEMENTS)]
+
+
+KERNELS = {
+    csr.FILE: csr.kernel_names(),
+    "rows.cu": [
+        *_each("gather_rows", ("uint4", "uint2", "unsigned"), _LANES),
+        *_each("add_rows", _ELEMENTS, _LANES),
+    ],
+    "aggregate.cu": [
+        *_each("best", _ELEMENTS, _INDICES),
+        *_each("best_back", _ELEMENTS, _INDICES),
+    ],
+    "narrow.cu": [
+        *(name for each in ("narrow", "narrow_padded", "widen") for name in _each(each, _HALVES)),
+        *_each("narrow_rows", _HALVES, _LANES),
+    ],
+    "activation.cu": [
+        "dropout_keys",
+        *_each("activate", _ELEMENTS),
+        *_each("keep_positive", _ELEMENTS),
+    ],
+    "layer_norm.cu": [*_each("layer_norm", _ELEMENTS), *_each("layer_norm_backward", _ELEMENTS)],
+    "softmax_cross_entropy.cu": _each("softmax_cross_entropy", _ELEMENTS),
+    "scores.cu": _each("count_hits", _ELEMENTS),
+    "binary_cross_entropy.cu": _each("binary_cross_entropy", _ELEMENTS),
+    "sample.cu": ["sample_weighted", "sample_ones", "ring_times", "inclusion"],
+    "extract.cu": [
+        "row_lengths", "row_keys", "row_entries", "compact", "enter_ids", "mark_first", "number_ids",
+        *_each("find_columns", _INDICES),
+        *_each("sum_runs", _ELEMENTS),
+        *_each("keep_entries", _ELEMENTS),
+        *_each("expand_products", _ELEMENTS, _INDICES),
+    ],
+    "edges.cu": _of_edges(),
+    "additive.cu": [
+        *_each("edge_signs", _ELEMENTS, _INDICES),
+        *_each("edge_scores", _ELEMENTS, _INDICES, ("1,8", "8,8", "8,1")),
+        *_each("edge_slopes", _ELEMENTS, _INDICES, ("8,8", "32,8", "32,1")),
+    ],
+    "optimizers.cu": [name for each in ("adam", "sgd", "sum_squares") for name in _each(each, _ELEMENTS)],
+}  # fmt: skip

@@ -1,0 +1,398 @@
+// Launches kernels on the host, in the process that it is loaded into.
+//
+// The threads of a block are fibers of one host thread. A fiber runs until it comes to a barrier, a shuffle
+// or its end, then hands over to the scheduler, which lets the others catch up; so warps are in lock step
+// exactly where CUDA says they are. A kernel that gets any of this wrong stops, and the launch returns a message
+// that names the block and threads:
+//   - a barrier or shuffle that not all threads reach that it waits for, or that some have left behind by
+//   returning;
+//   - a shuffle from a lane that takes no part in it, or by a lane that its mask does not name;
+//   - threads of one mask at different collectives.
+// Threads can run in different orders (forward, backward, shuffled): a missing barrier changes the result in
+// one of them. Arguments are compared with the parameters, which CUDA itself never does. Everything works under
+// -fsanitize=address,undefined, which sees accesses out of bounds and vectors that are not aligned.
+//
+// Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups,
+// dynamic shared memory. Shared variables keep their values from block to block, as on a GPU nobody promises
+// otherwise.
+
+#include "runtime.h"
+
+#include <sys/mman.h>
+#if defined(__x86_64__) && !defined(EMULATION_UCONTEXT)
+#define EMULATION_SWITCH 1
+#else
+#include <ucontext.h>
+#endif
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define EMULATION_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define EMULATION_ASAN 1
+#endif
+#endif
+#ifdef EMULATION_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace emulation {
+namespace {
+
+// Where a fiber goes on. swapcontext, which is portable, makes two system calls per switch; six pushes do the
+// same.
+#ifdef EMULATION_SWITCH
+using Context = void*;  // the stack pointer; the registers that calls preserve lie on the stack
+
+extern "C" void emulation_switch(Context* from, Context to);
+asm(R"(
+.text
+emulation_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+
+void switch_context(Context& from, Context& to) { emulation_switch(&from, to); }
+
+void make_context(Context& context, char* stack, size_t bytes, void (*body)()) {
+  void** top = reinterpret_cast<void**>(stack + bytes) -
+               2;  // body's own return address, never used, keeps the ABI's alignment
+  *top = reinterpret_cast<void*>(body);
+  context = top - 6;
+}
+#else
+using Context = ucontext_t;
+
+void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
+
+void make_context(Context& context, char* stack, size_t bytes, void (*body)()) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = bytes;
+  context.uc_link = nullptr;
+  makecontext(&context, body, 0);
+}
+#endif
+
+constexpr int warp_size = 32;
+constexpr size_t stack_bytes = 256 << 10;  // address-sanitised frames are large; untouched pages cost nothing
+
+enum class State { running, at_warp, at_block, left };
+
+// What a thread brings to a collective of its warp, and takes away.
+struct Collective {
+  Kind kind = Kind::sync;
+  unsigned mask = 0;
+  int source = 0;     // shuffle: the lane to read
+  bool vote = false;  // ballot
+  unsigned char value[16] = {};
+  unsigned votes = 0;
+};
+
+struct Thread {
+  Context context;
+  char* stack = nullptr;
+  void* shadow = nullptr;  // the address sanitizer's, while the fiber sleeps
+  uint3 index{};
+  State state = State::left;
+  Collective asks;
+};
+
+std::vector<Thread> threads(1024);  // all there can be; never moved, because contexts point into them
+int made = 0;                       // threads with a fiber
+int thread_count = 0;               // of the block that runs
+int current = -1;                   // thread that runs; -1: the scheduler
+Context scheduler;
+void* scheduler_shadow;
+const void* scheduler_stack;
+size_t scheduler_stack_bytes;
+const Kernel* kernel;
+void* const* values;  // its arguments
+std::string problem;  // of the last launch
+
+struct Fault {};
+
+// Ends the launch; called by the scheduler alone.
+[[noreturn]] void fail(const char* what, int thread) {
+  const auto number = [](unsigned x) { return std::to_string(x); };
+  problem = "block (" + number(blockIdx.x) + ", " + number(blockIdx.y) + ", " + number(blockIdx.z) + "), thread " +
+            number(thread) + ": " + what;
+  const char* names[] = {"running", "at a warp collective", "at __syncthreads", "left the kernel"};
+  for (int t = 0, from = 0; t <= thread_count; t++)
+    if (t == thread_count || threads[t].state != threads[from].state) {
+      problem += "\n  threads " + number(from) + ".." + number(t - 1) + ": " + names[int(threads[from].state)];
+      from = t;
+    }
+  throw Fault();
+}
+
+void leave_fiber([[maybe_unused]] void** shadow, [[maybe_unused]] const void* stack,
+                 [[maybe_unused]] size_t bytes) {
+#ifdef EMULATION_ASAN
+  __sanitizer_start_switch_fiber(shadow, stack, bytes);
+#endif
+}
+
+void enter_fiber([[maybe_unused]] void* shadow, [[maybe_unused]] const void** stack,
+                 [[maybe_unused]] size_t* bytes) {
+#ifdef EMULATION_ASAN
+  __sanitizer_finish_switch_fiber(shadow, stack, bytes);
+#endif
+}
+
+void to_scheduler() {
+  Thread& me = threads[current];
+  leave_fiber(&me.shadow, scheduler_stack, scheduler_stack_bytes);
+  switch_context(me.context, scheduler);
+  enter_fiber(me.shadow, &scheduler_stack, &scheduler_stack_bytes);
+}
+
+// A fiber lives as long as the program and runs one thread of every block.
+void fiber() {
+  enter_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
+  for (;;) {
+    kernel->call(values);
+    threads[current].state = State::left;
+    to_scheduler();
+  }
+}
+
+void resume(int t) {
+  Thread& thread = threads[t];
+  current = t;
+  threadIdx = thread.index;
+  leave_fiber(&scheduler_shadow, thread.stack, stack_bytes);
+  switch_context(scheduler, thread.context);
+  enter_fiber(scheduler_shadow, nullptr, nullptr);
+  current = -1;
+}
+
+void wait(State at) {
+  threads[current].state = at;
+  to_scheduler();
+}
+
+// Let the lanes of one mask go on, if all of them have come. Lanes of a warp may wait in several groups.
+bool release(int warp, int lane) {
+  const int first = warp * warp_size, size = std::min(thread_count - first, warp_size);
+  const Collective& call = threads[first + lane].asks;
+  if (!(call.mask >> lane & 1))
+    fail("a lane calls a warp collective whose mask does not name it", first + lane);
+  unsigned votes = 0;
+  for (int l = 0; l < warp_size; l++) {
+    if (!(call.mask >> l & 1)) continue;
+    if (l >= size) {
+      if (call.mask == ~0u) continue;  // the last warp of a block may be short
+      fail("the mask of a warp collective names a lane that does not exist", first + lane);
+    }
+    const Thread& other = threads[first + l];
+    if (other.state == State::left)
+      fail("a warp collective waits for a lane that has left the kernel", first + lane);
+    // A lane at another collective may come to this one later; if it does not, nobody moves, which is seen in
+    // run_block.
+    if (other.state != State::at_warp || other.asks.mask != call.mask || other.asks.kind != call.kind)
+      return false;
+    votes |= unsigned(other.asks.vote) << l;
+  }
+  const unsigned mask = call.mask;
+  unsigned char posted[warp_size][16];
+  if (call.kind == Kind::shuffle)
+    for (int l = 0; l < size; l++) memcpy(posted[l], threads[first + l].asks.value, 16);
+  for (int l = 0; l < size; l++) {
+    if (!(mask >> l & 1)) continue;
+    Collective& ask = threads[first + l].asks;
+    ask.votes = votes;
+    if (ask.kind == Kind::shuffle) {
+      if (ask.source >= size || !(mask >> ask.source & 1))
+        fail("a shuffle reads a lane that takes no part in it", first + l);
+      memcpy(ask.value, posted[ask.source], 16);
+    }
+    threads[first + l].state = State::running;
+  }
+  return true;
+}
+
+bool release_warps() {
+  bool any = false;
+  for (int t = 0; t < thread_count; t++)
+    if (threads[t].state == State::at_warp && release(t / warp_size, t % warp_size)) any = true;
+  return any;
+}
+
+bool release_block() {
+  int waiting = -1, left = -1;
+  for (int t = 0; t < thread_count; t++) {
+    if (threads[t].state == State::at_block) waiting = t;
+    else if (threads[t].state == State::left) left = t;
+    else return false;
+  }
+  if (waiting < 0) return false;
+  if (left >= 0) fail("__syncthreads waits for threads that have left the kernel", waiting);
+  for (int t = 0; t < thread_count; t++) threads[t].state = State::running;
+  return true;
+}
+
+void run_block(const std::vector<int>& order) {
+  for (int t = 0; t < thread_count; t++) threads[t].state = State::running;
+  for (;;) {
+    for (int t : order)
+      if (threads[t].state == State::running) resume(t);
+    if (release_warps() || release_block()) continue;
+    for (int t : order)
+      if (threads[t].state != State::left) fail("threads wait for each other at different barriers", t);
+    return;
+  }
+}
+
+// Stacks begin at different lines of a page: at equal ones they would share few places of the caches.
+void make_fibers(int count) {
+  for (; made < count; made++) {
+    Thread& thread = threads[made];
+    if (!thread.stack) {
+      void* memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (memory == MAP_FAILED) fail("no memory for stacks", made);
+      thread.stack = static_cast<char*>(memory);
+    }
+#ifdef EMULATION_ASAN
+    __asan_unpoison_memory_region(thread.stack, stack_bytes);  // after a fault: frames that it left
+#endif
+    make_context(thread.context, thread.stack, stack_bytes - made % 32 * 128, fiber);
+  }
+}
+
+std::vector<int> permutation(int count, unsigned order) {
+  std::vector<int> result(count);
+  std::iota(result.begin(), result.end(), 0);
+  if (order == 1) std::reverse(result.begin(), result.end());
+  if (order > 1) std::shuffle(result.begin(), result.end(), std::mt19937(order));
+  return result;
+}
+
+void run(dim3 grid, dim3 block, unsigned order) {
+  gridDim = grid;
+  blockDim = block;
+  thread_count = int(block.x * block.y * block.z);
+  make_fibers(thread_count);
+  for (unsigned t = 0; t < unsigned(thread_count); t++)
+    threads[t].index = {t % block.x, t / block.x % block.y, t / block.x / block.y};
+  const auto thread_order = permutation(thread_count, order);
+  for (unsigned b : permutation(int(grid.x * grid.y * grid.z), order)) {
+    blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
+    run_block(thread_order);
+  }
+}
+
+// Tells what is wrong with an argument. Any array may be taken for one of structs or words.
+std::string mismatch(const Parameter& parameter, const Argument& given) {
+  const auto bytes = [](unsigned count) { return " of " + std::to_string(count) + " bytes"; };
+  const auto is = [](char kind) { return std::string(kind == 'f' ? "a floating-point number" : "an integer"); };
+  if (given.kind == 'p') {
+    if (parameter.kind != 'p') return "an array, the parameter is not";
+    if (parameter.to == 's' || (parameter.to == given.to && parameter.bytes == given.bytes)) return "";
+    return "an array whose element is " + is(given.to) + bytes(given.bytes) + ", that of the parameter " +
+           is(parameter.to) + bytes(parameter.bytes);
+  }
+  const bool pointer = parameter.kind == 'p';
+  const unsigned needed = pointer ? sizeof(void*) : parameter.bytes;
+  if (given.bytes == needed && (given.kind == 'i') == (pointer || parameter.kind == 'i')) return "";
+  return is(given.kind) + bytes(given.bytes) + ", the parameter " + (pointer ? "a pointer" : is(parameter.kind)) +
+         bytes(needed);
+}
+
+void check(const Kernel& kernel, const Request& request, const Argument* arguments) {
+  if (kernel.count != request.count) {
+    problem = std::to_string(request.count) + " arguments for " + std::to_string(kernel.count) + " parameters";
+    throw Fault();
+  }
+  for (int i = 0; i < request.count; i++) {
+    const std::string wrong = mismatch(kernel.parameters[i], arguments[i]);
+    if (wrong.empty()) continue;
+    problem = "argument " + std::to_string(i) + " is " + wrong;
+    throw Fault();
+  }
+  if (request.block.x * request.block.y * request.block.z > threads.size()) {
+    problem = "a block has more than 1024 threads";
+    throw Fault();
+  }
+}
+
+// Sets a processor to take numbers below the normal ones for 0, and sets it back.
+struct Flushing {
+#if defined(__SSE__)
+  unsigned before = _mm_getcsr();
+  explicit Flushing(bool wanted) {
+    if (wanted) _mm_setcsr(before | 0x8040);
+  }
+  ~Flushing() { _mm_setcsr(before); }
+#else
+  explicit Flushing(bool) {}
+#endif
+};
+
+}  // namespace
+
+void wait_for_block() { wait(State::at_block); }
+
+unsigned collective(Kind kind, unsigned mask, bool vote, int source, void* value, size_t bytes) {
+  Collective& ask = threads[current].asks;
+  ask.kind = kind;
+  ask.mask = mask;
+  ask.vote = vote;
+  ask.source = source;
+  memcpy(ask.value, value ? value : ask.value, bytes);
+  wait(State::at_warp);
+  Collective& answer = threads[current].asks;
+  if (value) memcpy(value, answer.value, bytes);
+  return answer.votes & mask;
+}
+
+int lane() { return current % warp_size; }
+
+}  // namespace emulation
+
+extern "C" const char* emulation_launch(const emulation::Kernel* kernel, const emulation::Request* request,
+                                        const emulation::Argument* arguments) {
+  using namespace emulation;
+  const Flushing flushing(request->flush);
+  try {
+    check(*kernel, *request, arguments);
+    std::vector<void*> places;
+    for (int i = 0; i < request->count; i++)
+      places.push_back(const_cast<unsigned long long*>(&arguments[i].value));
+    emulation::kernel = kernel;
+    values = places.data();
+    run(request->grid, request->block, request->order);
+    return nullptr;
+  } catch (const Fault&) {
+    made = 0;  // fibers of threads that are somewhere in a kernel are made anew
+    current = -1;
+    return problem.c_str();
+  }
+}
