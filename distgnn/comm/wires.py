@@ -51,6 +51,7 @@ class Wires:
 
     Attributes:
         direct: MPI is given the arrays themselves, not host copies.
+        nccl: NCCL's communicator, on several ranks whose arrays travel by it.
         queued: arrays travel by NCCL. MPI is then given host copies of what still goes by it.
         charge: the group's entries in the ledger.
         ring: the ranks in an order in which panels go around, those of a node one after another.
@@ -71,7 +72,7 @@ class Wires:
         self.backend, self.name, self.links, self.narrow = backend, name, links, narrow
         transport = by_mpi(backend) if transport is None else transport
         self.direct, self.queued = transport in (HOST, DIRECT), transport == NCCL
-        self._nccl: Nccl | None = None
+        self.nccl: Nccl | None = None
         if links is None or derive is None or ranks is None:
             self._connect(watched(mpi, name))
         else:
@@ -87,9 +88,9 @@ class Wires:
     def _connect(self, mpi: Any) -> None:
         """Use this communicator from now on."""
         self._mpi, self._tags = mpi, 0
-        if self._nccl is not None:
-            self._nccl.abort()
-        self._nccl = Nccl(mpi, self.backend, self.fail) if self.queued and mpi.Get_size() > 1 else None
+        if self.nccl is not None:
+            self.nccl.abort()
+        self.nccl = Nccl(mpi, self.backend, self.fail) if self.queued and mpi.Get_size() > 1 else None
 
     @property
     def mpi(self) -> Any:
@@ -98,25 +99,18 @@ class Wires:
             self.links.renew()
         return self._mpi
 
-    @property
-    def nccl(self) -> Nccl | None:
-        """NCCL's communicator, on several ranks whose arrays travel by it. Collective like :attr:`mpi`."""
-        if self.queued and self.links is not None and self.links.broken:
-            self.links.renew()
-        return self._nccl
-
     def fail(self) -> None:
         """Note that an operation of this group has failed on this rank."""
-        if self._nccl is not None:
-            self.backend.follow(self._nccl.last)  # before its memory is used again
+        if self.nccl is not None:
+            self.backend.follow(self.nccl.last)  # before its memory is used again
         if self.links is not None:
             self.links.fail()
 
     def free(self) -> None:
         """Give the communicators back. Collective."""
-        if self._nccl is not None:
+        if self.nccl is not None:
             self.backend.synchronize()
-            self._nccl.free()
+            self.nccl.free()
         self._mpi.Free()
 
     def others(self) -> list[int]:
@@ -148,8 +142,8 @@ class Wires:
         mpi = self.mpi
         check = mpi.begin(flight=True) if isinstance(mpi, Watched) else None
         waits: tuple[Any, bool] = check or (lambda: None), not self.has_core
-        if self._nccl is not None:
-            self._nccl.check = waits[0]
+        if self.nccl is not None:
+            self.nccl.check = waits[0]
         return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, *waits)
 
     def narrows(self, array: Array, narrow: bool = True) -> bool:
