@@ -18,9 +18,11 @@ from pathlib import Path
 import coverage
 
 PACKAGE = Path(__file__).resolve().parents[1] / "distgnn"
-WHOLE = [PACKAGE / "local" / "cuda", *(PACKAGE / "comm" / f"{name}.py" for name in ("staging", "nccl"))]
+WHOLE = [PACKAGE / "local" / "cuda"]
+WHOLE += [PACKAGE / "comm" / f"{name}.py" for name in ("staging", "nccl", "queued")]
 CLASSES = ("CupyBackend", "_Event")  # of arrays/backend.py
-ASKS = ("on_device", "on_gpu", "_on_gpu", "by_nccl", "_sums_straight")  # a condition that has one of these
+#: A condition that has one of these is for a device.
+ASKS = ("on_device", "on_gpu", "_on_gpu", "by_nccl", "nccl", "_sums_straight")
 
 
 def lines_for_devices(path: Path) -> set[int]:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
+from weakref import WeakSet
 
 PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
 LONGEST_NAP = 5e-4
@@ -20,6 +22,9 @@ LONG = 1.0  # seconds of waiting after which a rank looks whether another has fa
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 #: One list for the whole process, but in :func:`apart`.
 _polls: ContextVar[list[Callable[[], None]]] = ContextVar("polls", default=[])  # noqa: B039
+
+#: Objects whose ``look()`` may raise, where a device keeps this rank waiting for long (see ``comm/nccl.py``).
+guards: WeakSet[Any] = WeakSet()
 
 
 def register(poll: Callable[[], None]) -> None:
@@ -80,11 +85,18 @@ def wait(
 
 
 def watch(done: Callable[[], bool], advance: Callable[[], object] = lambda: None) -> None:
-    """Wait for a device like :func:`wait`, but without naps: it is a matter of microseconds."""
+    """Wait for a device like :func:`wait`, but without naps: it is a matter of microseconds.
+
+    Unless the device waits for other ranks: after LONG seconds, guards look whether one has failed.
+    """
+    since = time.perf_counter()
     while not done():
         advance()
         poll()
         _yield_core()
+        if guards and time.perf_counter() - since > LONG:
+            for guard in tuple(guards):
+                guard.look()
 
 
 def _rest(waited: float) -> None:

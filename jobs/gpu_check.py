@@ -211,7 +211,7 @@ class Plan:
         step = self.tests(name, 15, RANK_TESTS, "--quick", "--only-mpi", f"--ranks-above={count // 2}")
         demo = python(f"-m distgnn demo --out {self.scratch / name} --nodes {nodes} --epochs {epochs}")
         step.commands = [[self.launcher, "-n", str(count), *words] for words in (demo, *step.commands)]
-        step.seconds, step.env["DISTGNN_CUDA_AWARE"] = 45 * self.stretch, str(int(aware))
+        step.seconds, step.env["DISTGNN_TRANSPORT"] = 45 * self.stretch, "mpi" if aware else "host"
         step.needs += ("launcher", "device pointers") if aware else ("launcher",)
         return step
 

@@ -45,7 +45,7 @@ def test_part_1_comes_in_this_order_and_fits_ten_minutes(gpu_check: ModuleType, 
     assert [step.name for step in steps] == [*first, *RANKS]
     assert gpu_check.DEADLINES[1] + 15 <= 600, "what ends a step may take 15 seconds"
     for step in steps[7:]:
-        assert step.env["DISTGNN_CUDA_AWARE"] == str(int("aware" in step.name))
+        assert step.env["DISTGNN_TRANSPORT"] == ("mpi" if "aware" in step.name else "host")
     (make,) = plan.graphs(steps)
     assert make == [*steps[6].commands[0], "--make"] and str(tmp_path) in make
     for part in (1, 2, 3):

@@ -230,6 +230,8 @@ class CupyBackend(Backend):
         return int(x.data.ptr)
 
     def to_host(self, x: Any) -> np.ndarray:
+        if progress.guards:
+            self.synchronize()
         return self.xp.asnumpy(x)
 
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -244,7 +246,7 @@ class CupyBackend(Backend):
         self.synchronize()
 
     def synchronize(self) -> None:
-        if progress.pending():
+        if progress.pending() or progress.guards:
             progress.watch(self.mark())
         else:
             self.xp.cuda.get_current_stream().synchronize()

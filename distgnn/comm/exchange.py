@@ -77,6 +77,9 @@ class Exchange(AbstractContextManager["Exchange"]):
             self.flight.after(filled, partial(self._enqueue, wire, destination))
             self.flight.drive()
 
+    def all_sent(self) -> None:
+        """Note that nothing more will be sent. All ranks say so at the same place, or wait for something."""
+
     def _tell(self, array: Array) -> None:
         """Tell the ledger of what is sent."""
         self.flight.sent(self.comm.wire_bytes(array, self.narrow))

@@ -18,8 +18,8 @@ from distgnn.comm.agree import short
 #: (scratch), DISTGNN_INIT_TIMEOUT (over by then), DISTGNN_STALL (a message), CUDA_VISIBLE_DEVICES and the
 #: like (each rank's device), OMP_NUM_THREADS and the like (nodes may have different numbers of cores).
 VARIABLES = (
-    "DISTGNN_CHECK", "DISTGNN_CUDA_AWARE", "DISTGNN_HOST_ISA", "DISTGNN_NCCL", "DISTGNN_SPMM",
-    "DISTGNN_SPMM_TUNE", "MPICH_GPU_SUPPORT_ENABLED", "NVIDIA_TF32_OVERRIDE", "CUPY_TF32",
+    "DISTGNN_CHECK", "DISTGNN_CUDA_AWARE", "DISTGNN_HOST_ISA", "DISTGNN_SPMM", "DISTGNN_SPMM_TUNE",
+    "DISTGNN_TRANSPORT", "MPICH_GPU_SUPPORT_ENABLED", "NVIDIA_TF32_OVERRIDE", "CUPY_TF32",
 )  # fmt: skip
 
 #: Libraries whose version can change numbers, random ones above all; corrections of a release do not.

@@ -57,6 +57,7 @@ class Flight(AbstractContextManager["Flight"]):
         self.mpi, self.step, self.computed, self.failed, self.check = mpi, step, computed, failed, check
         self.naps = naps
         self.operation, self.group, self.matrix = operation, group, matrix
+        self._looking = False
         self.requests: list[Any] = []  # of MPI, or of a communicator of another kind
         self._then: list[tuple[bool, Callable[[], object]]] = []  # of each: is it a receive, what follows
         self.marks: list[tuple[Mark, Callable[[], object]]] = []  # work of the device, what follows
@@ -179,7 +180,19 @@ class Flight(AbstractContextManager["Flight"]):
             self._look()
 
     def _look(self) -> bool:
-        """See what has completed and start what can be started. Return whether anything has completed."""
+        """See what has completed and start what can be started. Return whether anything has completed.
+
+        A step that compiles a kernel may wait for another rank that does, and look at all messages but these.
+        """
+        if self._looking:
+            return False
+        self._looking = True
+        try:
+            return self._go_on()
+        finally:
+            self._looking = False
+
+    def _go_on(self) -> bool:
         passed = self.marks and self._passed()
         completed = self.requests[0].Testsome(self.requests) if self.requests else None
         if completed:

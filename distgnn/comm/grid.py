@@ -24,7 +24,7 @@ from distgnn.comm.group import Comm
 from distgnn.comm.links import Derive, Links
 from distgnn.comm.narrow import Narrow
 from distgnn.comm.shared import NodeMemory, available
-from distgnn.comm.transport import NCCL, transport
+from distgnn.comm.transport import transport
 from distgnn.comm.watched import watched
 from distgnn.errors import UserError, check_type
 from distgnn.layout import Axes
@@ -88,7 +88,6 @@ class Grid(Axes):
         comm = watched(comm.Dup())  # messages of ours never meet messages of the caller's
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
-            self.transport = transport(self.backend)
             self.narrow = None if wire is None else Narrow(wire, self.backend)
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -96,11 +95,12 @@ class Grid(Axes):
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
         self.nodes = self.groups.nodes_of(comm, node)
         self.node = self.nodes[self.rank]
+        agree(comm, {"backend": self.backend.name})
+        self.transport = transport(self.backend, comm, self.node)
         self.overlap, self.wire = True, wire
         self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
         self.nonzeros = 0
-        agree(comm, {"backend": f"{self.backend.name}, {self.transport}"})
         self.shares_memory = self.backend.name == "numpy" and size > 1 and available(comm, node)
         node.Free()
         self.links = Links(comm)
@@ -124,9 +124,8 @@ class Grid(Axes):
         return self._along[axes]
 
     def _group(self, name: str, derive: Derive, ranks: Sequence[int]) -> Comm:
-        connect = self.transport == NCCL
-        nodes = [self.nodes[rank] for rank in ranks]
-        return self.groups(None, self.backend, name, connect, ranks, self.links, derive, nodes, self.narrow)
+        nodes, way = [self.nodes[rank] for rank in ranks], self.transport
+        return self.groups(None, self.backend, name, way, ranks, self.links, derive, nodes, self.narrow)
 
     def _split(self, axes: tuple[str, ...], world: Any) -> Any:
         color = self.index(*(axis for axis in self.shape if axis not in axes))
@@ -143,7 +142,7 @@ class Grid(Axes):
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
             group, derive = self.along(*axes), partial(self._split, axes)
-            self._along[key] = Comm(None, host, group.name, False, group.ranks, self.links, derive)
+            self._along[key] = Comm(None, host, group.name, None, group.ranks, self.links, derive)
         return self._along[key]
 
     @contextmanager

@@ -3,8 +3,8 @@
 Device arrays never enter a reduction of MPI, which would stage them through pageable host memory. Large ones
 travel from rank to rank and are added up in the order of the ranks, on the device or as host copies: both
 ways give the same bits. Large arrays on hosts do so, too, where the group has two tiers (see ``tiers.py``).
-Of the others, MPI sums host copies. With ``DISTGNN_NCCL=1``, NCCL sums and gathers what would need host
-copies (see ``nccl.py``). The ledger charges the same in all cases.
+Of the others, MPI sums host copies. Where arrays travel by NCCL, it does all of this (see ``queued.py``). The
+ledger charges the same in all cases.
 
 Features and gradients of nodes may travel in 16 bits (see ``narrow.py``): they go straight from rank to rank,
 and are added up in float32.
@@ -30,6 +30,7 @@ from distgnn.comm.agree import Facts, agree, together
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.nccl import Nccl
+from distgnn.comm.queued import QueuedExchange, QueuedRelay, QueuedSums
 from distgnn.comm.relay import Relay
 from distgnn.comm.staging import staging
 from distgnn.comm.sums import Sums, add, add_and_share
@@ -70,15 +71,15 @@ class Comm(Wires):
 
     def relay(self, *args: Any, **options: Any) -> Relay:
         """Make a broadcast of many panels: a :class:`Relay` of this group. Collective."""
-        return Relay(self, *args, **options)
+        return (QueuedRelay if self.nccl else Relay)(self, *args, **options)
 
     def exchange(self, *args: Any, **options: Any) -> Exchange:
         """Make an all-to-allv: an :class:`Exchange` of this group. Collective."""
-        return Exchange(self, *args, **options)
+        return (QueuedExchange if self.nccl else Exchange)(self, *args, **options)
 
     def sums(self, workspace: Workspace, overlap: bool = True) -> Sums:
         """Make a series of sums: :class:`Sums` of this group. Collective."""
-        return Sums(self, workspace, overlap)
+        return (QueuedSums if self.nccl else Sums)(self, workspace, overlap)
 
     # -- collectives on arrays -------------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class Comm(Wires):
             return self._bcast_narrow(array, root, matrix)
         away = self.rank != root
         self.charge.whole("bcast", matrix, array, root, words)
-        if self.by_nccl(array):
+        if self.nccl:
             self._queued("bcast", matrix, lambda nccl: nccl.bcast(flattened(array), root))
         elif self.size > 1:
             self.call("bcast", matrix, (array, not away, away), lambda part: self.mpi.Bcast(part, root))
@@ -146,7 +147,7 @@ class Comm(Wires):
         if self.narrows(block, narrow):
             self._allgather_narrow(flattened(block), flattened(whole), bounds, matrix)
             return whole
-        if self.by_nccl(whole):
+        if self.nccl:
             source, target = flattened(block), flattened(whole)
             self._queued("allgather", matrix, lambda nccl: nccl.allgather(source, target, bounds))
             return whole
@@ -263,7 +264,7 @@ class Comm(Wires):
         assert self.narrow is not None
         if self.rank == root:
             self.narrow.round(flattened(array))
-        with self.relay([root], [0], lambda stage, buffer: array, matrix, narrow=True):
+        with self.relay([root], range(1), lambda stage, buffer: array, matrix, narrow=True):
             pass  # the end of the context takes the panel
         return array
 
@@ -273,7 +274,7 @@ class Comm(Wires):
         others, bits = self.others(), self.narrow.rounded(block)
         receives = [(rank, whole[bounds[rank] : bounds[rank + 1]]) for rank in others]
         how: dict[str, Any] = {"operation": "allgather", "narrow": True, "charged": True}
-        with Exchange(self, receives, matrix, **how) as exchange:
+        with self.exchange(receives, matrix, **how) as exchange:
             for rank in reversed(others):
                 exchange.send(bits, rank)
             whole[bounds[self.rank] : bounds[self.rank + 1]] = block
@@ -287,7 +288,7 @@ class Comm(Wires):
         came = self.narrow.memory.borrow((len(others), mine.size), BITS)
         receives = list(zip(others, came, strict=True))
         how: dict[str, Any] = {"operation": "reduce_scatter", "narrow": True, "charged": True}
-        with Exchange(self, receives, matrix, **how) as exchange:
+        with self.exchange(receives, matrix, **how) as exchange:
             for rank in reversed(others):
                 exchange.send(parts[rank], rank)
             mine[...] = parts[self.rank]
@@ -300,7 +301,10 @@ class Comm(Wires):
     def _queued(self, operation: str, matrix: str, queue: Callable[[Nccl], Mark]) -> None:
         """Queue a collective of NCCL, for which the device waits and the host does not."""
         assert self.nccl is not None
-        with ledger.timed("comm", operation, self.name, matrix, synchronize=self.backend.synchronize):
+        with (
+            self.flight(operation, matrix),
+            ledger.timed("comm", operation, self.name, matrix, synchronize=self.backend.synchronize),
+        ):
             self.backend.follow(queue(self.nccl))
         ledger.waited(operation, self.name, matrix)
 

@@ -90,6 +90,7 @@ class Rows:
                     local.gather_rows(X, rows, into[self.places[r]])
                 else:
                     arriving.send(self._packed(X, rows, packed[r]) if r in packed else X[rows], r)
+            arriving.all_sent()
             yield arriving
 
     def _packed(self, X: Array, rows: Array, out: Array) -> Array:
@@ -142,6 +143,7 @@ class Rows:
             for q in ranks:
                 if q != self.me:
                     exchange.send(Y[self.places[q]], q)
+        exchange.all_sent()
 
     def lengths(self, A: Any) -> Array:
         """Fetch the number of entries of each needed row of the ranks' CSR matrices.

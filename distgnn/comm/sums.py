@@ -15,12 +15,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from distgnn import ledger, local, progress
+from distgnn import local, progress
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.arrays.tuning import TUNING
@@ -48,7 +47,7 @@ class Sums(AbstractContextManager["Sums"]):
 
     def __init__(self, group: Wires, workspace: Workspace, overlap: bool = True) -> None:
         self.group, self.workspace, self.overlap = group, workspace, overlap
-        self.series: dict[int | None, Series | _Queue] = {}  # by root: sums of different roots pass others
+        self.series: dict[int | None, Series] = {}  # by root: sums of different roots pass others
         self._rooms = ExitStack()
 
     def __enter__(self) -> Sums:
@@ -100,41 +99,9 @@ class Sums(AbstractContextManager["Sums"]):
         if root in self.series:
             self.series[root].finish()
 
-    def _series(self, array: Array, root: int | None) -> Series | _Queue:
+    def _series(self, array: Array, root: int | None) -> Series:
         """Make the sums with this root."""
-        if self.group.by_nccl(array) and not self.group.narrows(array):
-            return _Queue(self.group, root, self.overlap)
         return Series(self.group, root, self.overlap, self._take)
-
-
-class _Queue:
-    """The sums with one root that NCCL makes: queued, and over when the stream that computes says so."""
-
-    def __init__(self, group: Wires, root: int | None, overlap: bool) -> None:
-        self.group, self.root, self.overlap = group, root, overlap
-        self.operation = "allreduce" if root is None else "reduce"
-        self.flight = group.flight(self.operation, "sums")
-        self.summed: Mark = DONE
-
-    def start(self, flat: Array) -> None:
-        group, nccl = self.group, self.group.nccl
-        assert nccl is not None
-        share = flat.nbytes * (group.size - 1) // group.size
-        nbytes = 2 * share if self.root is None else flat.nbytes * (self.root != group.rank)
-        begun = time.perf_counter()
-        self.summed = nccl.allreduce(flat) if self.root is None else nccl.reduce(flat, self.root)
-        self.flight.after(self.summed, partial(self.flight.landed, begun, nbytes))
-        if self.overlap:
-            progress.register(self.flight.drive)
-        else:
-            self.finish()
-
-    def finish(self) -> None:
-        on, group = self.group.backend, self.group
-        with ledger.timed("comm", self.operation, group.name, "sums", synchronize=on.synchronize):
-            on.follow(self.summed)
-        self.flight.drive()
-        self.flight.waited()
 
 
 class Series:

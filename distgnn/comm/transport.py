@@ -1,4 +1,8 @@
-"""Transport of a backend's arrays between the ranks of this process: what MPI takes, and NCCL's part."""
+"""Transport of a backend's arrays between ranks: MPI on the arrays or on host copies, or NCCL.
+
+``DISTGNN_TRANSPORT`` names one. Without it, arrays of a device travel by an MPI that takes their pointers,
+else by NCCL, else as host copies.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,93 @@ import ctypes
 import functools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from distgnn.arrays.backend import Backend
-from distgnn.comm.nccl import wanted, yes
+from distgnn.comm.agree import ranges, together
+from distgnn.errors import UserError
 
 log = logging.getLogger(__name__)
 
+VARIABLE = "DISTGNN_TRANSPORT"
+CHOICES = ("mpi", "host", "nccl")
+
 #: How arrays move (see ``wires.py``), as logs say it.
-HOST, DIRECT, STAGED, NCCL = "host", "CUDA-aware MPI", "host copies", "host copies, NCCL"
+HOST, DIRECT, STAGED, NCCL = "host", "CUDA-aware MPI", "host copies", "NCCL"
+
+
+class Means(NamedTuple):
+    """The means of a rank to move arrays of its device.
+
+    Attributes:
+        aware: its MPI takes device pointers; nccl: CuPy finds NCCL; device: node and PCI bus id.
+    """
+
+    aware: bool
+    nccl: bool
+    device: tuple[int, str]
+
+
+def transport(backend: Backend, mpi: Any, node: int, environ: Mapping[str, str] = os.environ) -> str:
+    """Choose how arrays of a backend move between the ranks of ``mpi``: HOST, DIRECT, STAGED or NCCL.
+
+    The same on all ranks. Collective. The process is bound to its device.
+
+    Args:
+        node: the lowest rank on this rank's node.
+
+    Raises:
+        UserError: on every rank: a variable has another value, or NCCL is asked for and cannot be.
+    """
+    with together(mpi):
+        asked, means = wanted(environ), None
+        if backend.on_device:
+            devices = backend.devices()
+            device = node, devices[backend.bound or 0] if devices else ""
+            means = Means(_cuda_aware_once(), backend.nccl() is not None, device)
+    if means is None:
+        if asked == "nccl" and mpi.Get_rank() == 0:
+            log.warning("%s=nccl is for arrays of a GPU; those of NumPy travel by MPI", VARIABLE)
+        return HOST
+    return choose(asked, mpi.allgather(means))
+
+
+def wanted(environ: Mapping[str, str] = os.environ) -> str:
+    """Return what the variable says, or an empty text. UserError: that is no transport."""
+    asked = environ.get(VARIABLE, "").lower()
+    if asked and asked not in CHOICES:
+        raise UserError(f"{VARIABLE}={asked}: expected {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
+    return asked
+
+
+def choose(asked: str, everybody: Sequence[Means]) -> str:
+    """Choose between DIRECT, STAGED and NCCL, from what all ranks have.
+
+    UserError: NCCL is asked for, and a rank lacks the library or a device of its own.
+    """
+    if asked in ("", "mpi") and all(rank.aware for rank in everybody):
+        return DIRECT
+    problem = why_not_nccl(everybody)
+    if asked == "nccl" and problem:
+        raise UserError(f"{VARIABLE}=nccl: {problem}")
+    return STAGED if asked in ("mpi", "host") or problem else NCCL
+
+
+def why_not_nccl(everybody: Sequence[Means]) -> str:
+    """Return what keeps these ranks from NCCL, in words, or an empty text."""
+    lacking = [rank for rank, means in enumerate(everybody) if not means.nccl]
+    if lacking:
+        return f"CuPy finds no NCCL library on {ranges(lacking)}; install it, or unset {VARIABLE}"
+    users: dict[tuple[int, str], list[int]] = {}
+    for rank, means in enumerate(everybody):
+        users.setdefault(means.device, []).append(rank)
+    for (_, device), sharing in users.items():
+        if len(sharing) > 1:
+            return f"each rank needs a GPU of its own; {ranges(sharing)} share {device}; unset {VARIABLE}"
+    return ""
 
 
 def cuda_aware(environ: Mapping[str, str] = os.environ) -> tuple[bool, str]:
@@ -29,9 +109,11 @@ def cuda_aware(environ: Mapping[str, str] = os.environ) -> tuple[bool, str]:
     Raises:
         UserError: ``DISTGNN_CUDA_AWARE`` is neither yes nor no.
     """
-    override = environ.get("DISTGNN_CUDA_AWARE")
+    override = environ.get("DISTGNN_CUDA_AWARE", "").lower()
     if override:
-        return yes("DISTGNN_CUDA_AWARE", override), "DISTGNN_CUDA_AWARE"
+        if override not in ("0", "1", "true", "false", "yes", "no"):
+            raise UserError(f"DISTGNN_CUDA_AWARE={override}: expected 0 or 1")
+        return override in ("1", "true", "yes"), "DISTGNN_CUDA_AWARE"
     kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds")
     if kinds and "cuda" in kinds:
         return True, f"mpi_memory_alloc_kinds={kinds}"
@@ -53,17 +135,6 @@ def _cuda_aware_once() -> bool:
     return answer
 
 
-def direct(backend: Backend) -> bool:
-    """Tell whether MPI is given arrays of a backend as they are."""
-    return not backend.on_device or _cuda_aware_once()
-
-
-def transport(backend: Backend) -> str:
-    """Return how arrays of a backend move in this process: HOST, DIRECT, STAGED or NCCL.
-
-    Raises:
-        UserError: an environment variable is neither yes nor no, or NCCL is asked for and not there.
-    """
-    if wanted(backend, direct(backend)):
-        return NCCL
-    return HOST if not backend.on_device else DIRECT if direct(backend) else STAGED
+def by_mpi(backend: Backend) -> str:
+    """Return how MPI moves arrays of a backend in this process."""
+    return HOST if not backend.on_device else DIRECT if _cuda_aware_once() else STAGED

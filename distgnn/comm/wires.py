@@ -1,7 +1,7 @@
 """Arrays of a group of ranks on their way to MPI: staging, stream order, contiguity and large counts.
 
-Where the arrays are on a GPU there are two ways, decided once per process in ``transport.py``: a CUDA-aware
-MPI is given device pointers, any other MPI pinned host copies.
+Where the arrays are on a GPU there are three ways, chosen in ``transport.py``: a CUDA-aware MPI is given
+device pointers, any other MPI pinned host copies, or NCCL is given the arrays (see ``queued.py``).
 
 MPI knows nothing of streams. Memory that it is given is ready when a mark says so, which is looked at while
 messages are driven: the device goes on computing. Copies, and sums on the device, run on streams beside the
@@ -27,7 +27,7 @@ from distgnn.comm.narrow import Narrow
 from distgnn.comm.nccl import Nccl
 from distgnn.comm.staging import staging
 from distgnn.comm.tiers import around
-from distgnn.comm.transport import direct
+from distgnn.comm.transport import DIRECT, HOST, NCCL, by_mpi
 from distgnn.comm.waiting import Wait
 from distgnn.comm.watched import Watched, watched
 from distgnn.local.narrow import BITS
@@ -42,7 +42,7 @@ class Wires:
         mpi: the communicator of the group.
         backend: where the arrays live.
         name: the group's name in the ledger (grid axes, as a rule).
-        connect: have NCCL connect the ranks; collective, with no messages under way.
+        transport: how its arrays travel; default: by MPI. With NCCL, which connects the ranks, collective.
         ranks: who they are in the grid, for the ledger; default: all of it.
         nodes: the node of each; default: one for all.
         links: the communicators of the grid that the group belongs to, which are replaced after an error;
@@ -51,7 +51,8 @@ class Wires:
 
     Attributes:
         direct: MPI is given the arrays themselves, not host copies.
-        nccl: NCCL's communicator, where it sums and gathers.
+        nccl: NCCL's communicator, on several ranks whose arrays travel by it.
+        queued: arrays travel by NCCL. MPI is then given host copies of what still goes by it.
         charge: the group's entries in the ledger.
         ring: the ranks in an order in which panels go around, those of a node one after another.
         nodes: as given.
@@ -63,13 +64,15 @@ class Wires:
     count_limit = 2**31 - 1
 
     def __init__(
-        self, mpi: Communicator | None, backend: Backend, name: str = "world", connect: bool = False,
+        self, mpi: Communicator | None, backend: Backend, name: str = "world",
+        transport: str | None = None,
         ranks: Sequence[int] | None = None, links: Links | None = None, derive: Derive | None = None,
         nodes: Sequence[int] | None = None, narrow: Narrow | None = None,
     ) -> None:  # fmt: skip
         self.backend, self.name, self.links, self.narrow = backend, name, links, narrow
+        transport = by_mpi(backend) if transport is None else transport
+        self.direct, self.queued = transport in (HOST, DIRECT), transport == NCCL
         self.nccl: Nccl | None = None
-        self._by_nccl = connect
         if links is None or derive is None or ranks is None:
             self._connect(watched(mpi, name))
         else:
@@ -79,7 +82,6 @@ class Wires:
         self.nodes = [0] * self.size if nodes is None else list(nodes)
         self.ring, self.charge = around(self.nodes), Charges(name, self.rank, self.ranks, self.nodes)
         self.tiers = self.charge.tiers
-        self.direct = direct(backend)
         here = self.nodes.count(self.nodes[self.rank])
         self.has_core = backend.on_device and here <= (os.cpu_count() or 1)
 
@@ -88,7 +90,7 @@ class Wires:
         self._mpi, self._tags = mpi, 0
         if self.nccl is not None:
             self.nccl.abort()
-        self.nccl = Nccl(mpi, self.backend) if self._by_nccl and mpi.Get_size() > 1 else None
+        self.nccl = Nccl(mpi, self.backend, self.fail) if self.queued and mpi.Get_size() > 1 else None
 
     @property
     def mpi(self) -> Any:
@@ -99,6 +101,8 @@ class Wires:
 
     def fail(self) -> None:
         """Note that an operation of this group has failed on this rank."""
+        if self.nccl is not None:
+            self.backend.follow(self.nccl.last)  # before its memory is used again
         if self.links is not None:
             self.links.fail()
 
@@ -114,8 +118,13 @@ class Wires:
         return others(self.rank, self.size)
 
     def by_nccl(self, array: Array) -> bool:
-        """Tell whether NCCL sums and gathers this array."""
+        """Tell whether NCCL sums this array."""
         return self.nccl is not None and self.nccl.takes(array)
+
+    @property
+    def staged(self) -> bool:
+        """True if what travels while something is computed is copied to the host."""
+        return not (self.direct or self.queued)
 
     # -- messages under way ----------------------------------------------------------------------------------
 
@@ -133,6 +142,8 @@ class Wires:
         mpi = self.mpi
         check = mpi.begin(flight=True) if isinstance(mpi, Watched) else None
         waits: tuple[Any, bool] = check or (lambda: None), not self.has_core
+        if self.nccl is not None:
+            self.nccl.check = waits[0]
         return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, *waits)
 
     def narrows(self, array: Array, narrow: bool = True) -> bool:
@@ -150,16 +161,17 @@ class Wires:
     def wire(self, array: Array, narrow: bool = False) -> Array:
         """Return what MPI is given for ``array``: its numbers in one dimension, or memory for a copy.
 
-        A copy is pinned host memory, or holds the numbers in 16 bits, or both.
+        A copy is pinned host memory, or holds the numbers in 16 bits, or both. NCCL is given what an MPI
+        would be that takes device pointers.
         """
         flat, dtype = flattened(array), self.wire_type(array, narrow)
-        if not self.direct:
+        if self.staged:
             return staging(self.backend).borrow(flat.shape, dtype)
         return self.narrow.memory.borrow(flat.shape, dtype) if self.narrow and dtype != flat.dtype else flat
 
     def apart(self, wire: Array, array: Array) -> bool:
         """Tell whether a wire is memory beside the array's."""
-        return not self.direct or wire.dtype != array.dtype
+        return self.staged or wire.dtype != array.dtype
 
     def fill(self, wire: Array, array: Array, computed: Mark) -> Mark:
         """Fill the wire with what is in ``array``, of one dimension, or the same part of both.
@@ -168,7 +180,7 @@ class Wires:
         """
         if self.narrow and wire.dtype != array.dtype:
             return self.narrow.fill(wire, array, computed)
-        return computed if self.direct else self.backend.carry(array, wire, computed)
+        return self.backend.carry(array, wire, computed) if self.staged else computed
 
     def unwire(self, wire: Array, array: Array, read: Mark) -> Mark:
         """Bring what was received into ``wire`` to ``array``, once that has been ``read``.
@@ -177,11 +189,11 @@ class Wires:
         """
         if self.narrow and wire.dtype != array.dtype:
             return self.narrow.unwire(wire, array, read)
-        return DONE if self.direct else self.backend.carry(wire, array, read)
+        return self.backend.carry(wire, array, read) if self.staged else DONE
 
     def release(self, wire: Array, copied: Mark = DONE) -> None:
         """Take a wire back from MPI and, at a mark, from who copies it."""
-        if not self.direct:
+        if self.staged:
             staging(self.backend).give_back(wire, copied)
         elif self.narrow and wire.dtype == BITS:
             self.narrow.memory.give_back(wire, copied)

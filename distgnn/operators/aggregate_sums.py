@@ -79,6 +79,7 @@ def _shared(
     with _exchange(group, received, grid.overlap) as exchange:
         for r in reversed(others):
             exchange.send(_pair(group, T[rows[r]], N[rows[r]]), r)
+        exchange.all_sent()
         with exchange.driven():
             yield
         exchange.wait(others)
@@ -88,6 +89,7 @@ def _shared(
         best = _pair(group, T[own], N[own])
         for r in reversed(others):
             exchange.send(best, r)
+        exchange.all_sent()
         with exchange.driven():
             yield
         exchange.wait(others)
@@ -96,7 +98,7 @@ def _shared(
 
 
 def _exchange(group: Comm, received: dict[int, Array], overlap: bool) -> Exchange:
-    return Exchange(group, list(received.items()), "sums", overlap, "alltoall")
+    return group.exchange(list(received.items()), "sums", overlap, "alltoall")
 
 
 def _pair(group: Comm, T: Array, N: Array) -> Array:

@@ -133,10 +133,11 @@ class _Begun:
 
     def __call__(self, sent: dict[int, Array], into: dict[int, Array], matrix: str) -> Exchange:
         """Begin an exchange."""
-        begun = Exchange(self.row, list(into.items()), matrix, self.overlap, self.operation, narrow=True)
+        begun = self.row.exchange(list(into.items()), matrix, self.overlap, self.operation, narrow=True)
         exchange = self.stack.enter_context(begun)
         for r in reversed(self.row.others()):
             exchange.send(sent[r], r)
+        exchange.all_sent()
         if self.overlap:
             self.stack.enter_context(exchange.flight.driven())
         else:

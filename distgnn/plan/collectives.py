@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
@@ -63,7 +62,7 @@ def swapped(grid: Grid, group: Comm, nbytes: int) -> Run:
     rooms = [(rank, grid.backend.empty(mine.shape, np.float32)) for rank in group.others()]
 
     def run() -> None:
-        with Exchange(group, rooms, "H", operation="alltoall") as exchange:
+        with group.exchange(rooms, "H", operation="alltoall") as exchange:
             for rank in reversed(group.others()):
                 exchange.send(mine, rank)
 

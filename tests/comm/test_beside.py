@@ -27,13 +27,12 @@ are quick.
 """
 
 
-@pytest.fixture(params=[gpu.AWARE, gpu.STAGED, "nccl"])
+@pytest.fixture(params=[gpu.AWARE, gpu.STAGED, gpu.NCCL])
 def device(request, monkeypatch):
     """Yield the stand-in, once for each way in which arrays move."""
     if gpu.real():
         pytest.skip("a GPU does not tell the order of its work")
-    monkeypatch.setenv("DISTGNN_NCCL", str(int(request.param == "nccl")))
-    with gpu.backend(gpu.AWARE if request.param == gpu.AWARE else gpu.STAGED, monkeypatch) as chosen:
+    with gpu.backend(request.param, monkeypatch) as chosen:
         event = chosen.xp.cuda.Event
         record = event.record
 
@@ -87,7 +86,8 @@ def test_panels_arrive_beside_the_product_with_the_first(comm, device):
     H = dg.scatter(X, operator.input_layout)
     seen, beside = observed(device, lambda: operator @ H, kernels=1 << 30)
     own, other = (work for work in seen.log if work.name.startswith("spmm"))
-    (came,) = seen.named("Irecv") if grid.world.direct else seen.named("host to device")
+    name = "nccl recv" if grid.world.nccl else "Irecv" if grid.world.direct else "host to device"
+    (came,) = seen.named(name)
     assert beside(own, came) and not (seen.synchronizations or seen.counts["pinned"])
     assert grid.world.direct or not beside(came, other)
     grid.free()

@@ -127,7 +127,7 @@ def test_a_grid_has_a_communicator_of_its_own(comm):
 @pytest.mark.ranks(2, 3)
 def test_ranks_that_move_arrays_differently_are_refused_together(comm, monkeypatch):
     monkeypatch.setattr("distgnn.arrays.backend.Backend.name", "numpy" if comm.Get_rank() == 0 else "other")
-    with pytest.raises(dg.UserError, match="ranks disagree: backend is .*numpy, host on rank"):
+    with pytest.raises(dg.UserError, match="ranks disagree: backend is .*numpy on rank"):
         dg.Grid(comm, rows=comm.Get_size())
 
 

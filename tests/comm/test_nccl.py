@@ -1,34 +1,52 @@
-"""NCCL in place of host copies: the same results and charges, and errors on every rank."""
+"""NCCL in place of host copies: the same bits and charges, and errors on every rank."""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from contextlib import contextmanager, nullcontext
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import distgnn as dg
-from distgnn.comm import nccl
-from distgnn.errors import DisagreementError
-from distgnn.gallery import rmat
-from distgnn.operators import ALGORITHMS, make_grid
-from mpi_helpers import gpu
+from distgnn import progress
+from distgnn.arrays.tuning import TUNING
+from distgnn.comm import nccl as of_nccl
+from distgnn.comm import transport
+from distgnn.comm.relay import upstream
+from distgnn.comm.transport import DIRECT, NCCL, STAGED, Means
+from distgnn.errors import DisagreementError, PeerError
+from distgnn.operators import ALGORITHMS, grids, make_grid
+from mpi_helpers import communicators, gpu
+
+pytestmark = pytest.mark.skipif(gpu.real(), reason="tests of NCCL share one GPU, which it refuses")
 
 
 @pytest.fixture
-def staged(monkeypatch):
-    """Yield CuPy, or its stand-in, beside an MPI that is not CUDA-aware."""
-    with gpu.backend(gpu.STAGED, monkeypatch) as chosen:
+def queued():
+    """Yield the stand-in for CuPy with NCCL, each rank on a device of its own."""
+    with pytest.MonkeyPatch.context() as patch, gpu.backend(gpu.NCCL, patch) as chosen:
         yield chosen
 
 
-@pytest.fixture(params=["0", "1"])
-def grid(request, comm, staged, monkeypatch):
+@pytest.fixture
+def change(queued):
+    """Yield what patches the environment and the stand-in until it goes."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(params=[gpu.STAGED, gpu.NCCL])
+def grid(request, comm, monkeypatch):
     """Yield a grid, once without and once with NCCL."""
-    monkeypatch.setenv("DISTGNN_NCCL", request.param)
-    made = dg.Grid(comm, backend=staged)
-    group = made.along("rows")
-    assert (group.nccl is not None) == (request.param == "1" and group.size > 1)
-    yield made
-    made.free()
+    with gpu.backend(request.param, monkeypatch) as chosen:
+        made = dg.Grid(comm, backend=chosen)
+        group = made.along("rows")
+        assert (group.nccl is not None) == (request.param == gpu.NCCL and group.size > 1)
+        yield made
+        made.free()
 
 
 def whole_numbers(on, shape, rank):
@@ -65,7 +83,8 @@ def test_collectives(grid, parts):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("overlap", [True, False])
-def test_sums_under_way(grid, overlap):
+def test_sums_under_way(grid, overlap, monkeypatch):
+    monkeypatch.setattr(of_nccl, "MOST", 100)
     group, on, grid.overlap = grid.along("rows"), grid.backend, overlap
     roots = [*range(group.size), None, 0, None]
     arrays = [whole_numbers(on, (40, 8), group.rank + number) for number in range(len(roots))]
@@ -80,56 +99,295 @@ def test_sums_under_way(grid, overlap):
     assert told.words == away * 320 + 2 * 2 * 320 * (group.size - 1) // group.size and told.flight > 0
 
 
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_products_are_charged_the_same(comm, staged, name, monkeypatch):
-    A = rmat(97, degree=9, directed=True, features=0, classes=0).A.astype(np.float64)
-    X = np.random.default_rng(1).standard_normal((A.shape[0], 6))
-    found = []
-    for asked in "01":
-        monkeypatch.setenv("DISTGNN_NCCL", asked)
-        grid = make_grid(comm, name, backend=staged)
-        operator = dg.distribute(A, grid, name)
-        with dg.Ledger() as told:
-            Y = dg.gather(operator.T @ (operator @ dg.scatter(X, operator.input_layout)))
-        found.append(told.entries())
-        if grid.rank == 0:
-            np.testing.assert_allclose(Y, A.T @ (A @ X), rtol=1e-10)
+WAYS = {name: [{}] for name in ALGORITHMS}
+for name in ("1d", "1.5d"):
+    WAYS[name] = [{}, {"sparsity_aware": True}, {"sparsity_aware": "cover"}]
+WAYS["rdm"] = [{}, {"sparsity_aware": True}]
+
+
+@contextmanager
+def host_memory_only():
+    """Fail if MPI is given an array of a device."""
+    given = Counter()
+
+    @contextmanager
+    def note(name, buffer, writes):
+        given[type(buffer).__module__.partition(".")[0]] += 1
+        yield lambda request: None
+
+    communicators.witness.append(note)
+    try:
+        yield
+    finally:
+        communicators.witness.remove(note)
+    assert not given["cupy"], given
+
+
+def products(comm, way, name, sizes, A, X, wire, monkeypatch):
+    """Return the bits of products in a row, of a matrix and its transpose, with overlap and without; and what
+    the ledger was charged.
+    """
+    found, charged = [], []
+    with gpu.backend(way, monkeypatch) as on:
+        grid = make_grid(comm, name, sizes, backend=on, wire=wire)
+        assert grid.transport == (NCCL if way == gpu.NCCL else STAGED)
+        for options in WAYS[name]:
+            operator = dg.distribute(A, grid, name, **options)
+            H = dg.scatter(X, operator.input_layout)
+            with host_memory_only() if way == gpu.NCCL else nullcontext(), dg.Ledger() as told:
+                for grid.overlap in (True, True, False):
+                    F = operator.T @ (operator @ H)
+                    found.append(on.to_host(F.block).tobytes())
+            charged.append(told.entries())
+            if wire is None:
+                whole = dg.gather(F)
+                if grid.rank == 0:
+                    np.testing.assert_allclose(whole, A.T @ (A @ X), rtol=1e-3, atol=1e-3)
+        by_nccl = any("nccl" in name for name in sys.modules["cupy.stand_in"].launches())
+        assert by_nccl == (way == gpu.NCCL and any(entry["words"] for some in charged for entry in some))
         grid.free()
-    assert found[0] == found[1]
+    return found, charged
 
 
-@pytest.mark.ranks(2, 3)
-def test_ranks_without_nccl_are_refused_together(comm, staged, monkeypatch):
-    monkeypatch.setenv("DISTGNN_NCCL", "1")
-    monkeypatch.setattr(staged, "nccl", lambda: None if comm.Get_rank() else nccl)
-    with pytest.raises(dg.UserError, match="DISTGNN_NCCL=1: CuPy finds no NCCL library"):
-        dg.Grid(comm, backend=staged)
+@pytest.mark.ranks(3, 4, 12)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_products_have_the_bits_and_charges_of_host_copies(comm, name, monkeypatch):
+    """A directed matrix with empty rows, on all grids; messages of more than 8 KiB, and some in 16 bits."""
+    monkeypatch.setattr(TUNING, "small_sum", 0)
+    monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
+    monkeypatch.setattr(TUNING, "smallest_sum_block_on_device", 1 << 13)
+    random = np.random.default_rng(1)
+    A = sp.random_array((601, 601), density=0.02, rng=random, format="csr", dtype=np.float32)
+    A = (sp.diags_array((np.arange(601) % 7 > 2).astype(np.float32)) @ A).tocsr()
+    X = random.standard_normal((601, 24)).astype(np.float32)
+    for number, sizes in enumerate(grids(name, comm.size)[-3 if comm.size < 12 else -1 :]):
+        wire = "bfloat16" if number else None
+        ways = [products(comm, way, name, sizes, A, X, wire, monkeypatch) for way in (gpu.STAGED, gpu.NCCL)]
+        assert ways[0] == ways[1], (sizes, wire)
+
+
+def numbers(stage, size):
+    return np.arange(size, dtype=np.float32) % 13 + 16 * stage
+
+
+def relayed(grid, group, roots, sizes, order, takes=None, error_on=None, narrow=False):
+    """Take panels, the next one under way; each is read on the device, by a kernel that the host is ahead of.
+
+    Leave after so many of them, or by an error on a rank. Return whether they were right.
+    """
+    on = grid.backend
+    turns = range(len(roots)) if order == "common" else upstream(group, roots)
+    buffers = 2 if order == "common" else max(Counter(roots).values()) + 1
+    right = on.zeros((len(roots), max(sizes) + 1), np.float32)
+    with grid.workspace.rooms() as take:
+        rooms = [take(f"panel {number}", (max(sizes) + 1,), np.float32) for number in range(buffers)]
+        for room in rooms:
+            room[...] = np.nan
+        own = {k: on.asarray(numbers(k, sizes[k])) for k, root in enumerate(roots) if root == group.rank}
+        panel = lambda k, buffer: own[k] if k in own else rooms[buffer][: sizes[k]]  # noqa: E731
+        how = {"overlap": grid.overlap, "buffers": buffers, "narrow": narrow}
+        with group.relay(roots, turns, panel, "H", **how) as panels:
+            for number, (k, array) in enumerate(zip(turns, panels, strict=True)):
+                right[k, : sizes[k]] = array
+                if number + 1 == takes:
+                    if group.rank == error_on:
+                        raise ZeroDivisionError
+                    break
+        for room in [*rooms, *own.values()]:
+            room[...] = np.nan
+    numbers_of = on.to_host(right)
+    seen = list(turns)[: takes or len(roots)]
+    return all(np.array_equal(numbers_of[k, : sizes[k]], numbers(k, sizes[k])) for k in seen)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("order", ["common", "upstream"])
+def test_panels(comm, queued, order):
+    """Roots with several panels and with none, panels of no numbers, of few and of many, in 16 bits; ranks
+    that leave after any number of them.
+    """
+    grid = dg.Grid(comm, backend=queued, wire="float16")
+    group = grid.along("rows")
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        uneven = np.sort(random.integers(0, group.size, 2 * group.size + 1))
+        roots = (uneven if seed % 2 else np.arange(2 * group.size) % group.size).tolist()
+        sizes = random.choice([0, 1, 33, 5000], len(roots)).tolist()
+        grid.overlap = seed != 4
+        early = int(random.integers(1, len(roots))) if group.rank == seed % group.size else None
+        assert relayed(grid, group, roots, sizes, order)
+        assert relayed(grid, group, roots, sizes, order, takes=early, narrow=seed < 2)
+        with dg.Ledger(timing=True) as told:
+            assert relayed(grid, group, roots, sizes, order)
+        assert told.words == sum(n for n, root in zip(sizes, roots, strict=True) if root != group.rank)
+        assert told.flight > 0 or not told.words
+    grid.free()
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+def test_panels_after_an_error(comm, queued, monkeypatch):
+    """Panels that the rank has not taken come all the same: the others' devices wait for them. They learn of
+    its failure in the next operation.
+    """
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    grid = dg.Grid(comm, backend=queued)
+    group, roots = grid.along("rows"), [0, 1, 2, 0, 1, 2]
+    for order in ("common", "upstream"):
+        for error_on, takes in ((0, 1), (1, 4), (2, 6)):
+            takes = takes if group.rank == error_on else None
+            with pytest.raises(ZeroDivisionError) if takes else nullcontext():
+                assert relayed(grid, group, roots, [4000] * 6, order, takes, error_on)
+            with nullcontext() if takes else pytest.raises(PeerError):
+                assert takes or relayed(grid, group, roots, [4000] * 6, order)
+            assert relayed(grid, group, roots, [4000] * 6, order)
+    comm.Barrier()
+
+
+def rows_with_error(grid, group, fail):
+    mine, rooms = grid.backend.zeros((9,), np.float32), grid.backend.zeros((group.size, 9), np.float32)
+    with group.exchange([(q, rooms[q]) for q in group.others()], "H") as exchange:
+        for r in reversed(group.others()):
+            if fail:
+                raise ZeroDivisionError
+            exchange.send(mine, r)
+
+
+def sums_with_error(grid, group, fail):
+    array = grid.backend.zeros((9,), np.float32)
+    with group.sums(grid.workspace) as sums:
+        sums.start(array)
+        if fail:
+            raise ZeroDivisionError
+        sums.start(array, 0)
+
+
+def sum_with_error(grid, group, fail):
+    if fail:
+        group.fail()
+        raise ZeroDivisionError
+    group.allreduce(grid.backend.zeros((9,), np.float32))
+    grid.backend.synchronize()
+
+
+def panel_with_error(grid, group, fail):
+    array = grid.backend.zeros((9,), np.float32)
+
+    def panel(stage, buffer):
+        if fail:
+            raise ZeroDivisionError
+        return array
+
+    with group.relay([0], range(1), panel, "H"):
+        pass
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+@pytest.mark.parametrize("work", [rows_with_error, sums_with_error, sum_with_error, panel_with_error])
+def test_a_rank_that_fails_before_it_queues_its_part_is_noticed(comm, queued, work, monkeypatch):
+    """The others' devices would wait for it for ever."""
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    grid = dg.Grid(comm, backend=queued)
+    group = grid.along("rows")
+    with pytest.raises(PeerError if group.rank else ZeroDivisionError):
+        work(grid, group, group.rank == 0)
+    comm.Barrier()
+    for _ in range(2):
+        work(grid, group, False)
+    total = group.allreduce(queued.asarray([1.0 * group.rank], np.float32))
+    assert queued.to_host(total).tolist() == [3.0]
+    comm.Barrier()
 
 
 @pytest.mark.ranks(2)
-def test_ranks_that_ask_for_different_transports_are_refused(comm, staged, monkeypatch):
-    monkeypatch.setenv("DISTGNN_NCCL", str(comm.Get_rank()))
-    with pytest.raises(DisagreementError, match="DISTGNN_NCCL is 0 on rank 0 and 1 on rank 1"):
-        dg.Grid(comm, backend=staged)
+def test_ranks_that_ask_for_different_transports_are_refused(comm, queued, change):
+    change.setenv("DISTGNN_TRANSPORT", ("nccl", "host")[comm.Get_rank()])
+    with pytest.raises(DisagreementError, match="DISTGNN_TRANSPORT is nccl on rank 0 and host on rank 1"):
+        dg.Grid(comm, backend=queued)
 
 
-def test_nccl_is_for_devices_whose_mpi_takes_no_pointers(staged):
-    assert nccl.wanted(staged, False, {"DISTGNN_NCCL": "1"})
-    assert not nccl.wanted(staged, True, {"DISTGNN_NCCL": "1"})
-    assert not nccl.wanted(staged, False, {"DISTGNN_NCCL": "no"}) and not nccl.wanted(staged, False, {})
-    with pytest.raises(dg.UserError, match="DISTGNN_NCCL=maybe: expected 0 or 1"):
-        nccl.wanted(staged, True, {"DISTGNN_NCCL": "maybe"})
+@pytest.mark.ranks(3)
+def test_all_ranks_choose_alike(comm, queued, change, caplog):
+    """One rank lacks something: none takes it. Where it is asked for, all raise the same error."""
+    odd = comm.Get_rank() == 1
+
+    def chosen(asked):
+        if asked:
+            change.setenv("DISTGNN_TRANSPORT", asked)
+        else:
+            change.delenv("DISTGNN_TRANSPORT")
+        grid = dg.Grid(comm, backend=queued)
+        grid.free()
+        return grid.transport
+
+    assert [chosen(asked) for asked in ("nccl", "", "mpi", "host")] == [NCCL, NCCL, STAGED, STAGED]
+    change.setattr(transport, "_cuda_aware_once", lambda: not odd)
+    assert [chosen(asked) for asked in ("nccl", "", "mpi", "host")] == [NCCL, NCCL, STAGED, STAGED]
+    change.setattr(transport, "_cuda_aware_once", lambda: True)
+    assert [chosen(asked) for asked in ("nccl", "", "mpi", "host")] == [NCCL, DIRECT, DIRECT, STAGED]
+    change.setattr(transport, "_cuda_aware_once", lambda: False)
+    with change.context() as patch:
+        library = queued.nccl()
+        patch.setattr(queued, "nccl", lambda: None if odd else library)
+        assert chosen("") == STAGED
+        with pytest.raises(dg.UserError, match="=nccl: CuPy finds no NCCL library on rank 1"):
+            chosen("nccl")
+    with change.context() as patch:
+
+        def refused(size, name, rank):
+            raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR: no network")
+
+        patch.setattr(library, "NcclCommunicator", refused)
+        with pytest.raises(dg.UserError, match="DISTGNN_TRANSPORT=host does without it: .*no network"):
+            chosen("nccl")
+    with change.context() as patch:
+        patch.setattr(queued, "devices", lambda: ["0000:07:00.0"])
+        assert chosen("") == STAGED
+        with pytest.raises(dg.UserError, match="GPU of its own; ranks 0-2 share 0000:07:00.0; unset DIST"):
+            chosen("nccl")
+    with pytest.raises(dg.UserError, match="DISTGNN_TRANSPORT=nvlink: expected mpi, host or nccl"):
+        chosen("nvlink")
+    change.setenv("DISTGNN_TRANSPORT", "nccl")
+    assert dg.Grid(comm, backend="numpy").transport == "host"
+    assert ("is for arrays of a GPU" in caplog.text) == (comm.Get_rank() == 0)
+
+
+def test_devices_are_told_apart_by_node():
+    means = [Means(False, True, (node, "0000:07:00.0")) for node in (0, 8)]
+    assert transport.choose("", means) == NCCL
+    assert transport.choose("", [*means, means[0]]) == STAGED
 
 
 @pytest.mark.ranks(2)
-def test_two_ranks_on_one_device_are_refused(comm, staged, monkeypatch):
-    """NCCL refuses two ranks on one device, on every rank."""
+@pytest.mark.abandons
+def test_the_stand_in_refuses_calls_that_do_not_match(comm, queued, monkeypatch):
+    from cupy.cuda import nccl
 
-    def refused(size, name, rank):
-        raise RuntimeError("NCCL_ERROR_INVALID_USAGE: invalid usage")
-
-    monkeypatch.setenv("DISTGNN_NCCL", "1")
-    monkeypatch.setattr(staged.nccl(), "NcclCommunicator", refused)
-    with pytest.raises(dg.UserError, match="each of which needs a GPU of its own: .*INVALID"):
-        dg.Grid(comm, backend=staged)
+    grid = dg.Grid(comm, backend=queued, rows=2, cols=1)
+    one, other = grid.world.nccl, grid.along("rows").nccl
+    array = queued.zeros((4,), np.float32)
+    monkeypatch.setattr(nccl, "LIMIT", 0.5)
+    first, second = (
+        lambda one, other: (one.bcast(array, 0), other.bcast(array, 0)),
+        lambda one, other: (other.bcast(array, 0), one.bcast(array, 0)),
+    )
+    for calls in (
+        (lambda one, other: one.allreduce(array), lambda one, other: one.allreduce(array[:3])),
+        (lambda one, other: one.bcast(array, 0), lambda one, other: one.bcast(array, 1)),
+        (lambda one, other: one.swap([(array, 1)], []), lambda one, other: one.swap([], [(array[1:], 0)])),
+        (first, second),
+    ):
+        failed = False
+        try:
+            calls[grid.rank](one, other)
+        except nccl.NcclError:
+            failed = True
+        assert any(comm.allgather(failed))
+        one.abort(), other.abort()
+        comm.Barrier()
+        one.abort(), other.abort()
+        grid.links.fail()
+        comm.Barrier()
+        one, other = grid.world.nccl, grid.along("rows").nccl
+    comm.Barrier()

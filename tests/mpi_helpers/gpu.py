@@ -11,6 +11,7 @@ import importlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from mpi_helpers import communicators
 
 FOLDER = Path(__file__).resolve().parents[1] / "fake_cupy"
-NUMPY, AWARE, STAGED = "numpy", "cupy", "cupy-staged"
+NUMPY, AWARE, STAGED, NCCL = "numpy", "cupy", "cupy-staged", "cupy-nccl"
 #: What is built of these has no copies of its own to stage; `tests/device` trains by every algorithm.
 STAGED_ROOMS = ("comm", "operators")
 
@@ -49,7 +50,7 @@ def backends(metafunc: pytest.Metafunc) -> list[str]:
 
 @contextmanager
 def backend(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Yield the backend of this name; for CuPy's, let MPI take device pointers or not."""
+    """Yield the backend of this name; for CuPy's, let MPI take device pointers or not, or NCCL all arrays."""
     from distgnn.arrays import backend as backends
 
     if name == NUMPY:
@@ -59,8 +60,12 @@ def backend(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield backends.get(name)
         return
     aware(name == AWARE, monkeypatch)
-    with stand_in():
-        yield backends.get("cupy")
+    with stand_in(), monkeypatch.context() as patch:
+        made = backends.get("cupy")
+        if name == NCCL:
+            patch.setenv("DISTGNN_TRANSPORT", "nccl")
+            patch.setattr(made, "devices", lambda: [f"0000:{communicators.WORLD.Get_rank() + 1:02X}:00.0"])
+        yield made
 
 
 def aware(answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +88,7 @@ def stand_in() -> Iterator[Any]:
     sys.modules.update(_modules)
     backends._has_gpu.cache_clear()
     asked = importlib.import_module("cupy.stand_in")
-    asked.reset(progress.poll)
+    asked.reset(functools.partial(progress.watch, advance=lambda: time.sleep(1e-4)))
     communicators.witness.append(asked.given_to_mpi)
     try:
         yield asked

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ class Device:
         self.numbers = itertools.count(1)
         self.flights: list[Flight] = []
         self.announced = False  # MPI's use of a buffer was told, and need not be guessed from its address
-        self.while_waiting: Callable[[], None] = lambda: None  # what a host does while the device waits
+        self.wait: Callable[[Callable[[], bool]], None] = spin  # what a host does while the device waits
         self.capture: Any = None  # what a stream captures (see _graphs.py)
         self.replaying = False  # a graph
         self.reset()
@@ -232,6 +233,12 @@ class Device:
     def hazard(self, new: Access, old: Access) -> None:
         does = "writes" if new.writes else "reads"
         self.hazards.append(f"{_named(new.work)} {does} bytes that {_said(old)}{_site()}")
+
+
+def spin(done: Callable[[], bool]) -> None:
+    """Wait until something is done."""
+    while not done():
+        time.sleep(1e-4)
 
 
 def merge(clock: Clock, other: Clock) -> None:

@@ -19,11 +19,11 @@ from cupy._array import ndarray
 from cupy._kernels import EMULATION
 from cupy._memory import span_of, spans_of_host
 from cupy._streams import leave_all
-from cupy._work import DEVICE, MPI_CALL, Work, beside
+from cupy._work import DEVICE, MPI_CALL, Work, beside, spin
 
 __all__ = [
     "EMULATION", "MPI_CALL", "Seen", "Work", "beside", "forget_messages", "given_to_mpi", "hazards",
-    "observed", "reset",
+    "launches", "observed", "reset",
 ]  # fmt: skip
 
 
@@ -70,14 +70,19 @@ def hazards() -> list[str]:
     return list(DEVICE.hazards)
 
 
-def reset(while_waiting: Callable[[], None] = lambda: None) -> None:
-    """Forget all that happened, as between two tests. While the device waits for other ranks, the host does
-    ``while_waiting()``.
+def launches() -> collections.Counter[str]:
+    """Count what was launched since the last :func:`reset`, by name."""
+    return collections.Counter(DEVICE.launches)
+
+
+def reset(wait: Callable[[Callable[[], bool]], None] = spin) -> None:
+    """Forget all that happened, as between two tests. While the device waits for other ranks, the host is in
+    ``wait(done)``.
     """
     leave_all()
     DEVICE.reset()
     EMULATION.reset()
-    DEVICE.while_waiting = while_waiting
+    DEVICE.wait = wait
 
 
 @contextmanager

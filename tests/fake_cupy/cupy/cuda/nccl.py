@@ -2,6 +2,10 @@
 
 A call is complete on return here; for the streams it is a piece of work as any other. While it waits for
 other ranks, the host goes on driving what it has under way, as it would while a GPU waits.
+
+Ranks that make different calls get an error, where NCCL would mix up numbers. No call returns before its
+messages have been taken, as one may not on a GPU: calls on two communicators in different orders wait for
+each other, which is an error after LIMIT seconds.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ NCCL_FLOAT64 = NCCL_DOUBLE = 8
 _TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 _OPERATIONS: tuple[Any, ...] = (np.add, np.multiply, np.maximum, np.minimum)
 _FIRST_TAG, _TAGS = 16384, 8192  # of MPI, for setting up and for numbers
+LIMIT = 60.0
 
 _created = itertools.count()
 _group: list[Steps] | None = None
@@ -105,11 +110,21 @@ class NcclCommunicator:
             world.send((world.Get_rank(), rank), origin, self._tag)
             self._places = _received(lambda: world.iprobe(origin, self._tag), self._tag, origin)
         self._tag += _TAGS
+        self._requests: list[Any] = []
+        self._calls = 0  # collective ones
 
     def destroy(self) -> None:
         self._places = []
 
-    abort = destroy
+    def abort(self) -> None:
+        """Take back and throw away the messages of calls that were left."""
+        self.destroy()
+        world = _mpi().COMM_WORLD
+        for request in self._requests:
+            if request and not request.Test():
+                request.Cancel()
+        while world.iprobe(tag=self._tag):
+            world.recv(tag=self._tag)
 
     def rank_id(self) -> int:
         return self._rank
@@ -124,28 +139,32 @@ class NcclCommunicator:
         own = _Numbers(sendbuf, count, datatype)
         out = _Numbers(recvbuf, count, datatype)
         to = dict.fromkeys(self._others(), own)
-        self._call("allReduce", to, own, out, stream, self._others(), lambda parts: self._reduced(op, parts))
+        self._call(
+            f"allReduce {op}", to, own, out, stream, self._others(), lambda parts: self._reduced(op, parts)
+        )
 
     def reduce(
         self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int
     ) -> None:
         own = _Numbers(sendbuf, count, datatype)
         if self._rank != root:
-            self._call("reduce", {root: own}, own, None, stream, [], lambda parts: None)
+            self._call(f"reduce {op} {root}", {root: own}, own, None, stream, [], lambda parts: None)
             return
         out = _Numbers(recvbuf, count, datatype)
-        self._call("reduce", {}, own, out, stream, self._others(), lambda parts: self._reduced(op, parts))
+        others, name = self._others(), f"reduce {op} {root}"
+        self._call(name, {}, own, out, stream, others, lambda parts: self._reduced(op, parts))
 
     def broadcast(
         self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int
     ) -> None:
-        out = _Numbers(recvbuff, count, datatype)
+        assert count < 2**31, "CuPy has an int here"
+        out, name = _Numbers(recvbuff, count, datatype), f"broadcast {root}"
         if self._rank == root:
-            own = _Numbers(sendbuff, count, datatype)
+            own, into = _Numbers(sendbuff, count, datatype), None if sendbuff == recvbuff else out
             to = dict.fromkeys(self._others(), own)
-            self._call("broadcast", to, own, out, stream, [], lambda parts: parts[root])
+            self._call(name, to, own, into, stream, [], lambda parts: parts[root])
         else:
-            self._call("broadcast", {}, None, out, stream, [root], lambda parts: parts[root])
+            self._call(name, {}, None, out, stream, [root], lambda parts: parts[root])
 
     def bcast(self, buff: int, count: int, datatype: int, root: int, stream: int) -> None:
         self.broadcast(buff, buff, count, datatype, root, stream)
@@ -160,7 +179,7 @@ class NcclCommunicator:
         def result(received: Mapping[int, np.ndarray]) -> np.ndarray:
             return self._reduced(op, {**received, self._rank: mine.array})
 
-        self._call("reduceScatter", parts, own, out, stream, self._others(), result)
+        self._call(f"reduceScatter {op}", parts, own, out, stream, self._others(), result)
 
     def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
         own, out = _Numbers(sendbuf, count, datatype), _Numbers(recvbuf, count * self._size, datatype)
@@ -192,21 +211,33 @@ class NcclCommunicator:
         """Queue a call: what goes to whom; what is read; what is written; from whom something comes; and what
         is written, of everybody's numbers.
         """
+        if not self._places:
+            raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: the communicator has ended")
+        kind = name.partition(" ")[0]
+        told = next(x for x in (out, own, *sends.values()) if x is not None)
+        what: tuple[Any, ...] = ("move",) if kind in ("send", "recv") else (name, self._calls)
+        self._calls += len(what) - 1
+        what += told.count, told.dtype.name
 
         def steps() -> Steps:
             reads, writes = (x.spans if x is not None else [] for x in (own, out))
             DEVICE.counts["launches"] += 1
-            DEVICE.launches[f"nccl {name}"] += 1
-            DEVICE.queue(f"nccl {name}", stream, reads, writes)
+            DEVICE.launches[f"nccl {kind}"] += 1
+            DEVICE.queue(f"nccl {kind}", stream, reads, writes)
             world = _mpi().COMM_WORLD
-            requests = [world.isend(x.array.copy(), self._places[r], self._tag) for r, x in sends.items()]
+            requests = [
+                world.issend((what, x.array.copy()), self._places[r], self._tag) for r, x in sends.items()
+            ]
+            self._requests = [one for one in self._requests if one] + requests
             parts = {} if own is None else {self._rank: own.array.copy()}
             yield
             for source in sources:
                 place = self._places[source]
-                parts[source] = _received(
+                its, parts[source] = _received(
                     lambda place=place: world.iprobe(place, self._tag), self._tag, place
                 )
+                if its != what:
+                    raise NcclError(f"rank {self._rank} calls {what} where rank {source} calls {its}")
             made = result(parts)
             if out is not None and made is not None:
                 out.array[...] = made
@@ -253,6 +284,11 @@ def _received(there: Callable[[], bool], tag: int, source: int | None = None) ->
 
 
 def _wait(done: Callable[[], bool]) -> None:
-    while not done():
-        DEVICE.while_waiting()
-        time.sleep(1e-4)
+    limit = time.monotonic() + LIMIT
+
+    def over() -> bool:
+        if time.monotonic() > limit:
+            raise NcclError(f"a call waits for other ranks for {LIMIT} s")
+        return done()
+
+    DEVICE.wait(over)
