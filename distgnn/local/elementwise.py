@@ -17,6 +17,7 @@ from distgnn.local.array_elementwise import clear_others as clear_others
 from distgnn.local.update import Part, Update
 
 Array = Any
+Mask = tuple[Any, Array, Array, float]
 
 
 def relu(block: Array) -> None:
@@ -58,18 +59,21 @@ def dropout(
 
 
 def activate(
-    block: Array, out: Array, mask: tuple[int, Array, Array, float] | None, relu: bool, remember: bool
-) -> Array:
-    """Compute ``out``, the dropout of ``block`` or of its positive part with ``relu``: one pass on a GPU.
+    block: Array, out: Array, mask: Mask | None, relu: bool, remember: bool, bias: Array = None
+) -> Array:  # fmt: skip
+    """Compute ``out``, the dropout of ``block + bias`` or of its positive part with ``relu``: one pass.
 
     Returns ``positive_bits(out)`` with ``remember``, else None.
 
     mask: ``k, rows, cols, keep`` of :func:`dropout`; None for none, then ``out`` is ``block``. On a GPU k may
         be uint64 (2) in its memory, that of rows and that of columns, read when the pass is made.
+    bias: (1, f), added to each row; None for none. With one, ``out`` is ``block``.
     """
     fused = KERNELS.find("activate", block)
     if fused is not None:
-        return fused(block, out, mask, relu, remember)
+        return fused(block, out, mask, relu, remember, bias)
+    if bias is not None:
+        out += bias
     if mask is not None:
         dropout(block, out, *mask, relu=relu)
     elif relu:
@@ -226,7 +230,8 @@ def _update_on_gpu(kind: str, parts: Sequence[Part], update: Update, **constants
 
 _COMPILED: Functions = {
     "positive_bits": host_elementwise.positive_bits, "keep_positive": host_elementwise.keep_positive,
-    "dropout": host_elementwise.dropout, "cross_entropy": host_elementwise.cross_entropy,
+    "dropout": host_elementwise.dropout, "activate": host_elementwise.activate,
+    "cross_entropy": host_elementwise.cross_entropy,
     "binary_cross_entropy": host_elementwise.binary_cross_entropy, "adam": host_elementwise.adam,
 }  # fmt: skip
 _CUDA: Functions = {

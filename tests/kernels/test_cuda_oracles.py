@@ -136,6 +136,7 @@ def passes(on):
                 cuda.dropout(X, on.empty((m, f), dtype), 42, *ids, 0.6, relu)
                 cuda.activate(X, X.copy(), (42, *ids, 0.6), relu, remember=True)
                 cuda.activate(X, X.copy(), None, relu, remember=True)
+                cuda.activate(X, X.copy(), None, relu, bias=on.asarray(random.standard_normal((1, f)), dtype))
             gain, shift = (on.asarray(random.standard_normal((1, f)), dtype) for _ in range(2))
             rows = X.copy()
             scales = cuda.layer_norm(rows, gain, shift, 1e-5, rows, on.empty((m, f), dtype))

@@ -30,14 +30,15 @@ def positive_bits(block: Array) -> Array:
 
 def activate(
     block: Array, out: Array, mask: tuple[int, Array, Array, float] | None, relu: bool = False,
-    remember: bool = False,
+    remember: bool = False, bias: Array = None,
 ) -> Array:  # fmt: skip
     """See ``local.elementwise.activate``; without ``out``, nothing but the bits is made."""
     xp, f, number = library(block), block.shape[-1], block.dtype.type
     check("dropout" if mask else "activate", block.shape, block.dtype, block=block, out=out)
+    check("activate", (1, f), block.dtype, bias=bias)
     words: Array = xp.empty(-(-block.size // WARP), np.uint32) if remember else None
     factors = (None, None, np.uint64(0), number(1)) if mask is None else _mask(xp, block, *mask)
-    arguments = np.int64(block.size), np.int32(f), block, np.int32(relu), *factors, out, words
+    arguments = np.int64(block.size), np.int32(f), block, bias, np.int32(relu), *factors, out, words
     launch(xp, "activation.cu", f"activate<{c_type(block)}>", blocks_for(-(-block.size // 8)), *arguments)
     return words.view(np.uint8)[: -(-block.size // 8)] if remember else None
 

@@ -154,10 +154,11 @@ def layer_norm_backward(
 
 
 def activate(
-    types: list[str], size: Any, f: Any, x: Array, relu: Any, row_keys: Array, column_keys: Array,
-    threshold: Any, scale: Any, out: Array, bits: Array,
+    types: list[str], size: Any, f: Any, x: Array, bias: Array, relu: Any, row_keys: Array,
+    column_keys: Array, threshold: Any, scale: Any, out: Array, bits: Array,
 ) -> None:  # fmt: skip
     y = x.reshape(-1, int(f))
+    y = y if bias is None else y + bias
     y = np.where(y < 0, y.dtype.type(0), y) if relu else y
     if row_keys is not None:
         low, high = ((row_keys >> np.uint64(by)).astype(np.uint32)[:, None] for by in (0, 32))
