@@ -165,13 +165,14 @@ __device__ inline bool kept(uint64 row_key, uint64 column_key, uint64 threshold)
 }
 
 // What becomes of numbers of a matrix Z: dropout(relu(Z + bias)). What is null, or 0, is left out. row_keys,
-// column_keys: hashes of the rows and columns of Z (dropout_keys), or both null.
+// column_keys: hashes of the rows and columns of Z (dropout_keys), or both null. bits: for whoever writes them.
 template <class T> struct Epilogue {
   const T* bias;
   int relu;
   const uint64 *row_keys, *column_keys;
   uint64 threshold;
   T scale;
+  unsigned char* bits;
 
   __device__ inline bool any() const { return bias || relu || row_keys; }
 

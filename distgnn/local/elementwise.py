@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from distgnn import ledger
+from distgnn.arrays import backend
 from distgnn.arrays.kernels import Functions, Kernels, Table
 from distgnn.local import array_elementwise, cuda, host, host_elementwise
 from distgnn.local.array_elementwise import clear_others as clear_others
+from distgnn.local.epilogue import Epilogue, Mask
 from distgnn.local.update import Part, Update
 
 Array = Any
-Mask = tuple[Any, Array, Array, float]
 
 
 def relu(block: Array) -> None:
@@ -79,6 +81,19 @@ def activate(
     elif relu:
         KERNELS.kernel("relu", out)(out)
     return positive_bits(out) if remember else None
+
+
+def apply(then: Epilogue, Z: Array) -> None:
+    """Do what becomes of Z in one pass over it, unless it is done."""
+    activates = then.relu or then.mask is not None
+    if not then.done and (activates or then.bias is not None):
+        ledger.charge("activation", "relu, dropout", touched=2 * Z.nbytes)
+        with ledger.timed("activation", "relu, dropout", synchronize=backend.of(Z).synchronize):
+            if activates:
+                then.bits = activate(Z, Z, then.mask, then.relu, then.remember, then.bias)
+            else:
+                Z += then.bias
+    then.done = True
 
 
 def has_layer_norm(Z: Array) -> bool:

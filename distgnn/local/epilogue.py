@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distgnn import ledger
-from distgnn.arrays import backend
-from distgnn.local import elementwise
-
 Array = Any
+Mask = tuple[Any, Array, Array, float]
 
 
 @dataclass
 class Epilogue:
     """The numbers of Z become dropout(relu(Z + bias)), in its place.
+
+    A product that can does so where it writes Z; :func:`~distgnn.local.elementwise.apply` does what is left.
 
     Args:
         bias: (1, f), or None; mask, relu, remember: see :func:`~distgnn.local.elementwise.activate`.
@@ -24,21 +23,8 @@ class Epilogue:
     """
 
     bias: Array = None
-    mask: elementwise.Mask | None = None
+    mask: Mask | None = None
     relu: bool = False
     remember: bool = False
     done: bool = False
     bits: Array = None
-
-    def apply(self, Z: Array) -> None:
-        """Do it in one pass over Z, unless it is done."""
-        activates = self.relu or self.mask is not None
-        if not self.done and (activates or self.bias is not None):
-            ledger.charge("activation", "relu, dropout", touched=2 * Z.nbytes)
-            with ledger.timed("activation", "relu, dropout", synchronize=backend.of(Z).synchronize):
-                if activates:
-                    how = self.mask, self.relu, self.remember, self.bias
-                    self.bits = elementwise.activate(Z, Z, *how)
-                else:
-                    Z += self.bias
-        self.done = True

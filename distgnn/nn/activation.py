@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from distgnn import ledger
-from distgnn.local.elementwise import Mask, activate, elu, elu_back, keep_positive
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.elementwise import activate, elu, elu_back, keep_positive
+from distgnn.local.epilogue import Epilogue, Mask
 from distgnn.nn.buffers import Buffers
 from distgnn.nn.dropout import Dropout
 from distgnn.nn.norm import LayerNorm

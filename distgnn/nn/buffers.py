@@ -71,8 +71,10 @@ class Products(Protocol):
     before_Z: Names
     before_dH: Names
 
-    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
-        """Compute Z = A H W. Collective over the grid of A."""
+    def forward(
+        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+    ) -> DistDense:  # fmt: skip
+        """Compute Z = A H W, and perhaps what becomes of it. Collective over the grid of A."""
 
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         """Compute the gradients of the weights and, given ``W``, of H. Collective over the grid of A."""

@@ -114,8 +114,8 @@ class GraphConvolution:
         own = copy_rows(H, buffers.H_like_Z) if self.options.residual else None
         bias = None if self.b is None else self.b.block
         then = following(bias) if own is None else Epilogue(bias)
-        Z = products.forward(plan.A, H, plan.W, buffers)  # Z = A H W
-        then.apply(Z.block)  # Z += b; Z = dropout(relu(Z)), the next layer's H
+        Z = products.forward(plan.A, H, plan.W, buffers, then)  # Z = A H W
+        elementwise.apply(then, Z.block)  # Z += b; Z = dropout(relu(Z)), the next layer's H
         if own is not None:
             Z.block += own.block  # Z += H
         buffers.close("Z")

@@ -42,7 +42,7 @@ def test_epilogue(shape, dtype, keep, backend, monkeypatch, passes):
     Z, b = (r.standard_normal(size).astype(dtype) for size in (shape, (1, shape[1])))
     ids = np.arange(shape[0]) * 10**9, np.arange(shape[1])
     Y, shared = backend.asarray(Z).copy(), backend.asarray(b)
-    Epilogue(shared).apply(Y)
+    elementwise.apply(Epilogue(shared), Y)
     np.testing.assert_array_equal(backend.to_host(Y), Z + b)
     H = np.maximum(Z + b, 0)
     if keep:
@@ -51,7 +51,7 @@ def test_epilogue(shape, dtype, keep, backend, monkeypatch, passes):
     for remember in (False, True):
         Y, then = backend.asarray(Z).copy(), Epilogue(shared, mask, True, remember)
         for _ in range(2):  # the second does nothing
-            then.apply(Y)
+            elementwise.apply(then, Y)
         np.testing.assert_array_equal(backend.to_host(Y), H)
         assert (then.bits is not None) == remember
     np.testing.assert_array_equal(backend.to_host(then.bits), np.packbits(H > 0))

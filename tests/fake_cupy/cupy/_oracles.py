@@ -22,7 +22,8 @@ def spmm(
     types: list[str], G: Any, P: Any, most: Any, total: Array, pieces: Array, workspace: Array, ldw: Any,
     arrived: Array, longest: Any, count: Any, rows: Array, begins: Array, lengths: Array, m: Any, K: Any,
     bundled: Any, indptr: Array, indices: Array, weights: Array, B: Array, ldb: Any, f: Any, out: Array,
-    accumulate: Any,
+    accumulate: Any, bias: Array, relu: Any, row_keys: Array, column_keys: Array, threshold: Any, scale: Any,
+    bits: Array,
 ) -> None:  # fmt: skip
     B = np.ascontiguousarray(B.reshape(-1, int(ldb))[:, : int(f)])
     if B.dtype == np.uint16:
@@ -30,6 +31,7 @@ def spmm(
         widen(types, B.size, bits, 0, B)
     product = sp.csr_matrix((weights, indices, indptr), shape=(int(m), len(B))) @ B
     out[...] = product + out if accumulate else product
+    activate(types, out.size, f, out, bias, relu, row_keys, column_keys, threshold, scale, out, bits)
 
 
 def best(
