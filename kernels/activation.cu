@@ -18,31 +18,27 @@ __global__ void __launch_bounds__(THREADS)
   keys[i] = splitmix64(splitmix64(uint64(row ? rows[i] : columns[i - row_count])) ^ key);
 }
 
-// Whether an entry is kept: rng.keep_blocks. `threshold` is the probability times 2^32, at most 2^32.
-__device__ inline bool kept(uint64 row_key, uint64 column_key, uint64 threshold) {
-  unsigned x = (unsigned(column_key >> 32) ^ unsigned(row_key)) * (unsigned(row_key >> 32) | 1u);
-  x = (x ^ (x >> 16)) * 0x846CA68Bu;
-  return x < threshold;
-}
-
 constexpr int STEPS = 8;  // of a warp, 32 entries each
 
-// out = dropout(relu(x)) for m x f entries in rows, and bits = whether that is positive, in the order of
-// numpy.packbits: entry 0 is the highest bit of byte 0. `out` may be x. Without `relu`, `row_keys`, `out` or
-// `bits`, which may be null, the pass does without. bits: whole words.
+// out = dropout(relu(x + bias)) for m x f entries in rows, and bits = whether that is positive, in the order of
+// numpy.packbits: entry 0 is the highest bit of byte 0. `out` may be x. Without `bias`, `relu`, `row_keys`, `out`
+// or `bits`, which may be null, the pass does without. bits: whole words.
 //
 // A warp makes 256 neighbouring entries, 32 at a time, so that loads and stores are of whole lines, and a
 // thread divides once. All are loaded before one is stored: `out` may be x, for all that the compiler knows. Lane
 // l has entry l ^ 7 of the 32: a ballot then has their bits in the order of packbits.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    activate(int64 size, int f, const T* x, int relu, const uint64* __restrict__ row_keys,
-             const uint64* __restrict__ column_keys, uint64 threshold, T scale, T* out, unsigned* bits) {
+    activate(int64 size, int f, const T* x, const T* __restrict__ bias, int relu,
+             const uint64* __restrict__ row_keys, const uint64* __restrict__ column_keys, uint64 threshold,
+             T scale, T* out, unsigned* bits) {
+  const Epilogue<T> becomes{bias, relu, row_keys, column_keys, threshold, scale, nullptr};
   const int lane = threadIdx.x % WARP, down = WARP / f, along = WARP % f;
   const int64 base = flat_index() / WARP * (STEPS * WARP);
   if (base >= size) return;  // whole warps leave
-  int64 at = base + (lane ^ 7), row = row_keys ? at / f : 0;
-  int column = row_keys ? int(at - row * f) : 0;
+  const bool placed = row_keys || bias;
+  int64 at = base + (lane ^ 7), row = placed ? at / f : 0;
+  int column = placed ? int(at - row * f) : 0;
   unsigned word = 0;
   T loaded[STEPS];
 #pragma unroll
@@ -50,9 +46,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int k = 0; k < STEPS; k++, at += WARP) {
     const bool there = at < size;
-    T y = loaded[k];
-    if (relu) y = y < T(0) ? T(0) : y;  // NaN stays NaN, as in numpy.maximum
-    if (row_keys && there) y *= kept(row_keys[row], column_keys[column], threshold) ? scale : T(0);
+    const T y = there ? becomes.of(loaded[k], row, column) : T(0);
     if (out && there) out[at] = y;
     if (bits) {
       const unsigned positive = __ballot_sync(ALL_LANES, y > T(0));

@@ -156,3 +156,30 @@ __device__ inline int64 part_of(const int64* __restrict__ pointers, int64 parts,
   }
   return low;
 }
+
+// Whether an entry is kept: rng.keep_blocks. `threshold` is the probability times 2^32, at most 2^32.
+__device__ inline bool kept(uint64 row_key, uint64 column_key, uint64 threshold) {
+  unsigned x = (unsigned(column_key >> 32) ^ unsigned(row_key)) * (unsigned(row_key >> 32) | 1u);
+  x = (x ^ (x >> 16)) * 0x846CA68Bu;
+  return x < threshold;
+}
+
+// What becomes of numbers of a matrix Z: dropout(relu(Z + bias)). What is null, or 0, is left out. row_keys,
+// column_keys: hashes of the rows and columns of Z (dropout_keys), or both null. bits: for whoever writes them.
+template <class T> struct Epilogue {
+  const T* bias;
+  int relu;
+  const uint64 *row_keys, *column_keys;
+  uint64 threshold;
+  T scale;
+  unsigned char* bits;
+
+  __device__ inline bool any() const { return bias || relu || row_keys; }
+
+  __device__ inline T of(T z, int64 row, int column) const {
+    if (bias) z += bias[column];
+    if (relu) z = z < T(0) ? T(0) : z;  // NaN stays NaN, as in numpy.maximum
+    if (row_keys) z *= kept(row_keys[row], column_keys[column], threshold) ? scale : T(0);
+    return z;
+  }
+};

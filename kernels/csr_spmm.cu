@@ -56,31 +56,57 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
-// out[row, column...] = x, or += x with `accumulate`; V columns of a row that is f wide.
-template <class T, int V>
-__device__ inline void finish(T* out, int f, int accumulate, int64 row, int column, Pack<T, V> x) {
-  const int columns = f - column;  // fewer than V where B is padded and `out` is not
-  if (columns <= 0) return;
-  out += row * f + column;
-  const bool wide = columns >= V && aligned<V>(out);
-  Pack<T, V> before{};
-  if (accumulate && wide) before = load<V>(out);
-  if (accumulate && !wide)
-    for (int v = 0; v < V; v++)
-      if (v < columns) before.at[v] = out[v];
+// V columns of a row that is f wide; fewer where B is padded and `at` is not.
+template <int V, class T> __device__ inline Pack<T, V> get(const T* at, int columns) {
+  if (columns >= V && aligned<V>(at)) return load<V>(at);
+  Pack<T, V> x{};
 #pragma unroll
-  for (int v = 0; v < V; v++) x.at[v] += before.at[v];
-  if (wide) stream_out(out, x);
-  else
-    for (int v = 0; v < V; v++)
-      if (v < columns) out[v] = x.at[v];
+  for (int v = 0; v < V; v++)
+    if (v < columns) x.at[v] = at[v];
+  return x;
 }
 
-template <class T>
-__device__ inline void finish(T* out, int f, int accumulate, int64 row, int column, const Pack<T, 8>& x) {
+template <int V, class T> __device__ inline void put(T* at, int columns, const Pack<T, V>& x) {
+  if (columns >= V && aligned<V>(at)) return stream_out(at, x);
 #pragma unroll
-  for (int half = 0; half < 8; half += 4)
-    finish(out, f, accumulate, row, column + half, reinterpret_cast<const Pack<T, 4>&>(x.at[half]));
+  for (int v = 0; v < V; v++)
+    if (v < columns) at[v] = x.at[v];
+}
+
+// Bits of V columns, the last one's lowest, in the order of numpy.packbits. The others of a byte have lanes side
+// by side, which are in one group, as f is a multiple of 8, and so at the same row.
+template <int V> __device__ inline void write_bits(unsigned char* bits, int64 at, unsigned positive) {
+  constexpr unsigned LANES = 8 / V;
+  const unsigned first = threadIdx.x % WARP / LANES * LANES;
+  positive <<= 8 - V - at % 8;
+#pragma unroll
+  for (unsigned flip = 1; flip < LANES; flip *= 2)
+    positive |= __shfl_xor_sync(((1u << LANES) - 1) << first, positive, flip);
+  if (at % 8 == 0) bits[at >> 3] = positive;
+}
+
+// out[row, column...] = x, or += x with `accumulate`; then what becomes of it.
+template <class T, int V>
+__device__ inline void finish(T* out, int f, int accumulate, const Epilogue<T>& after, int64 row, int column,
+                              const Pack<T, V>& sum) {
+  constexpr int W = V < 4 ? V : 4;
+  if (column >= f) return;
+  out += row * f + column;
+  unsigned positive = 0;
+#pragma unroll
+  for (int w = 0; w < V; w += W) {
+    const int columns = f - column - w;
+    Pack<T, W> x = reinterpret_cast<const Pack<T, W>&>(sum.at[w]), before{};
+    if (accumulate) before = get<W>(out + w, columns);
+#pragma unroll
+    for (int v = 0; v < W; v++) {
+      x.at[v] += before.at[v];
+      if (v < columns) x.at[v] = after.of(x.at[v], row, column + w + v);
+      positive = positive << 1 | unsigned(x.at[v] > T(0));
+    }
+    put(out + w, columns, x);
+  }
+  if (after.bits) write_bits<V>(after.bits, row * f + column, positive);
 }
 
 // What a lane reads of A: consecutive entries, those of its team P apart; and of B its own columns.
@@ -186,7 +212,7 @@ __device__ inline void sum_rows(int row, int last, const Index* indptr, Entries<
   T w[U] = {}, weight[U];
   read(j, w, entries, 0, 1);
   const auto next_row = [&] {
-    if (!accumulate || end > begin) finish(out, f, accumulate, row, column, sum);
+    if (!accumulate || end > begin) finish(out, f, accumulate, Epilogue<T>{}, row, column, sum);
     sum = {};
     begin = end;
     if (++row < last) end = int(indptr[row + 1] - start);
@@ -207,23 +233,30 @@ __device__ inline void sum_rows(int row, int last, const Index* indptr, Entries<
   while (row < last) next_row();
 }
 
-// The rows of a bundle: task K .. task K + K, of m; those of more than `bundled` entries are left out.
+// The rows of a bundle: task K .. task K + K, of m; those of more than `bundled` entries are left out. What becomes
+// of them is done at the end, to what the lane itself wrote: beside the sums there are no registers left for it.
 template <int V, class X, class Index>
 __device__ inline void sum_bundle(int task, int K, int m, int bundled, const Index* indptr,
                                   const Entries<X, Index>& entries, int f, int column, Sum<X>* out,
-                                  int accumulate) {
+                                  int accumulate, const Epilogue<Sum<X>>& after) {
   const int last = m - task * K < K ? m : task * K + K;
   for (int row = task * K, to; row < last; row = to + 1) {
     for (to = row; to < last && indptr[to + 1] - indptr[to] <= bundled;) to++;
     if (row < to) sum_rows<V>(row, to, indptr, entries, f, column, out, accumulate);
   }
+  if (!after.any()) return;
+#pragma unroll 1
+  for (int row = task * K; row < last; row++)
+    if (indptr[row + 1] - indptr[row] <= bundled)
+      finish(out, f, true, after, row, column, Pack<Sum<X>, V>{});
 }
 
 // The sum of a piece goes to the workspace. Who counts its row's last piece adds them up, in their order, and
 // sets the counter back to 0. lane: of the group.
 template <class T, int V>
 __device__ inline void combine(int number, int lane, int G, const Piece* pieces, T* workspace, int ldw,
-                               int* arrived, int f, int column, const Pack<T, V>& sum, T* out, int accumulate) {
+                               int* arrived, int f, int column, const Pack<T, V>& sum, T* out, int accumulate,
+                               const Epilogue<T>& after) {
   const bool active = number >= 0;
   if (active && lane < G && column < f) store(workspace + int64(number) * ldw + column, sum);
   __threadfence();
@@ -244,7 +277,7 @@ __device__ inline void combine(int number, int lane, int G, const Piece* pieces,
 #pragma unroll
     for (int v = 0; v < V; v++) all.at[v] += one.at[v];
   }
-  finish(out, f, accumulate, piece.row, column, all);
+  finish(out, f, accumulate, after, piece.row, column, all);
 }
 
 // Grid: blocks for the pieces, of which there are *total, at most `most`; blocks for `count` rows; blocks for
@@ -252,15 +285,18 @@ __device__ inline void combine(int number, int lane, int G, const Piece* pieces,
 // Rows: 0 .. count, or with a list those of `rows`, entries begins[i] .. begins[i] + lengths[i]. Rows longer
 // than `longest` are left to the pieces. Bundles take rows of at most `bundled` entries, by one team. most = 0:
 // there are no pieces. workspace: (most, ldw), ldw at least f and a multiple of V. arrived: (panels, most),
-// zeros before and after.
+// zeros before and after. The last parameters are what becomes of the result; bits: of f columns, a multiple of 8,
+// and with G V one, too.
 template <class X, class Index, int V, bool BUNDLES>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, BUNDLES ? 4 : 0)
     spmm(int G, int P, int most, const int* total, const Piece* __restrict__ pieces, Sum<X>* workspace,
          int ldw, int* arrived, int longest, int count, const int* __restrict__ rows,
          const Index* __restrict__ begins, const int* __restrict__ lengths, int m, int K, int bundled,
          const Index* __restrict__ indptr, const Index* __restrict__ indices,
          const Sum<X>* __restrict__ weights, const X* __restrict__ B, int ldb, int f, Sum<X>* out,
-         int accumulate) {
+         int accumulate, const Sum<X>* __restrict__ bias, int relu, const uint64* __restrict__ row_keys,
+         const uint64* __restrict__ column_keys, uint64 threshold, Sum<X> scale, unsigned char* bits) {
+  const Epilogue<Sum<X>> after{bias, relu, row_keys, column_keys, threshold, scale, bits};
   const int in_warp = int(threadIdx.x) % WARP, group = in_warp / (G * P), lane = in_warp - group * (G * P);
   const int groups = WARP / (G * P), per_block = THREADS / WARP * groups;
   const int team = lane / G, column = (int(blockIdx.y) * G + lane - team * G) * V;
@@ -271,7 +307,7 @@ __global__ void __launch_bounds__(THREADS)
   Entries<X, Index> entries{indices, weights, 0, B + column, ldb * int(sizeof(X))};
   if (BUNDLES && bundle) {
     if (group < groups && team == 0 && column < f && task < (m + K - 1) / K)
-      sum_bundle<V>(task, K, m, bundled, indptr, entries, f, column, out, accumulate);
+      sum_bundle<V>(task, K, m, bundled, indptr, entries, f, column, out, accumulate, after);
     return;
   }
   int number = group < groups && task < (cut ? *total : count) ? task : -1;  // of the piece or row, or -1
@@ -281,7 +317,8 @@ __global__ void __launch_bounds__(THREADS)
     begin = rows ? begins[task] : indptr[task];
     entries.length = rows ? lengths[task] : int(indptr[task + 1] - begin);
     number = rows ? rows[task] : task;
-    if ((most && entries.length > longest) || (accumulate && entries.length == 0)) number = -1;
+    if ((most && entries.length > longest) || (accumulate && !after.any() && entries.length == 0))
+      number = -1;
   }
   if (number < 0 || column >= f) entries.length = 0;
   entries.columns += begin;
@@ -289,6 +326,6 @@ __global__ void __launch_bounds__(THREADS)
   const Pack<Sum<X>, V> sum = sum_entries<V>(entries, team, G, P);
   if (cut)
     combine(number, lane, G, pieces, workspace, ldw, arrived + int64(blockIdx.y) * most, f, column, sum, out,
-            accumulate);
-  else if (number >= 0 && team == 0) finish(out, f, accumulate, number, column, sum);
+            accumulate, after);
+  else if (number >= 0 && team == 0) finish(out, f, accumulate, after, number, column, sum);
 }

@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from distgnn import ledger
+from distgnn.arrays import backend
 from distgnn.arrays.kernels import Functions, Kernels, Table
 from distgnn.local import array_elementwise, cuda, host, host_elementwise
 from distgnn.local.array_elementwise import clear_others as clear_others
+from distgnn.local.epilogue import Epilogue, Mask
 from distgnn.local.update import Part, Update
 
 Array = Any
@@ -58,23 +61,39 @@ def dropout(
 
 
 def activate(
-    block: Array, out: Array, mask: tuple[int, Array, Array, float] | None, relu: bool, remember: bool
-) -> Array:
-    """Compute ``out``, the dropout of ``block`` or of its positive part with ``relu``: one pass on a GPU.
+    block: Array, out: Array, mask: Mask | None, relu: bool, remember: bool, bias: Array = None
+) -> Array:  # fmt: skip
+    """Compute ``out``, the dropout of ``block + bias`` or of its positive part with ``relu``: one pass.
 
     Returns ``positive_bits(out)`` with ``remember``, else None.
 
     mask: ``k, rows, cols, keep`` of :func:`dropout`; None for none, then ``out`` is ``block``. On a GPU k may
         be uint64 (2) in its memory, that of rows and that of columns, read when the pass is made.
+    bias: (1, f), added to each row; None for none. With one, ``out`` is ``block``.
     """
     fused = KERNELS.find("activate", block)
     if fused is not None:
-        return fused(block, out, mask, relu, remember)
+        return fused(block, out, mask, relu, remember, bias)
+    if bias is not None:
+        out += bias
     if mask is not None:
         dropout(block, out, *mask, relu=relu)
     elif relu:
         KERNELS.kernel("relu", out)(out)
     return positive_bits(out) if remember else None
+
+
+def apply(then: Epilogue, Z: Array) -> None:
+    """Do what becomes of Z in one pass over it, unless it is done."""
+    activates = then.relu or then.mask is not None
+    if not then.done and (activates or then.bias is not None):
+        ledger.charge("activation", "relu, dropout", touched=2 * Z.nbytes)
+        with ledger.timed("activation", "relu, dropout", synchronize=backend.of(Z).synchronize):
+            if activates:
+                then.bits = activate(Z, Z, then.mask, then.relu, then.remember, then.bias)
+            else:
+                Z += then.bias
+    then.done = True
 
 
 def has_layer_norm(Z: Array) -> bool:
@@ -226,7 +245,8 @@ def _update_on_gpu(kind: str, parts: Sequence[Part], update: Update, **constants
 
 _COMPILED: Functions = {
     "positive_bits": host_elementwise.positive_bits, "keep_positive": host_elementwise.keep_positive,
-    "dropout": host_elementwise.dropout, "cross_entropy": host_elementwise.cross_entropy,
+    "dropout": host_elementwise.dropout, "activate": host_elementwise.activate,
+    "cross_entropy": host_elementwise.cross_entropy,
     "binary_cross_entropy": host_elementwise.binary_cross_entropy, "adam": host_elementwise.adam,
 }  # fmt: skip
 _CUDA: Functions = {

@@ -24,10 +24,23 @@ def keep_positive(G: Array, bits: Array, scale: float) -> None:
 
 
 def dropout(block: Array, out: Array, k: int, rows: Array, cols: Array, keep: float, relu: bool) -> Array:
-    scale, threshold = block.dtype.type(1 / keep if keep > 0 else 0), rng.keep_threshold(keep)
-    keys = rng.keep_keys(k, rows, cols)
-    host.built().dropout(block, out, *keys, threshold, float(scale), relu=relu, isa=host.isa())
+    activate(block, out, (k, rows, cols, keep), relu, remember=False, bias=None)
     return out
+
+
+def activate(
+    block: Array, out: Array, mask: tuple[int, Array, Array, float] | None, relu: bool, remember: bool,
+    bias: Array,
+) -> Array:  # fmt: skip
+    bits = np.empty(-(-block.size // 8), np.uint8) if remember else None
+    keys, threshold, scale = None, 0, 1.0
+    if mask is not None:
+        keys, keep = rng.keep_keys(*mask[:3]), mask[3]
+        threshold, scale = rng.keep_threshold(keep), float(block.dtype.type(1 / keep if keep > 0 else 0))
+    shared = None if bias is None else bias.reshape(-1)
+    arguments = block, out, shared, keys, threshold, scale, bits
+    host.built().activate(*arguments, relu=relu, isa=host.isa())
+    return bits
 
 
 def cross_entropy(

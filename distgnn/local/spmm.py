@@ -18,18 +18,22 @@ from distgnn.arrays.kernels import Kernels, Table
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
 from distgnn.local import cuda, host
+from distgnn.local.epilogue import Epilogue
 
 #: (A, B, out, accumulate)
 SpmmKernel = Callable[[CSR, Any, Any, bool], None]
 
 
-def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
+def spmm(
+    A: CSR, B: Any, out: Any = None, accumulate: bool = False, then: Epilogue | None = None
+) -> Any:  # fmt: skip
     """Compute ``out = A B``, or ``out += A B`` with ``accumulate``.
 
     Args:
         A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device, or what
             :func:`rounded` made of it.
         out: (m, f) C-contiguous, sharing no memory with B; made when missing. Returned.
+        then: what becomes of ``out``, which our kernel for GPUs does, if it can.
 
     Raises:
         ValueError: shapes or dtypes that don't fit, or an array that is not C-contiguous.
@@ -53,7 +57,11 @@ def spmm(A: CSR, B: Any, out: Any = None, accumulate: bool = False) -> Any:
     ledger.charge("spmm", "spmm", flops=2 * nonzeros * shape[1], touched=touched, shape=taken)
     with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
         if nonzeros and shape[1]:
-            KERNELS.kernel("spmm", B)(A, B, out, accumulate)
+            ending = None if then is None else KERNELS.find("spmm_then", B)
+            if ending is None:
+                KERNELS.kernel("spmm", B)(A, B, out, accumulate)
+            else:
+                ending(A, B, out, accumulate, then)
         elif not accumulate:
             out[...] = 0
     return out
@@ -90,6 +98,14 @@ def _at_once(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     progress.poll()
 
 
+def _then(A: CSR, B: Any, out: Any, accumulate: bool, then: Epilogue) -> None:
+    if _spmm_kernel("cupy", A.dtype) is not cuda.spmm:
+        _at_once(A, B, out, accumulate)
+    else:
+        cuda.spmm(A, B, out, accumulate, then=then)
+        progress.poll()
+
+
 def _rounded(B: Any, kind: str) -> Any:
     return cuda.rounded(B, kind) if _spmm_kernel("cupy", B.dtype) is cuda.spmm else B
 
@@ -104,7 +120,7 @@ def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
 
 KERNELS = Table(
     numpy=[Kernels({"spmm": _in_row_blocks})],
-    cupy=[Kernels({"spmm": _at_once}), Kernels({"rounded": _rounded}, types="f")],
+    cupy=[Kernels({"spmm": _at_once, "spmm_then": _then}), Kernels({"rounded": _rounded}, types="f")],
 )
 
 #: By backend, best first. ``auto`` takes the first that can do the job.

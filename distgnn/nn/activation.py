@@ -11,6 +11,7 @@ from typing import Any
 
 from distgnn import ledger
 from distgnn.local.elementwise import activate, elu, elu_back, keep_positive
+from distgnn.local.epilogue import Epilogue, Mask
 from distgnn.nn.buffers import Buffers
 from distgnn.nn.dropout import Dropout
 from distgnn.nn.norm import LayerNorm
@@ -36,27 +37,39 @@ class Activation:
         self.elu = kind == ELU
         self.kept: tuple[str, ...] = ("H",) if self.elu and index > 0 else ()
 
+    def epilogue(self, buffers: Buffers, bias: Array) -> Epilogue:
+        """Return what makes H of Z - bias, which is scratch; with a norm or ELU, what makes Z of it.
+
+        `forward`, with these buffers, does the rest.
+        """
+        if self.norm is not None or self.elu:
+            return Epilogue(bias)
+        buffers.made = Epilogue(bias, self._mask(buffers), relu=True, remember=buffers.plan.mode.keep)
+        return buffers.made
+
     def forward(self, Z: DistDense, buffers: Buffers, remember: bool) -> DistDense:
         """Compute H, in place of a Z that is scratch. Collective with a norm.
 
         remember: keep one bit for each entry of H, 1 where it is positive; with ELU, all of it. Layer 0
                 needs none.
         """
-        mode, epoch = buffers.plan.mode, buffers.epoch
+        mode = buffers.plan.mode
         H = buffers.hold("H", Z)
+        if buffers.made is not None:  # an epilogue, which has been applied
+            buffers.positive = buffers.made.bits
+            return H
         if self.norm is not None:
             H = buffers.beside("H", "N") if mode.keep else Z
             buffers.scales = self.norm.forward(Z, H)  # N, in place of Z; H = gain N + shift
-        relu, mask = self.index > 0 and not self.elu, None
+        relu, mask = self.index > 0 and not self.elu, self._mask(buffers)
         if self.elu and self.index > 0:
             with _timed(H):
                 elu(H.block)  # H = elu(H)
         Z = H
-        if epoch is not None and self.rate > 0:
+        if mask is not None:
             H = H if mode.scratch else buffers.beside("H", "X")
-            mask = self._masks(H, buffers).mask(epoch)
         if mask is not None or relu:
-            with _timed(H, 2 if relu and remember else 1):  # H = mask max(Z, 0), or mask Z
+            with _timed(H):  # H = mask max(Z, 0), or mask Z
                 buffers.positive = activate(Z.block, H.block, mask, relu, relu and remember)
         if remember:
             buffers.kept += self.kept
@@ -73,19 +86,25 @@ class Activation:
             if self.index > 0 and not self.elu:
                 keep_positive(G.block, buffers.positive, 1 / kept)  # G = G / kept where H > 0, else 0
             elif epoch is not None and self.rate > 0:
-                self._masks(G, buffers).apply(G.block, epoch)  # G = mask G
+                self._masks(buffers).apply(G.block, epoch)  # G = mask G
             if self.index > 0 and self.elu:
                 elu_back(G.block, buffers.H.block, kept)  # G = G elu', by the values of elu
         return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G, buffers.later)]
 
-    def _masks(self, H: DistDense, buffers: Buffers) -> Dropout:
-        plan, on = buffers.plan, H.grid.backend
+    def _mask(self, buffers: Buffers) -> Mask | None:
+        if buffers.epoch is None or self.rate == 0:
+            return None
+        return self._masks(buffers).mask(buffers.epoch)
+
+    def _masks(self, buffers: Buffers) -> Dropout:
+        plan = buffers.plan
         if plan.masks is None:
-            columns = on.xp.arange(*H.layout.cols.range(H.grid, H.shape[1]))
+            (layout, (_, width)), on = plan.matrices["H"], plan.A.grid.backend
+            columns = on.xp.arange(*layout.cols.range(layout.grid, width))
             plan.masks = Dropout(self.rate, self.seed, self.index, on.asarray(plan.nodes), columns)
         return plan.masks
 
 
-def _timed(H: DistDense, passes: int = 1) -> AbstractContextManager[None]:
-    ledger.charge("activation", "relu, dropout", touched=2 * passes * H.block.nbytes)
+def _timed(H: DistDense) -> AbstractContextManager[None]:
+    ledger.charge("activation", "relu, dropout", touched=2 * H.block.nbytes)
     return ledger.timed("activation", "relu, dropout", synchronize=H.grid.backend.synchronize)

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from distgnn.layout import Layout
+from distgnn.local.epilogue import Epilogue
 from distgnn.nn.dropout import DeviceEpoch, Dropout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Later
@@ -70,8 +71,10 @@ class Products(Protocol):
     before_Z: Names
     before_dH: Names
 
-    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
-        """Compute Z = A H W. Collective over the grid of A."""
+    def forward(
+        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+    ) -> DistDense:  # fmt: skip
+        """Compute Z = A H W, and perhaps what becomes of it. Collective over the grid of A."""
 
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         """Compute the gradients of the weights and, given ``W``, of H. Collective over the grid of A."""
@@ -124,11 +127,12 @@ class Buffers:
 
     Attributes:
         kept: names of the matrices that may not end yet.
-        positive: bits of H, 1 where it is positive; scales: of the norm; own: matrices that a layer of the
-            user's keeps for backward.
+        made: what made H of the product before it, or None; positive: bits of H, 1 where it is positive;
+            scales: of the norm; own: matrices that a layer of the user's keeps for backward.
         later: makes sums of gradients at the end of backward; None: they are made at once.
     """
 
+    made: Epilogue | None = None
     positive: Array = None
     scales: Array = None
     own: tuple[DistDense, ...] = ()

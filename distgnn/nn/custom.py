@@ -47,6 +47,7 @@ import re
 from typing import Any
 
 from distgnn.layout import Cut, Layout
+from distgnn.local.epilogue import Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Mode, Names
 from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.layers import GraphConvolution, copy_rows
@@ -155,7 +156,9 @@ class CustomProducts:
     def __init__(self, layer: CustomLayer) -> None:
         self.layer, self.name = layer, type(layer).__name__
 
-    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+    def forward(
+        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+    ) -> DistDense:  # fmt: skip
         self._begin(buffers)
         Z, kept = self.layer.propagate(A, H)
         wanted = A.shape[0], self.layer.shape[1]

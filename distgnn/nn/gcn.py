@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import Layout
+from distgnn.local.epilogue import Epilogue
 from distgnn.nn.activation import ACTIVATIONS, RELU
 from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, lent
 from distgnn.nn.dropout import DeviceEpoch
@@ -200,10 +202,12 @@ class GCN:
             cut = f"features are cut over {X.layout.words()}"
             raise ValueError(f"{cut}, the network needs {A.input_layout.words()}")
         self.drop()
-        made = []
-        for layer, plan in zip(self.layers[after : after + len(plans)], plans, strict=True):
-            X, buffers = layer.forward(plan, X, epoch)
-            made.append(buffers)
+        made = [Buffers(plan, epoch) for plan in plans]
+        layers = self.layers[after : after + len(plans)]
+        for i, (layer, buffers) in enumerate(zip(layers, made, strict=True)):
+            last = i == len(layers) - 1
+            then = Epilogue if last else partial(layers[i + 1].activation.epilogue, made[i + 1])
+            X = layer.forward(buffers, X, then)
         self.buffers = made if plans[0].mode.keep else []
         return X
 
@@ -302,7 +306,7 @@ class GCN:
         self.drop()
         H = X
         for layer, plan in zip(self.layers, self._plans(keep=False), strict=True):
-            H, _ = layer.forward(plan, H, epoch)
+            H = layer.forward(Buffers(plan, epoch), H)
             if self.grid.world.lowest(int(all_finite(H.block))) == 0:
                 break
         with lent(H):

@@ -3,21 +3,23 @@
 Z_l = A H_{l-1} W_l + b_l (Plexus section 2.1, equations 1 and 2; CAGNET section III-C). The layer holds W and
 b; every call is given the operator A: the whole graph, or the sampled block of a minibatch. The layer also
 makes its input, H_{l-1} = dropout(relu(norm(Z_{l-1}))), or with ELU, in whose layout that happens
-(``activation.py``). The products with A and W have one of two orders (``products.py``), in memory that a plan
-laid out (``buffers.py``). A network may want H_{l-1} added to Z_l (residual connections).
+(``activation.py``); without norm and ELU the layer before makes it, with the bias. The products with A and W
+have one of two orders (``products.py``), in memory that a plan laid out (``buffers.py``). A network may want
+H_{l-1} added to Z_l (residual connections).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
+from distgnn.local.epilogue import Epilogue
 from distgnn.local.initial import glorot
 from distgnn.nn.activation import RELU, Activation
 from distgnn.nn.buffers import Buffers, Gradients, LayerGraph, Mode, Plan, Products
-from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import TRANSFORM, AggregateFirst, FixedAggregate, TransformFirst, choose, multiply
@@ -93,26 +95,31 @@ class GraphConvolution:
             trained += [Parameter(f"s{i - 1}", i - 1, "shift", self.norm.shift)]
         return trained
 
-    def forward(self, plan: Plan, H: DistDense, epoch: int | DeviceEpoch | None) -> tuple[DistDense, Buffers]:
-        """Compute Z, in memory of the grid's workspace; return it with the buffers that `backward` needs.
+    def forward(
+        self, buffers: Buffers, H: DistDense, following: Callable[[Array], Epilogue] = Epilogue
+    ) -> DistDense:  # fmt: skip
+        """Compute Z, in memory of the grid's workspace; `buffers` then have what `backward` needs.
 
         Collective over the grid of A.
 
         Args:
-            plan: made by :meth:`plan`.
-            H: the features (layer 0), or the previous layer's Z. The plan's mode says what becomes of it.
-            epoch: whose dropout masks apply; see :class:`Buffers`.
+            buffers: of a plan made by :meth:`plan`.
+            H: the features (layer 0), or what the layer before returned. The plan's mode says what becomes of
+                it.
+            following: makes, of the bias, what becomes of Z before it is returned:
+                :meth:`Activation.epilogue` of the next layer, which is told so.
         """
-        buffers, products = Buffers(plan, epoch), plan.products
+        plan, products = buffers.plan, buffers.plan.products
         H = self.activation.forward(H, buffers, remember=plan.mode.keep)  # H = dropout(relu(norm(H)))
         own = copy_rows(H, buffers.H_like_Z) if self.options.residual else None
-        Z = products.forward(plan.A, H, plan.W, buffers)  # Z = A H W
-        if self.b is not None:
-            Z.block += self.b.block  # Z += b
+        bias = None if self.b is None else self.b.block
+        then = following(bias) if own is None else Epilogue(bias)
+        Z = products.forward(plan.A, H, plan.W, buffers, then)  # Z = A H W
+        elementwise.apply(then, Z.block)  # Z += b; Z = dropout(relu(Z)), the next layer's H
         if own is not None:
             Z.block += own.block  # Z += H
         buffers.close("Z")
-        return Z, buffers
+        return Z
 
     def backward(self, buffers: Buffers, G: DistDense, need_input: bool = True) -> Gradients:
         """Compute the gradients from G, that of Z. Collective over the grid of A.

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from distgnn.local.epilogue import Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Names, Shape
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
@@ -65,7 +66,9 @@ class AggregateFirst:
     def __init__(self, aggregate: Callable[[DistSparse, DistDense, Buffers], DistDense] = multiply) -> None:
         self.aggregate = aggregate
 
-    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+    def forward(
+        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+    ) -> DistDense:  # fmt: skip
         T = self.aggregate(A, H, buffers)  # T = A H
         return A.weights.times(T, W, buffers.Z)  # Z = T W
 
@@ -83,9 +86,11 @@ class TransformFirst:
     before_Z: Names = ("H",)
     before_dH: Names = ("G",)
 
-    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+    def forward(
+        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+    ) -> DistDense:  # fmt: skip
         Y = A.weights.times(H, W, buffers.Y)  # Y = H W
-        return A.multiply(Y, buffers.Z)  # Z = A Y
+        return A.multiply(Y, buffers.Z, then=then)  # Z = A Y
 
     def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G

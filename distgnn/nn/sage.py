@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distgnn.errors import ArgumentError
+from distgnn.local.epilogue import Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Names
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import GraphConvolution
@@ -55,7 +56,9 @@ class OwnAndMean(AggregateFirst):
     before_Z: Names = ()
     before_dH: Names = ("H", "T", "G")
 
-    def forward(self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers) -> DistDense:
+    def forward(
+        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+    ) -> DistDense:  # fmt: skip
         T = self.aggregate(A, H, buffers)  # T = A H
         W_own, W_mean = _halves(W)
         Z = A.weights.times(_first_rows(H, T), W_own, buffers.Z)  # Z = H W_own

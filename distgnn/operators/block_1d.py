@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from distgnn import local
 from distgnn.layout import Axes
+from distgnn.local.epilogue import Epilogue
 from distgnn.operators.block_rows import Array, BlockRows, CoveredRows, NeededRows, WholeBlocks
+from distgnn.operators.dense import DistDense
 
 
 class Block1D(BlockRows):
@@ -28,13 +30,19 @@ class Block1D(BlockRows):
     def share(grid: Axes, parts: int) -> range:
         return range(parts)
 
-    def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array) -> None:
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+        self._block_row(self.A, H.block, T.block, then)
+
+    def _block_row(
+        self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array, then: Epilogue | None = None
+    ) -> None:  # fmt: skip
         # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
         begun, wire = A_i.begin_sum(H, Z), self.grid.wire
         with A_i.rows_of(H) as pairs:
             for stage, (A_ij, H_j) in enumerate(pairs):
                 # line 5: Z_i = Z_i + A_ij H_j
-                local.spmm(A_ij, local.rounded(H_j, wire), out=Z, accumulate=begun or stage > 0)
+                read, end = local.rounded(H_j, wire), then if stage == len(A_i) - 1 else None
+                local.spmm(A_ij, read, out=Z, accumulate=begun or stage > 0, then=end)
 
     def _block_column(self, A_i: NeededRows | CoveredRows, G: Array, F: Array) -> None:
         # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.

@@ -15,6 +15,7 @@ from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.local import edges as entries
+from distgnn.local.epilogue import Epilogue
 from distgnn.operators.aggregate_ways import OfOneRank, Way
 from distgnn.operators.dense import DistDense
 from distgnn.operators.edge_pattern import EdgePattern
@@ -112,6 +113,9 @@ class OneRank(DistSparse):
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         local.spmm(self.A, H.block, T.block)
+
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+        local.spmm(self.A, H.block, T.block, then=then)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         local.spmm(self.At, G.block, F.block)

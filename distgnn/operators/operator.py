@@ -14,6 +14,7 @@ from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout, NodeOrder, written
+from distgnn.local.epilogue import Epilogue
 from distgnn.operators.aggregate import Aggregates
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, gather, scatter
@@ -113,20 +114,25 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
         return ArgumentError("grid", written(sizes), problem)
 
     def multiply(
-        self, H: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None
-    ) -> DistDense:
+        self, H: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None,
+        then: Epilogue | None = None,
+    ) -> DistDense:  # fmt: skip
         """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 
         Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``. With ``values``, edges of
         this operator, they stand in place of A's, for each head in its columns of ``H``, and all is checked.
-        The adjoint: ``dE = A.sddmm(G, H, E.heads)``, ``dH = A.multiply_adjoint(G, values=E)``.
+        The adjoint: ``dE = A.sddmm(G, H, E.heads)``, ``dH = A.multiply_adjoint(G, values=E)``. ``then``: what
+        becomes of the result, which is done with it where a kernel can; it says so.
         """
         if values is not None:
             return self._with_values(values, H, out, back=False)
         call = compare("A @ H", A=self, H=H)
         if out is None:
             out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
-        self._multiply(H, out)
+        if then is None:
+            self._multiply(H, out)
+        else:
+            self._multiply_then(H, out, then)
         out.origin = call
         return out
 
@@ -149,6 +155,10 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
     @abstractmethod
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         """Compute ``T = A H``."""
+
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+        """Compute ``T = A H``, and what becomes of it where one local product ends all rows of T."""
+        self._multiply(H, T)
 
     @abstractmethod
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:

@@ -13,9 +13,9 @@ ctypedef void *address  # C takes it for a pointer to anything
 
 
 cdef extern from "elementwise.h" nogil:
-    struct dropout_arguments "dropout":
+    struct activate_arguments "activate":
         int64_t rows, width, ldx, ldy
-        address x, y, low, odd, columns
+        address x, bias, y, low, odd, columns, bits
         uint64_t threshold
         double scale
         bint relu
@@ -36,7 +36,7 @@ cdef extern from "elementwise.h" nogil:
         double share
 
     struct elementwise_set:
-        void (*dropout)(const dropout_arguments *) noexcept nogil
+        void (*activate)(const activate_arguments *) noexcept nogil
         void (*adam)(const adam_arguments *) noexcept nogil
         void (*pack_positive)(address x, int64_t count, address bits) noexcept nogil
         void (*keep_positive)(address x, int64_t count, address bits, double scale) noexcept nogil
@@ -352,23 +352,42 @@ cdef int check_rising(Array rows, int64_t limit) except -1:
     return 0
 
 
-def dropout(x, out, low, odd, columns, uint64_t threshold, double scale, *, bint relu=False, int isa=0):
-    """Dropout as elementwise.h says; `out` may be `x`. x (m, f); low and odd uint32 (m), columns (f)."""
+def activate(
+    x, out, bias=None, keys=None, uint64_t threshold=0, double scale=1.0, bits=None, *, bint relu=False, int isa=0
+):
+    """The pass of this name in elementwise.h; `out` may be `x`. x (m, f); bias (f); bits uint8.
+
+    keys: uint32 low and odd (m) and columns (f), or None.
+    """
     cdef Array X = Array("x", x, "float32 float64", 2), Y = Array("out", out, X.kind, 2, True)
-    cdef Array L = Array("low", low, "uint32", 1), O = Array("odd", odd, "uint32", 1)
-    cdef Array J = Array("columns", columns, "uint32", 1)
-    cdef dropout_arguments d
-    d.rows, d.width, d.ldx, d.ldy = X.extent(0), X.extent(1), X.lead(), Y.lead()
-    Y.must_have(d.rows, d.width)
-    L.must_have(d.rows)
-    O.must_have(d.rows)
-    J.must_have(d.width)
+    cdef Array given, L, O, J
+    cdef activate_arguments a
+    a.rows, a.width, a.ldx, a.ldy = X.extent(0), X.extent(1), X.lead(), Y.lead()
+    Y.must_have(a.rows, a.width)
     Y.must_be_or_be_apart(X)
-    d.x, d.y, d.low, d.odd, d.columns = pointer(X), pointer(Y), pointer(L), pointer(O), pointer(J)
-    d.threshold, d.scale, d.relu = threshold, scale, relu
+    a.x, a.y, a.bias, a.low, a.odd, a.columns, a.bits = pointer(X), pointer(Y), NULL, NULL, NULL, NULL, NULL
+    a.threshold, a.scale, a.relu = threshold, scale, relu
+    held = []  # while C reads them
+    if bias is not None:
+        given = Array("bias", bias, X.kind, 1)
+        given.must_have(a.width)
+        a.bias = pointer(given)
+        held.append(given)
+    if keys is not None:
+        L, O, J = (Array(name, key, "uint32", 1) for name, key in zip(("low", "odd", "columns"), keys))
+        L.must_have(a.rows)
+        O.must_have(a.rows)
+        J.must_have(a.width)
+        a.low, a.odd, a.columns = pointer(L), pointer(O), pointer(J)
+    if bits is not None:
+        given = Array("bits", bits, "uint8", 1, True)
+        given.must_have((a.rows * a.width + 7) // 8)
+        Y.must_be_whole()
+        a.bits = pointer(given)
+        held.append(given)
     cdef const elementwise_set *passes = passes_over(X, isa)
     with nogil:
-        passes.dropout(&d)
+        passes.activate(&a)
 
 
 def pack_positive(x, bits, *, int isa=0):

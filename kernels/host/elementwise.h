@@ -9,16 +9,19 @@
 
 #define GATHER_AHEAD 8 /* rows to prefetch ahead */
 
-/* y = x * (kept ? scale : 0), of max(x, 0) with `relu`; x and y may be one. Entry (i, j) is kept if the hash
- * of rng.py, a function of low[i], odd[i] and columns[j], lies below `threshold` (at most 2^32). */
-struct dropout {
+/* y = z * (kept ? scale : 0) for z = x + bias, or max(z, 0) with `relu`; bits = numpy.packbits(y > 0), for which
+ * y has no gaps between rows. x and y may be one. Without `bias`, `low` or `bits`, which may be null, the pass does
+ * without. Entry (i, j) is kept if the hash of rng.py, a function of low[i], odd[i] and columns[j], lies below
+ * `threshold` (at most 2^32). */
+struct activate {
     int64_t rows, width, ldx, ldy; /* leading dimensions in elements */
-    const void *x;
+    const void *x, *bias;
     void *y;
     const uint32_t *low, *odd, *columns;
     uint64_t threshold;
     double scale;
     int relu;
+    uint8_t *bits;
 };
 
 /* One step of Adam or AdamW (ICLR 2015, Algorithm 1; ICLR 2019, Algorithm 2): w <- shrink w, g <- g + decay
@@ -58,7 +61,7 @@ struct binary_cross_entropy {
 
 /* The passes of one instruction set over one type of number. */
 struct elementwise_set {
-    void (*dropout)(const struct dropout *);
+    void (*activate)(const struct activate *);
     void (*adam)(const struct adam *);
     void (*pack_positive)(const void *x, int64_t count, uint8_t *bits); /* as numpy.packbits(x > 0) */
     void (*keep_positive)(void *x, int64_t count, const uint8_t *bits, double scale);

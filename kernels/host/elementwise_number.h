@@ -15,27 +15,6 @@ typedef REAL TYPED(vector) __attribute__((vector_size(8 * sizeof(REAL))));
 typedef REAL TYPED(loose_vector) __attribute__((vector_size(8 * sizeof(REAL)), aligned(1), may_alias));
 typedef TYPED(integer) TYPED(integers) __attribute__((vector_size(8 * sizeof(REAL))));
 
-static void TYPED(dropout)(const struct dropout *d)
-{
-    const REAL scale = (REAL)d->scale;
-    const uint32_t threshold = (uint32_t)d->threshold;
-    const int64_t width = d->width;
-    const int all = d->threshold > UINT32_MAX, relu = d->relu;
-    for (int64_t i = 0; i < d->rows; i++) {
-        const LOOSE *const x = (const LOOSE *)d->x + i * d->ldx;
-        LOOSE *const y = (LOOSE *)d->y + i * d->ldy;
-        const uint32_t low = d->low[i], odd = d->odd[i], *const columns = d->columns;
-        if (relu)
-            LOOP(for (int64_t j = 0; j < width; j++) {
-                const REAL positive = x[j] < 0 ? 0 : x[j];
-                y[j] = positive * (all || KEEP(low, odd, columns[j]) < threshold ? scale : 0);
-            })
-        else
-            LOOP(for (int64_t j = 0; j < width; j++)
-                y[j] = x[j] * (all || KEEP(low, odd, columns[j]) < threshold ? scale : 0);)
-    }
-}
-
 static void TYPED(adam)(const struct adam *a)
 {
     LOOSE *const w = (LOOSE *)a->w, *const m = (LOOSE *)a->m, *const v = (LOOSE *)a->v;
@@ -68,6 +47,40 @@ static void TYPED(pack_positive)(const void *x, int64_t count, uint8_t *bits)
     }
     for (int k = 0; i + k < count; k++)
         bits[i / 8] = (uint8_t)((k ? bits[i / 8] : 0) | (flat[i + k] > 0) << (7 - k));
+}
+
+/* A row goes through the cache once, rows in eights, whose bits are whole bytes. */
+static void TYPED(activate)(const struct activate *a)
+{
+    const REAL scale = (REAL)a->scale;
+    const LOOSE *const bias = (const LOOSE *)a->bias;
+    const uint32_t threshold = (uint32_t)a->threshold;
+    const int64_t width = a->width;
+    const int all = a->threshold > UINT32_MAX, relu = a->relu;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const LOOSE *x = (const LOOSE *)a->x + i * a->ldx;
+        LOOSE *const y = (LOOSE *)a->y + i * a->ldy;
+        const uint32_t low = a->low ? a->low[i] : 0, odd = a->low ? a->odd[i] : 0, *const columns = a->columns;
+        if (bias) {
+            LOOP(for (int64_t j = 0; j < width; j++)
+                y[j] = x[j] + bias[j];)
+            x = y;
+        }
+        if (a->low && relu)
+            LOOP(for (int64_t j = 0; j < width; j++) {
+                const REAL positive = x[j] < 0 ? 0 : x[j];
+                y[j] = positive * (all || KEEP(low, odd, columns[j]) < threshold ? scale : 0);
+            })
+        else if (a->low)
+            LOOP(for (int64_t j = 0; j < width; j++)
+                y[j] = x[j] * (all || KEEP(low, odd, columns[j]) < threshold ? scale : 0);)
+        else
+            LOOP(for (int64_t j = 0; j < width; j++)
+                y[j] = relu && x[j] < 0 ? 0 : x[j];)
+        const int64_t first = i / 8 * 8 * width;
+        if (a->bits && (i % 8 == 7 || i == a->rows - 1))
+            TYPED(pack_positive)((const LOOSE *)a->y + first, (i + 1) * width - first, a->bits + first / 8);
+    }
 }
 
 static void TYPED(keep_positive)(void *x, int64_t count, const uint8_t *bits, double scale)

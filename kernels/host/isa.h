@@ -85,7 +85,7 @@ static INLINE uint32_t keep_hash(uint32_t x)
 #include "narrow_passes.h"
 
 #define PASSES(number)                                                                                      \
-    {dropout_##number,       adam_##number,                 pack_positive_##number, keep_positive_##number,  \
+    {activate_##number,      adam_##number,                 pack_positive_##number, keep_positive_##number,  \
      cross_entropy_##number, binary_cross_entropy_##number, scatter_add_##number}
 static const struct elementwise_set passes[2] = {PASSES(f32), PASSES(f64)};
 

@@ -223,13 +223,14 @@ static void passes(const struct elementwise_set *set, int wide, int64_t rows, in
     for (int64_t j = 0; j < width; j++)
         columns[j] = (uint32_t)j * 1234567;
     for (int relu = 0; relu < 2; relu++) {
-        set->dropout(
-            &(struct dropout){rows, width, width, width, x, y, low, odd, columns, 1u << 31, 2.0, relu});
+        set->activate(&(struct activate){
+            rows, width, width, width, x, NULL, y, low, odd, columns, 1u << 31, 2.0, relu, bits});
         for (int64_t i = 0; i < count; i++) {
             uint32_t hash = (columns[i % width] ^ low[i / width]) * odd[i / width];
             hash = (hash ^ hash >> 16) * 0x846CA68Bu;
             const double from = get(x, wide, i), want = hash < 1u << 31 && !(relu && from < 0) ? 2 * from : 0;
             expect(get(y, wide, i) == want, "dropout", count);
+            expect((bits[i / 8] >> (7 - i % 8) & 1) == (want > 0), "bits of dropout", count);
         }
     }
     set->pack_positive(x, count, bits);

@@ -108,21 +108,24 @@ def test_activation_and_its_backward(gpu, dtype, shape):
 @each("shape", [(1, 1), (3, 1), (7, 5), (33, 8), (19, 41), (2, 257), (683, 3)])
 @each("relu", [False, True])
 @each("keep", [None, 0.7])
-def test_one_pass_activates_and_remembers(gpu, dtype, shape, relu, keep):
+@each("bias", [False, True])
+def test_one_pass_activates_and_remembers(gpu, dtype, shape, relu, keep, bias):
     """To the bit what relu, dropout and packbits make; sizes end within a byte, a word and a warp."""
     X = normal(shape, dtype)
     X[0, 0], X[-1, -1] = np.nan, 0
     ids = np.arange(shape[0]) * 10**9, np.arange(3, 3 + shape[1])
-    expected = np.maximum(X, 0) if relu else X.copy()
+    added = normal((1, shape[1]), dtype, 3) if bias else np.zeros((1, 1), dtype)
+    shared = gpu.asarray(added) if bias else None
+    expected = np.maximum(X + added, 0) if relu else X + added
     if keep:
         expected = elementwise.dropout(expected, expected, 7, *ids, keep)
     mask = (7, *map(gpu.asarray, ids), keep) if keep else None
     for place in (gpu.asarray, gpu.misaligned):
         on_gpu, out = place(X), place(np.full(shape, np.nan, dtype))
-        bits = cuda.activate(on_gpu, out, mask, relu, remember=True)
+        bits = cuda.activate(on_gpu, out, mask, relu, True, shared)
         np.testing.assert_array_equal(gpu.to_host(out), expected)
         np.testing.assert_array_equal(gpu.to_host(bits), np.packbits(expected > 0))
-        assert cuda.activate(on_gpu, on_gpu, mask, relu) is None
+        assert cuda.activate(on_gpu, on_gpu, mask, relu, bias=shared) is None
         np.testing.assert_array_equal(gpu.to_host(on_gpu), expected)
         np.testing.assert_array_equal(gpu.to_host(cuda.positive_bits(on_gpu)), np.packbits(expected > 0))
 

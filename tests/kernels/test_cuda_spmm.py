@@ -18,6 +18,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.local import cuda
 from distgnn.local.cuda import Variant, csr, launch
 from distgnn.local.cuda.narrow import KINDS, vector
+from distgnn.local.epilogue import Epilogue
 from distgnn.local.spmm import _spmm_kernel
 from kernels.conftest import VARIANTS, in_orders
 from loops import each
@@ -133,6 +134,60 @@ def test_every_variant_in_every_order(gpu, dtype, variant):
     pieces = block.cached["cuda"].pieces(variant.S)
     for counters in pieces._arrived.values():
         assert not gpu.to_host(counters).any()
+
+
+#: All V; pieces (S of 5 and 32), teams, bundles alone and beside rows of a list, panels, a padded B.
+ENDINGS = {
+    "float32": [
+        None, Variant(4, 2, 4, 64), Variant(4, 16, 1, 32, sorted=True), Variant(4, 32, 1, 32, K=8),
+        Variant(4, 2, 1, 5, K=4, sorted=True), Variant(2, 4, 1, 32, K=8), Variant(2, 4, 4, 64),
+        Variant(1, 8, 1, 32, K=2), Variant(1, 32, 1, 5), Variant(4, 4, 2, 32, padded=True),
+    ],
+    "float64": [None, Variant(2, 4, 1, 32, K=8), Variant(2, 12, 1, 5), Variant(1, 8, 4, 64)],
+    "bfloat16": [None, Variant(8, 1, 4, 64), Variant(8, 4, 1, 32, K=8), Variant(4, 2, 1, 5)],
+    "float16": [None, Variant(8, 2, 1, 32, K=4, sorted=True)],
+}  # fmt: skip
+
+
+@each("kind", ENDINGS)
+@each("f", [8, 24, 40, 41, 64, 128, 129, 602])
+@each("index", [np.int32, np.int64])
+def test_epilogue(gpu, kind, f, index):
+    """Has the bits of the product and a pass after it: bias, ReLU, dropout, bits of 8 k columns."""
+    dtype = "float64" if kind == "float64" else "float32"
+    if index is np.int64 and f != 24:
+        return
+    block = block_of(gpu, HUBS, dtype, index)
+    (B, _), (C, _) = dense((block.shape[1], f), dtype), dense((block.shape[0], f), dtype, 1)
+    read = gpu.asarray(B) if kind == dtype else cuda.rounded(gpu.asarray(B), kind)
+    bias, ids = gpu.asarray(dense((1, f), dtype, 2)[0]), tuple(map(np.arange, C.shape))
+    mask = 7, *map(gpu.asarray, ids), 0.6
+    ends = [(bias, mask, True, True), (None, None, True, True), (bias, None, False, False)]
+    for way in ENDINGS[kind][: None if f < 64 else 3]:
+        if way and not way.padded and f % way.V and kind == dtype:
+            continue
+        for i, end in enumerate(ends[: 3 if f < 64 else 1]):
+            accumulate = (i + f // 8) % 2 == 0
+            if gpu.emulation:
+                gpu.emulation.order = (0, 1, 11)[i % 3]
+            expected, out, then = gpu.asarray(C), gpu.asarray(C), Epilogue(*end)
+            cuda.spmm(block, read, expected, accumulate, way)
+            bits = cuda.activate(expected, expected, *end[1:], bias=end[0])
+            cuda.spmm(block, read, out, accumulate, way, then)
+            assert then.done == (f % 8 == 0 or not then.remember), (way, end)
+            if then.done:
+                assert gpu.to_host(out).tobytes() == gpu.to_host(expected).tobytes(), (way, end, accumulate)
+            if then.done and then.remember:
+                np.testing.assert_array_equal(gpu.to_host(then.bits), gpu.to_host(bits))
+
+
+def test_bits_need_whole_bytes_of_a_group(gpu):
+    """A variant whose groups do not have whole bytes leaves all of it to another pass."""
+    block = block_of(gpu, HUBS, np.float32)
+    B = gpu.asarray(dense((block.shape[1], 24), np.float32)[0])
+    then = Epilogue(relu=True, remember=True)
+    product(gpu, block, B, variant=Variant(4, 3, 2, 100), then=then)
+    assert not then.done and then.bits is None
 
 
 def test_last_piece_adds_to_what_is_there(gpu):

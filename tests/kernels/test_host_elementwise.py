@@ -57,6 +57,27 @@ def test_dropout_has_the_bits_of_the_reference(dtype: type, shape: tuple[int, in
 
 
 @each("shape", SHAPES)
+@each("relu", [False, True])
+@each("keep", [None, 0.6])
+@each_dtype
+def test_one_pass_activates_and_remembers(
+    dtype: type, keep: float | None, relu: bool, shape: tuple[int, int]
+) -> None:  # fmt: skip
+    """Bias, ReLU, dropout and bits as one after the other makes them; rows are not of whole bytes."""
+    ids = np.arange(shape[0]) * 10**9, np.arange(3, 3 + shape[1])
+    mask = None if keep is None else (7, *ids, keep)
+    for bias in (None, random((1, shape[1]), dtype, seed=2)):
+        x = random(shape, dtype)
+        expected = x.copy() if bias is None else x + bias
+        expected = np.maximum(expected, 0) if relu else expected
+        if mask:
+            elementwise.dropout(expected, expected, *mask)
+        assert elementwise.activate(x.copy(), x.copy(), mask, relu, False, bias) is None
+        bits = elementwise.activate(x, x, mask, relu, True, bias)
+        assert np.array_equal(x, expected) and same_bits(bits, np.packbits(expected > 0))
+
+
+@each("shape", SHAPES)
 @each_dtype
 def test_bits_of_what_is_positive(dtype: type, shape: tuple[int, int]) -> None:
     x = random(shape, dtype)
@@ -225,6 +246,10 @@ def test_bad_arguments() -> None:
         elementwise.dropout(x, x, 0, ids[:3], cols, 0.5)
     with pytest.raises(ValueError, match="columns: need shape"):
         elementwise.dropout(x, x, 0, ids, ids, 0.5)
+    with pytest.raises(ValueError, match="bias"):
+        elementwise.activate(x, x, None, True, True, x[:1, :2])
+    with pytest.raises(ValueError, match="out: must be contiguous"):
+        elementwise.activate(x[:, :2], x[:, :2], None, True, True)
     whole = np.ones((5, 3), np.float32)
     with pytest.raises(ValueError, match="out shares memory with x"):
         elementwise.dropout(whole[:4], whole[1:], 0, ids, cols, 0.5)

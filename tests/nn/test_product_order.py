@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn.local import elementwise
 from distgnn.nn.optim import make
 from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, FixedAggregate, sparse_width
 from distgnn.operators import make_grid
@@ -63,6 +64,34 @@ def test_every_order_of_products_trains_the_same_network(comm, name, backend, dr
             options = {"product_order": order, "keep_aggregate": keep, "dropout": dropout, "bias": True}
             found = losses(*PROBLEM.model(grid, name, **options), train_features=train_features)
             np.testing.assert_allclose(found, expected, rtol=1e-9, err_msg=f"{grid} {options}")
+    grid.free()
+
+
+@pytest.mark.ranks(1, 4)
+def test_products_end_with_what_becomes_of_them(comm, stand_in, monkeypatch):
+    """On a GPU all layers' biases, ReLU and dropout but the features' are done by products.
+
+    The losses are those of the serial reference. Of the blocks of a row the last one's product ends all rows.
+    Bits of 12 columns need a pass of their own.
+    """
+    passes = []
+    seen = elementwise.apply
+    monkeypatch.setattr(elementwise, "apply", lambda then, Z: passes.append(then.done) or seen(then, Z))
+    grid = make_grid(comm, "1d", backend="cupy")
+    for hidden, by_products in (((16, 24), [True] * 3), ((16, 12), [True, False, True])):
+        for aware in (False, True):
+            A = dg.distribute(PROBLEM.A, grid, "1d", sparsity_aware=aware)
+            options = {"dropout": 0.5, "bias": True, "product_order": TRANSFORM}
+            model = dg.nn.GCN(A, [11, *hidden, 5], **options)
+            targets = model.targets(PROBLEM.labels, PROBLEM.split)
+            X = dg.scatter(PROBLEM.X, model.input_layout)
+            passes.clear()
+            found = losses(model, X, targets)
+            assert passes == 3 * by_products, (hidden, aware)
+            records = PROBLEM.reference(hidden, **options).train(
+                PROBLEM.X, PROBLEM.labels, PROBLEM.split, 3, "adam", 0.05, evaluate=False
+            )
+            np.testing.assert_allclose(found, [record["loss"] for record in records], rtol=1e-9)
     grid.free()
 
 

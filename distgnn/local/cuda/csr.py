@@ -16,8 +16,10 @@ import numpy as np
 from distgnn.arrays.backend import event_clock
 from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import launch as gpu
+from distgnn.local.cuda.elementwise import factors as mask_factors
 from distgnn.local.cuda.launch import THREADS, WARP, Array, address, blocks_for, c_type, check
 from distgnn.local.cuda.narrow import KINDS, Rounded, vector
+from distgnn.local.epilogue import Epilogue
 from distgnn.local.tuner import Tuner
 
 FILE = "csr_spmm.cu"
@@ -239,11 +241,12 @@ class Pieces:
 
 
 def spmm(
-    A: CSR, B: Array | Rounded, out: Array, accumulate: bool = False, variant: Variant | None = None
+    A: CSR, B: Array | Rounded, out: Array, accumulate: bool = False, variant: Variant | None = None,
+    then: Epilogue | None = None,
 ) -> Array:  # fmt: skip
     """Multiply like ``local.spmm``; ValueError for other types than float32 and float64.
 
-    variant: for the tuned one.
+    variant: for the tuned one. then: done in the same launch, but bits only of a multiple of 8 columns.
     """
     xp, (m, k), f = gpu.library(B), A.shape, B.shape[1]
     if A.dtype.char not in "fd":
@@ -252,17 +255,20 @@ def spmm(
     check("spmm", (m, f), A.dtype, out=out)
     if m and f:
         plan = Plan.of(xp, A)
-        work = lambda way: _launch(xp, plan, A.data, B, out, accumulate, way)  # noqa: E731
+        width = 0 if variant is None else variant.width  # that of a chosen one is a multiple of 8 if f is
+        then = None if then is not None and then.remember and (f % 8 or width % 8) else then
+        work = lambda way: _launch(xp, plan, A.data, B, out, accumulate, way, then)  # noqa: E731
         if variant is not None:
             work(variant)
         else:
-            _tuner(xp, A, B, plan).run(work)
+            _tuner(xp, A, B, plan, then is not None).run(work)
     return out
 
 
 def _launch(
-    xp: Any, plan: Plan, weights: Array, B: Array | Rounded, out: Array, accumulate: bool, variant: Variant
-) -> None:
+    xp: Any, plan: Plan, weights: Array, B: Array | Rounded, out: Array, accumulate: bool, variant: Variant,
+    then: Epilogue | None,
+) -> None:  # fmt: skip
     (m, f), panels = out.shape, variant.panels(out.shape[1])
     number, stored = (KINDS[B.kind], B.bits) if isinstance(B, Rounded) else (c_type(B), B)
     if variant.padded:
@@ -282,7 +288,15 @@ def _launch(
     name = f"spmm<{number},{c_type(plan.indices)},{variant.arguments}>"
     shape, ahead = (np.int32(variant.G), np.int32(variant.P)), (np.int32(variant.S), np.int32(alone))
     arguments = *shape, *cut, *ahead, *rows, *bundles, *factors, out, np.int32(accumulate)
-    gpu.launch(xp, FILE, name, grid, *arguments)
+    gpu.launch(xp, FILE, name, grid, *arguments, *_ending(xp, then or Epilogue(), out))
+
+
+def _ending(xp: Any, then: Epilogue, out: Array) -> tuple[Any, ...]:
+    """Return what the kernel is told of what becomes of ``out``, and say that it is done."""
+    check("spmm", (1, out.shape[1]), out.dtype, bias=then.bias)
+    then.bits = xp.empty(out.size // 8, np.uint8) if then.remember else None
+    then.done = True
+    return then.bias, np.int32(then.relu), *mask_factors(xp, out, then.mask), then.bits
 
 
 def _shares(plan: Plan, variant: Variant) -> tuple[int, int]:
@@ -296,16 +310,19 @@ def _shares(plan: Plan, variant: Variant) -> tuple[int, int]:
     return longer, min(SHORT, variant.S) if longer < m else 0
 
 
-def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: Plan) -> Tuner[Variant]:
+def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: Plan, ending: bool) -> Tuner[Variant]:
+    """Return the tuner of such products, apart for those with an epilogue."""
     number, stored = (B.kind, B.bits) if isinstance(B, Rounded) else (B.dtype.name, B)
     f, alignment = B.shape[1], min(address(stored) & -address(stored), VECTOR_BYTES)
-    if (f, alignment, number) not in plan.tuners:
+    key = f, alignment, number, ending
+    if key not in plan.tuners:
         size = plan.size(f, stored.itemsize)
         fixed = os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
         tried = candidates(size, alignment)[: 1 if fixed else None]
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {number}"
-        plan.tuners[f, alignment, number] = Tuner(tried, label, *event_clock(xp))
-    return plan.tuners[f, alignment, number]
+        label += ", and what becomes of them" * ending
+        plan.tuners[key] = Tuner(tried, label, *event_clock(xp))
+    return plan.tuners[key]
 
 
 def _padded(xp: Any, B: Array, V: int) -> Array:

@@ -6,11 +6,14 @@ rest to rounding.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from distgnn import rng
 from distgnn.local.array_elementwise import column_sums_in_parts
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, lanes_for, launch, library
+from distgnn.local.epilogue import Mask
 
 NORM_COLUMNS = 128  # in the registers of a warp of layer_norm_backward
 
@@ -29,23 +32,25 @@ def positive_bits(block: Array) -> Array:
 
 
 def activate(
-    block: Array, out: Array, mask: tuple[int, Array, Array, float] | None, relu: bool = False,
-    remember: bool = False,
+    block: Array, out: Array, mask: Mask | None, relu: bool = False,
+    remember: bool = False, bias: Array = None,
 ) -> Array:  # fmt: skip
     """See ``local.elementwise.activate``; without ``out``, nothing but the bits is made."""
-    xp, f, number = library(block), block.shape[-1], block.dtype.type
+    xp, f = library(block), block.shape[-1]
     check("dropout" if mask else "activate", block.shape, block.dtype, block=block, out=out)
+    check("activate", (1, f), block.dtype, bias=bias)
     words: Array = xp.empty(-(-block.size // WARP), np.uint32) if remember else None
-    factors = (None, None, np.uint64(0), number(1)) if mask is None else _mask(xp, block, *mask)
-    arguments = np.int64(block.size), np.int32(f), block, np.int32(relu), *factors, out, words
+    ends = bias, np.int32(relu), *factors(xp, block, mask)
+    arguments = np.int64(block.size), np.int32(f), block, *ends, out, words
     launch(xp, "activation.cu", f"activate<{c_type(block)}>", blocks_for(-(-block.size // 8)), *arguments)
     return words.view(np.uint8)[: -(-block.size // 8)] if remember else None
 
 
-def _mask(
-    xp: Array, block: Array, k: int | Array, rows: Array, cols: Array, keep: float
-) -> tuple[Array, ...]:  # fmt: skip
-    """Hash rows and columns; return the keys, the threshold and the scale of a mask."""
+def factors(xp: Any, block: Array, mask: Mask | None) -> tuple[Any, ...]:
+    """Hash rows and columns; return the keys, the threshold and the scale of a mask, as kernels take them."""
+    if mask is None:
+        return None, None, np.uint64(0), block.dtype.type(1)
+    k, rows, cols, keep = mask
     check("dropout", block.shape[:1], np.int64, rows=rows)
     check("dropout", block.shape[1:], np.int64, cols=cols)
     check("dropout", (2,), np.uint64, k=None if isinstance(k, int) else k)
@@ -53,8 +58,8 @@ def _mask(
     seeds = (k, rng.key(k, 1), None) if isinstance(k, int) else (0, 0, k)
     hashed = np.int64(rows.size), rows, np.int64(cols.size), cols, *map(np.uint64, seeds[:2]), seeds[2], keys
     launch(xp, "activation.cu", "dropout_keys", blocks_for(keys.size), *hashed)
-    factors = np.uint64(rng.keep_threshold(keep)), block.dtype.type(1 / keep)
-    return keys[: rows.size], keys[rows.size :], *factors
+    share = np.uint64(rng.keep_threshold(keep)), block.dtype.type(1 / keep)
+    return keys[: rows.size], keys[rows.size :], *share
 
 
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
