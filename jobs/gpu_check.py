@@ -61,8 +61,10 @@ TINY = {
     "gpu_epoch.py": "--graphs rmat-8-8 --epochs 2 --warm-up 1",
     "gpu_compile.py": "optimizers.cu",
 }
-TINY_TESTS = ["kernels/test_cuda_elementwise", "operators/test_products", "comm/test_beside"]
-TINY_TESTS = [f"tests/{name}.py" for name in TINY_TESTS]
+TINY_TESTS = [
+    f"tests/{name}.py"
+    for name in ("kernels/test_cuda_elementwise", "operators/test_products", "comm/test_beside")
+]
 
 # CuPy's memory pool hides accesses just behind an array, so the sanitizer runs without it.
 WITHOUT_POOL = "import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))"
