@@ -14,7 +14,7 @@ for lack of time, 2 there is no GPU or no CuPy.
 The Python that runs this needs CuPy 14.2 and SciPy, and mpi4py, h5py and pytest for most steps; PyTorch, and
 PyG and DGL where they are, are what epochs are compared with. MPI_HOME names an MPI with CUDA support: a
 folder, or an archive; without, it is .mpi/ at the top of the repository, a folder or one with such an
-archive, or else the mpiexec beside Python or on the path.
+archive, or else, as with an empty MPI_HOME, the mpiexec beside Python or on the path.
 """
 
 from __future__ import annotations
@@ -394,10 +394,11 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     started = time.monotonic()
-    args, home = arguments(), Path(os.environ.get("MPI_HOME") or ROOT / ".mpi")
+    args, named = arguments(), os.environ.get("MPI_HOME")
+    home = Path(named) if named else ROOT / ".mpi" if named is None else None
     report = Path(args.results).absolute() / "gpu-check.md"
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
-        given = "MPI_HOME" in os.environ or home.exists()
+        given = named or (home and home.exists())
         launcher, env = mpi(home if given else None, Path(scratch))
         plan = Plan(report, Path(scratch), launcher, args.tiny, args.stretch)
         steps = [step for step in plan.steps(args.part) if step.name.startswith(tuple(args.only.split(",")))]

@@ -33,7 +33,7 @@ def gpu_check() -> ModuleType:
 
 
 def run(*words: str | os.PathLike[str], **env: str) -> subprocess.CompletedProcess[str]:
-    environ = clean_environment(PYTHON=sys.executable) | env
+    environ = clean_environment(PYTHON=sys.executable, MPI_HOME="") | env  # "": no .mpi/ of this checkout
     command = ["bash", "jobs/gpu-check.sh", *map(str, words)]
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 

@@ -154,11 +154,6 @@ def _gather_on_host(B: Any, rows: Array, counts: Array) -> tuple[Array, Array]:
     return columns, values
 
 
-def _gather_on_gpu(B: Any, rows: Array, counts: Array) -> tuple[Array, Array]:
-    picked = B[rows]
-    return picked.indices, picked.data
-
-
 def _owners_on_host(counts: Array, total: int | None) -> Array:
     return np.repeat(np.arange(counts.size), counts)
 
@@ -222,7 +217,7 @@ KERNELS = Table(
     ],
     cupy=[
         Kernels({
-            "gather": _gather_on_gpu, "owners": _owners_on_gpu, "repeated": _repeated_on_gpu,
+            "owners": _owners_on_gpu, "repeated": _repeated_on_gpu,
             "sorted_rows": _sorted_copy,
         })
     ],

@@ -295,6 +295,16 @@ def test_arrays_at_any_address(gpu, dtype, f):
         close(gpu.to_host(out), HUBS @ exact + C, dtype)
 
 
+@each("m", [64, 65, 72, 73])
+def test_the_last_bundle_has_a_block(gpu, m):
+    """A block has eight bundles of eight rows."""
+    A = matrix(2, m=m)
+    B, exact = dense((A.shape[1], 128), np.float32)
+    way = Variant(V=4, G=32, P=1, S=32, K=8)
+    out = product(gpu, block_of(gpu, A, np.float32), gpu.asarray(B), variant=way)
+    close(gpu.to_host(out), A @ exact, np.float32)
+
+
 @each("average", AVERAGES)
 def test_degrees(gpu, average):
     """Few and many non-zeros per row: all numbers of teams, and rows that are long for another matrix."""
