@@ -130,7 +130,7 @@ def test_every_kernel_is_compiled():
     for file in (path.name for path in kernels_folder().glob("*.cu")):
         kernels = set(
             re.findall(
-                r"__global__ void __launch_bounds__\(THREADS(?:, 4)?\)\s+(\w+)\(",
+                r"__global__ void __launch_bounds__\(THREADS(?:, [^)]+)?\)\s+(\w+)\(",
                 (kernels_folder() / file).read_text(),
             )
         )

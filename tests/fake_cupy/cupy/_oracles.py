@@ -27,8 +27,8 @@ def spmm(
 ) -> None:  # fmt: skip
     B = np.ascontiguousarray(B.reshape(-1, int(ldb))[:, : int(f)])
     if B.dtype == np.uint16:
-        bits, B = B, np.empty(B.shape, np.float32)
-        widen(types, B.size, bits, 0, B)
+        narrow_B, B = B, np.empty(B.shape, np.float32)
+        widen(types, B.size, narrow_B, 0, B)
     product = sp.csr_matrix((weights, indices, indptr), shape=(int(m), len(B))) @ B
     out[...] = product + out if accumulate else product
     activate(types, out.size, f, out, bias, relu, row_keys, column_keys, threshold, scale, out, bits)
