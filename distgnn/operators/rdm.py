@@ -15,6 +15,7 @@ from distgnn.arrays.canonical import canonical
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, nested, within
 from distgnn.local.crossing import crossing
+from distgnn.local.epilogue import Epilogue
 from distgnn.operators.aggregate_ways import OfBlockRows, Way
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_rows import CoveredRows, NeededRows
@@ -85,6 +86,12 @@ class Rdm(Block1D):
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self._by_columns(H, T, self._product, "H")
+
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+        if self.row.size == 1:
+            super()._multiply_then(H, T, then)
+        else:  # T is cut otherwise than what is multiplied
+            self._multiply(H, T)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self._by_columns(G, F, self._adjoint_product, "G")
