@@ -1,4 +1,4 @@
-"""What becomes of a layer's product, in the pass that writes it or in one of its own."""
+"""The end of a layer's product: what becomes of Z, in the pass that writes it or in one of its own."""
 
 from __future__ import annotations
 

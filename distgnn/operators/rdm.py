@@ -88,8 +88,11 @@ class Rdm(Block1D):
         self._by_columns(H, T, self._product, "H")
 
     def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        """Leave what becomes of T to the caller: columns of it are still to be sent."""
-        self._multiply(H, T)
+        """End the product here where T is cut as what is multiplied; else its columns are still to be sent."""
+        if self.row.size == 1:
+            super()._multiply_then(H, T, then)
+        else:
+            self._multiply(H, T)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self._by_columns(G, F, self._adjoint_product, "G")

@@ -36,6 +36,14 @@ def test_so_it_does_transform_first(comm, name, backend):
     PROBLEM.compare(wide_grid(comm, name, backend), name, epochs=2, product_order=TRANSFORM, **DEEP)
 
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ["1d", "2d"])
+def test_so_it_does_without_norm(comm, name, backend):
+    """ReLU and dropout are of the sum, with the bias and H."""
+    how = DEEP | {"layer_norm": False, "bias": True, "dropout": 0.3, "product_order": TRANSFORM}
+    PROBLEM.compare(wide_grid(comm, name, backend), name, epochs=2, **how)
+
+
 @pytest.mark.ranks(1, 6)
 def test_graphsage_adds_its_input_before_the_norm(comm, backend):
     grid = wide_grid(comm, "2d", backend)
