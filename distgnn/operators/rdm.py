@@ -88,7 +88,7 @@ class Rdm(Block1D):
         self._by_columns(H, T, self._product, "H")
 
     def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        """End the product here where T is cut as what is multiplied; else its columns are still to be sent."""
+        """End the product here where T is cut as what is multiplied, else when its columns were sent."""
         if self.row.size == 1:
             super()._multiply_then(H, T, then)
         else:
