@@ -146,8 +146,8 @@ class Here:
             self._launch.restype = ctypes.c_char_p
         self._loaded.append(ctypes.CDLL(os.fspath(library(kernels, self.flags))))
         table = ctypes.addressof(ctypes.c_char.in_dll(self._loaded[-1], "emulation_kernels"))
-        for number, one in enumerate(kernels.names):
-            self._places[kernels.source, one] = table + number * _KERNEL.size
+        for number, kernel in enumerate(kernels.names):
+            self._places[kernels.source, kernel] = table + number * _KERNEL.size
         return self._places[kernels.source, name]
 
 
@@ -169,7 +169,7 @@ class Apart:
         """Run a kernel like `Here.launch`: arrays are read before and written back after."""
         if (kernels.source, name) not in self._places:
             path = os.fsencode(library(kernels, self.flags))
-            places = {(kernels.source, one): (path, number) for number, one in enumerate(kernels.names)}
+            places = {(kernels.source, kernel): (path, number) for number, kernel in enumerate(kernels.names)}
             self._places |= places
         path, number = self._places[kernels.source, name]
         arrays = _arrays(arguments)

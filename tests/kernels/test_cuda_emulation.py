@@ -200,7 +200,7 @@ def test_arrays_that_overlap_in_part_are_refused(sanitized):
 
 @pytest.mark.parametrize("flushed", [True, False])
 def test_small_numbers_are_zeros_where_all_is_float32(flushed):
-    """As CuPy compiles; sources with double precision keep them, and so does what runs afterwards."""
+    """Small numbers are flushed as CuPy compiles; in double precision, and in what runs afterwards, not."""
     if emulator.compiler() is None:
         pytest.skip("no C++ compiler here")
     source = "__global__ void half(const float* x, float* y) { *y = *x * 0.5f; }"

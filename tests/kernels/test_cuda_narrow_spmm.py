@@ -29,7 +29,7 @@ WIDTHS = (1, 2, 3, 5, 8, 16, 41, 64, 100, 128, 130, 300)
 
 @pytest.fixture(autouse=True)
 def untuned(monkeypatch):
-    """No tuning unless a test asks for it."""
+    """Take the first candidate unless a test asks for tuning."""
     monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
 
 

@@ -101,7 +101,7 @@ def close(got, expected, dtype):
 
 @pytest.fixture(autouse=True)
 def untuned(monkeypatch):
-    """No tuning unless a test asks for it."""
+    """Take the first candidate unless a test asks for tuning."""
     monkeypatch.setenv("DISTGNN_SPMM_TUNE", "0")
 
 

@@ -19,10 +19,10 @@ _HALVES = tuple(KINDS.values())
 
 def _each(name: str, *choices: Sequence[object]) -> list[str]:
     """List a template with each combination of its arguments."""
-    found = [name]
+    names = [name]
     for number, choice in enumerate(choices):
-        found = [f"{one}{',' if number else '<'}{argument}" for one in found for argument in choice]
-    return [f"{one}>" for one in found]
+        names = [f"{start}{',' if number else '<'}{argument}" for start in names for argument in choice]
+    return [f"{start}>" for start in names]
 
 
 def _of_edges() -> list[str]:

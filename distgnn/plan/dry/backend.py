@@ -163,7 +163,7 @@ EDGES.register("shapes", {
     "softmax": _written(1), "softmax_back": _written(2),
     "transposition": lambda A: ShapeArray((A.nnz,), A.indices.dtype),
 })  # fmt: skip
-ADDITIVE.register("shapes", {"scores": _written(5), "slope_sums": _written(5)})
+ADDITIVE.register("shapes", {"scores": _written(6), "slope_sums": _written(5)})
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
 WEIGHTS.register("shapes", {
     "glorot": lambda seed, layer, shape, rows, cols, dtype: ShapeArray((rows.size, cols.size), dtype),
