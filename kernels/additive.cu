@@ -29,41 +29,27 @@ __global__ void __launch_bounds__(THREADS, 4)
                 const T* __restrict__ a, int f, T slope, T* __restrict__ out, unsigned char* __restrict__ signs) {
   const Task<Index> task(flat_index() / WARP, m, indptr, longest, pieces, total);
   if (!task.there) return;  // whole warps leave
-  const int64 count = task.length * heads;
   u += task.row * f;
-  out += task.begin * heads;
-  for (int chunk = 0; chunk < heads; chunk += WARP / G) {
-    const Walk<G> walk(heads, chunk);
-    const int from = even ? walk.head * even : int(bounds[walk.head]);
-    const int to = even ? from + even : int(bounds[walk.head + 1]);
-    int64 e = task.begin + walk.first / heads;
-    for (int64 base = 0; base < count; base += walk.step, e += walk.step / heads) {  // the same for all lanes
-      const int64 n = base + walk.first;
-      const bool there = walk.active && n < count;
-      T sum = 0;
-      if (there) {
-        const T* other = v + int64(indices[e]) * f;
+  sum_by_heads<G>(task, heads, bounds, even, out, [&](int64 e, int from, int to) {
+    const T* other = v + int64(indices[e]) * f;
+    T sum = 0;
 #pragma unroll 1
-        for (int c = from + threadIdx.x % G * V; c < to; c += G * V) {
-          T x[V], y[V], weights[V];
-          load_columns(u + c, x);
-          load_columns(other + c, y);
-          load_columns(a + c, weights);
-          unsigned bits = 0;
+    for (int c = from + threadIdx.x % G * V; c < to; c += G * V) {
+      T x[V], y[V], weights[V];
+      load_columns(u + c, x);
+      load_columns(other + c, y);
+      load_columns(a + c, weights);
+      unsigned bits = 0;
 #pragma unroll
-          for (int i = 0; i < V; i++) {
-            x[i] += y[i];
-            bits = bits << 1 | unsigned(x[i] > 0);
-            sum += weights[i] * leaky(x[i], slope);
-          }
-          if (V == 8) signs[e * (f / 8) + c / 8] = static_cast<unsigned char>(bits);
-        }
+      for (int i = 0; i < V; i++) {
+        x[i] += y[i];
+        bits = bits << 1 | unsigned(x[i] > 0);
+        sum += weights[i] * leaky(x[i], slope);
       }
-#pragma unroll
-      for (int step = 1; step < G; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
-      if (there && threadIdx.x % G == 0) out[n] = sum;
+      if (V == 8) signs[e * (f / 8) + c / 8] = static_cast<unsigned char>(bits);
     }
-  }
+    return sum;
+  });
 }
 
 // signs (nnz, ceil(f / 8)): which sums u[i] + v[j] are above 0, as of numpy.packbits.

@@ -185,32 +185,18 @@ __global__ void __launch_bounds__(THREADS, 4)
               T* __restrict__ out) {
   const Task<Index> task(flat_index() / WARP, m, indptr, longest, pieces, total);
   if (!task.there) return;
-  const int64 count = task.length * heads;
   u += task.row * f;
-  out += task.begin * heads;
-  for (int chunk = 0; chunk < heads; chunk += WARP / G) {
-    const Walk<G> walk(heads, chunk);
-    const int from = even ? walk.head * even : int(bounds[walk.head]);
-    const int to = even ? from + even : int(bounds[walk.head + 1]);
-    int64 e = task.begin + walk.first / heads;
-    for (int64 base = 0; base < count; base += walk.step, e += walk.step / heads) {  // the same for all lanes
-      const int64 n = base + walk.first;
-      const bool there = walk.active && n < count;
-      T sum = 0;
-      if (there) {
-        const T* other = v + int64(indices[e]) * f;
+  sum_by_heads<G>(task, heads, bounds, even, out, [&](int64 e, int from, int to) {
+    const T* other = v + int64(indices[e]) * f;
+    T sum = 0;
 #pragma unroll 2
-        for (int c = from + threadIdx.x % G * V; c < to; c += G * V) {
-          const Pack<T, V> a = load_read_only<V>(u + c), b = load_read_only<V>(other + c);
+    for (int c = from + threadIdx.x % G * V; c < to; c += G * V) {
+      const Pack<T, V> a = load_read_only<V>(u + c), b = load_read_only<V>(other + c);
 #pragma unroll
-          for (int i = 0; i < V; i++) sum += a.at[i] * b.at[i];
-        }
-      }
-#pragma unroll
-      for (int step = 1; step < G; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
-      if (there && threadIdx.x % G == 0) out[n] = sum;
+      for (int i = 0; i < V; i++) sum += a.at[i] * b.at[i];
     }
-  }
+    return sum;
+  });
 }
 
 // out[i, c] = the sum of values[e, k] B[j, c] over the entries of row i, with k the head of column c; plus what is

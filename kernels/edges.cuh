@@ -30,3 +30,26 @@ template <int G> struct Walk {
     head = few ? group % heads : active ? first : 0;
   }
 };
+
+// out[e, k] for the entries of a task: what `part(e, from, to)` of G lanes gives, added up; each takes some of the
+// columns `from` to `to` of head k.
+template <int G, class T, class Index, class Part>
+__device__ inline void sum_by_heads(const Task<Index>& task, int heads, const int64* bounds, int even, T* out,
+                                    const Part& part) {
+  const int64 count = task.length * heads;
+  out += task.begin * heads;
+  for (int chunk = 0; chunk < heads; chunk += WARP / G) {
+    const Walk<G> walk(heads, chunk);
+    const int from = even ? walk.head * even : int(bounds[walk.head]);
+    const int to = even ? from + even : int(bounds[walk.head + 1]);
+    int64 e = task.begin + walk.first / heads;
+    for (int64 base = 0; base < count; base += walk.step, e += walk.step / heads) {  // the same for all lanes
+      const int64 n = base + walk.first;
+      const bool there = walk.active && n < count;
+      T sum = there ? part(e, from, to) : T(0);
+#pragma unroll
+      for (int step = 1; step < G; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+      if (there && threadIdx.x % G == 0) out[n] = sum;
+    }
+  }
+}

@@ -105,16 +105,6 @@ static INLINE void TYPED(scores_by_width)(const struct edge_scores *s, const int
     }
 }
 
-/* The width of all heads where that is one, a multiple of 8; else 0. */
-static int64_t TYPED(even_width)(const int64_t *bounds, int64_t heads)
-{
-    const int64_t even = heads > 0 ? bounds[1] : 0;
-    for (int64_t k = 0; k <= heads; k++)
-        if (bounds[k] != k * even)
-            return 0;
-    return even % 8 ? 0 : even;
-}
-
 static void TYPED(edge_scores)(const struct edge_scores *s)
 {
     const int64_t even = TYPED(even_width)(s->bounds, s->at.heads);

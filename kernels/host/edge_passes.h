@@ -103,16 +103,23 @@ static INLINE void TYPED(dots_of_rows)(const struct edge_dots *d, const int64_t 
     }
 }
 
+/* The width of all heads where that is one, a multiple of 8; else 0. */
+static int64_t TYPED(even_width)(const int64_t *bounds, int64_t heads)
+{
+    const int64_t even = heads > 0 ? bounds[1] : 0;
+    for (int64_t k = 0; k <= heads; k++)
+        if (bounds[k] != k * even)
+            return 0;
+    return even % 8 ? 0 : even;
+}
+
 static void TYPED(edge_dots)(const struct edge_dots *d)
 {
-    const int64_t heads = d->at.heads, even = heads > 0 ? d->bounds[1] : 0;
-    int same = even > 0 && even % 8 == 0;
-    for (int64_t k = 0; k <= heads; k++)
-        same &= d->bounds[k] == k * even;
-    if (same && even == 8)
+    const int64_t even = TYPED(even_width)(d->bounds, d->at.heads);
+    if (even == 8)
         TYPED(dots_of_rows)(d, 8);
     else
-        TYPED(dots_of_rows)(d, same ? even : 0);
+        TYPED(dots_of_rows)(d, even);
 }
 
 /* -- products with a number per head ----------------------------------------------------------------------- */
