@@ -1,7 +1,6 @@
 """Comparison of the facts that all ranks of a group must share, in one small message.
 
-An error names the facts that differ. The module imports neither NumPy nor anything of the package that does,
-so that a job can compare its ranks first.
+An error names the facts that differ.
 
 Imports neither NumPy nor anything of the package that does, so that a job can compare its ranks first.
 """

@@ -51,16 +51,15 @@ def transport(backend: Backend, mpi: Any, node: int, environ: Mapping[str, str] 
     Raises:
         UserError: on every rank: a variable has another value, or NCCL is asked for and cannot be.
     """
-    with together(mpi):
-        asked, means = wanted(environ), None
-        if backend.on_device:
-            devices = backend.devices()
-            device = node, devices[backend.bound or 0] if devices else ""
-            means = Means(_cuda_aware_once(), backend.nccl() is not None, device)
-    if means is None:
+    asked = wanted(environ)  # the same everywhere: ranks have agreed on variables
+    if not backend.on_device:
         if asked == "nccl" and mpi.Get_rank() == 0:
             log.warning("%s=nccl is for arrays of a GPU; those of NumPy travel by MPI", VARIABLE)
         return HOST
+    with together(mpi):
+        devices = backend.devices()
+        device = node, devices[backend.bound or 0] if devices else ""
+        means = Means(_cuda_aware_once(), backend.nccl() is not None, device)
     return choose(asked, mpi.allgather(means))
 
 
