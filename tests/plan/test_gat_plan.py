@@ -17,5 +17,6 @@ WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSI
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
     grid = wide(algorithm, comm.Get_size())
-    options = {"grid": grid, "sparsity_aware": aware, "model": "gat", "attention_dropout": 0.5}
-    compare(comm, Settings(algorithm=algorithm, hidden=(16, 8), **options), graph())
+    for model in ("gat", "gatv2"):
+        options = {"grid": grid, "sparsity_aware": aware, "model": model, "attention_dropout": 0.5}
+        compare(comm, Settings(algorithm=algorithm, hidden=(16, 8), **options), graph())
