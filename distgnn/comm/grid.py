@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,9 +24,9 @@ from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
 from distgnn.comm.links import Derive, Links
 from distgnn.comm.narrow import Narrow
+from distgnn.comm.session import joined
 from distgnn.comm.shared import NodeMemory, available
 from distgnn.comm.transport import transport
-from distgnn.comm.watched import watched
 from distgnn.errors import UserError, check_type
 from distgnn.layout import Axes
 
@@ -74,7 +75,7 @@ class Grid(Axes):
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
         check_type("comm", comm, Communicator, "an mpi4py communicator; sizes go by name: rows=4")
-        comm = watched(comm)
+        comm = joined(comm)
         size, rank = comm.Get_size(), comm.Get_rank()
         axes = axes or {"rows": size}
         for name, count in axes.items():
@@ -85,7 +86,7 @@ class Grid(Axes):
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"
             raise UserError(f"grid {sizes}: {problem}")
-        comm = watched(comm.Dup())  # messages of ours never meet messages of the caller's
+        comm = comm.Dup()  # messages of ours never meet messages of the caller's
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
             self.narrow = None if wire is None else Narrow(wire, self.backend)
@@ -104,6 +105,7 @@ class Grid(Axes):
         self.shares_memory = self.backend.name == "numpy" and size > 1 and available(comm, node)
         node.Free()
         self.links = Links(comm)
+        weakref.finalize(self, self.links.drop).atexit = False
         self.checks = checks(self.links)
         self.world = self._group("world", lambda world: world, range(size))
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
@@ -190,10 +192,5 @@ class Grid(Axes):
 
         The grid and the matrices on it can't be used afterwards.
         """
-        del self._along[()]
-        for comm in (self.world, *self._along.values()):
-            comm.free()
         self._along.clear()
-        if self.checks is not None:
-            self.checks.free()
         self.links.free()

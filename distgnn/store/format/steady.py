@@ -20,6 +20,8 @@ from typing import Any, cast
 
 from distgnn.files.leftovers import AnyPath
 
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
 
 class SteadyFile:
     """A file as h5py's driver "fileobj" takes it. It keeps its first error and leaves later writes out.
@@ -91,7 +93,7 @@ def later() -> Iterator[None]:
         yield
         return
     came: dict[int, FrameType | None] = {}
-    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in _STOPS}
     own = {number: handler for number, handler in before.items() if callable(handler)}
     try:
         for number in own:
