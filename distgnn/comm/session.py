@@ -74,6 +74,11 @@ class Session:
         """The number of times that communicators were made anew."""
         return self.notices.generation
 
+    @property
+    def alive(self) -> bool:
+        """Whether the communicators are there; a program may free all that it knows of."""
+        return bool(self.notices.mpi)
+
     def _connect(self, mpi: Any) -> None:
         self.current = watched(mpi)
         if isinstance(self.current, Watched):
@@ -242,8 +247,10 @@ def session_of(mpi: Any) -> Session | None:
     if sessions is None:
         mpi.Set_attr(_key, sessions := {})
     kind = type(mpi)
-    if not isinstance(sessions.get(kind), Session):
-        joined = sessions.setdefault(kind, leaving.Joined(mpi, leaves=False))  # goes on after an interrupt
+    if not (isinstance(sessions.get(kind), Session) and sessions[kind].alive):
+        if not isinstance(sessions.get(kind), leaving.Joined):  # else it goes on after an interrupt
+            sessions[kind] = leaving.Joined(mpi, leaves=False)
+        joined = sessions[kind]
         with Wait("first call", "all ranks"):
             progress.wait(joined.over, lambda: False, joined.check)
         joined.check()
@@ -284,7 +291,7 @@ def task(mpi: Any) -> Iterator[Any]:
 def _end(mpi: Any, key: int, sessions: dict[type, Any]) -> None:
     """End the sessions of a communicator that the program frees."""
     for session in sessions.values():
-        if isinstance(session, Session) and not leaving.left():
+        if isinstance(session, Session) and session.alive and not leaving.left():
             session.free()
 
 

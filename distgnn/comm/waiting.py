@@ -40,12 +40,13 @@ class Wait:
         self.operation, self.group, self.matrix = operation, group, matrix
         self.reported = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Wait:
         self.thread = threading.get_ident()
         self.outer = _waits.get(self.thread)
         if self.outer is None:
             self.since = time.monotonic()
             _waits[self.thread] = self
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self.outer is None:

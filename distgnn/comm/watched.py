@@ -64,14 +64,14 @@ class Watched(MPI.Intracomm):
         """Make a blocking collective call."""
         if self.compare is not None:
             self.compare(name.lower())
-        with Wait(name.lower(), self.label):
+        with Wait(name.lower(), self.label) as wait:
             check, parent = self.begin(), cast(Any, super())
             if check is None:
                 return getattr(parent, name)(*args, **options)
             if name in NON_BLOCKING:
-                self._wait(name, getattr(parent, f"I{name.lower()}")(*args, **options), check)
+                self._wait(wait, getattr(parent, f"I{name.lower()}")(*args, **options), check)
                 return None
-            self._wait(name, parent.Ibarrier(), check)
+            self._wait(wait, parent.Ibarrier(), check)
             return getattr(parent, name)(*args, **options)
 
     def derive(self, name: str, *args: Any) -> Any:
@@ -92,17 +92,20 @@ class Watched(MPI.Intracomm):
 
     def send_or_receive(self, name: str, *args: Any, **options: Any) -> None:
         """Make a blocking call for one message."""
-        with Wait(name.lower(), self.label):
+        with Wait(name.lower(), self.label) as wait:
             request = getattr(super(), f"I{name.lower()}")(*args, **options)
-            self._wait(name, request, self.begin(flight=True) or (lambda: None))
+            self._wait(wait, request, self.begin(flight=True) or (lambda: None))
 
-    def _wait(self, name: str, request: Any, check: Callable[[], object]) -> None:
+    def _wait(self, wait: Wait, request: Any, check: Callable[[], object]) -> None:
         from distgnn.comm.flight import Flight  # which imports NumPy
 
         failed = (lambda: None) if self.session is None else self.session.fail
-        with Flight(self, name.lower(), self.label, "", failed=failed) as flight:
+        with Flight(self, wait.operation, self.label, "", failed=failed) as flight:
             flight.follow(request)
-            progress.wait(lambda: not flight.requests, flight.look, check)
+            try:
+                progress.wait(lambda: not flight.requests, flight.look, check)
+            except PeerError as error:
+                raise PeerError(f"waits in vain in {wait}: {error}") from None
 
     def Free(self) -> None:
         """Give the communicator back to MPI, unless messages may be left in it after an error. Collective."""
