@@ -2,10 +2,10 @@
 
     python tests/faults/catching.py [--ranks 2 3 4] [--seconds 60] [--first 0] [--tries 1000]
 
-A job does one kind of work after another (`KINDS`). In each, an error is raised on one rank or several, in any
-function of the package, or the program leaves a training by itself. All ranks catch what they get, and the
-same work or another is done once more: its numbers must be those of before. Prints a line for each job, and
-exits with 1 if a rank went on where another failed, a number is wrong, or a job does not come to its end.
+A job does one kind of work after another: trainings, predictions, stores. In each, an error is raised on one
+rank or several, in any function of the package. All ranks catch what they get, and other work follows: its
+numbers must be those of before. Prints a line for each job, and exits with 1 if a rank went on where another
+failed, a number is wrong, or a job does not come to its end.
 """
 
 from __future__ import annotations
