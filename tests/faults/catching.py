@@ -11,9 +11,7 @@ failed, a number is wrong, or a job does not come to its end.
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,9 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT / "tests")]
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from mpi_helpers.programs import clean_environment, ended, launcher
 
@@ -64,12 +61,12 @@ class Planted:
 
 def work(folder: Path) -> dict[str, Callable[[], list[float]]]:
     """Make the files, and return what is done, by kind; each returns numbers."""
+    import numpy as np
+    from mpi4py import MPI
+
     import distgnn as dg
     from distgnn.train import Run, Settings
     from distgnn.train.predict import Predictor
-
-    import numpy as np
-    from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     graph = dg.gallery.sbm(NODES, communities=3, features=WIDTH, seed=1)
@@ -132,7 +129,7 @@ def as_rank(folder: Path, first: int, tries: int, seconds: float) -> None:
         if draw.random() < 0.3:
             at = dict.fromkeys(bad, min(at.values()))
         error = draw.choice(ERRORS)
-        said, where = "", ""
+        said = ""
         with Planted(at.get(judge.rank, -1), error) as planted:
             try:
                 kinds[name]()
@@ -145,7 +142,8 @@ def as_rank(folder: Path, first: int, tries: int, seconds: float) -> None:
         good = all(same) and (len(ends) == 1 or not any(where for _, where in outcomes))
         done, wrong, raised = done + 1, wrong + (not good), raised + any(said for said, _ in outcomes)
         if judge.rank == 0:
-            print(f"{number} {name}, {outcomes}, then {following}: {'right' if good else 'WRONG'}", flush=True)
+            word = "right" if good else "WRONG"
+            print(f"{number} {name}, {outcomes}, then {following}: {word}", flush=True)
     if judge.rank == 0:
         print(f"{done} programs that catch on {judge.size} ranks, {raised} errors, {wrong} wrong", flush=True)
 
