@@ -127,8 +127,9 @@ class Notices:
         Raises:
             PeerError: a rank of that communicator has left.
         """
-        self._receive()
-        for rank, notice in list(self._received.items()):
+        if self.mpi:
+            self._receive()
+        for rank, notice in list(self._received.items()) if self.mpi else ():  # which a program may free
             group = self.mpi.Get_group()
             there = MPI.Group.Translate_ranks(group, [rank], mpi.Get_group())[0] != MPI.UNDEFINED
             if there and not notice.failure:

@@ -22,6 +22,7 @@ from mpi4py import MPI
 
 from distgnn import progress
 from distgnn.comm import launch, leaving
+from distgnn.comm.interrupts import later
 from distgnn.comm.notices import MEETINGS, Index, Notices
 from distgnn.comm.waiting import Wait
 from distgnn.comm.watched import Watched, watched
@@ -172,15 +173,15 @@ class Session:
         assert meeting is not None
         with Wait("meeting", "world"):
             progress.wait(meeting.request.Test, lambda: False, meeting.check)
-        if meeting.failing:
-            meeting.said = self.meetings.bcast(meeting.said, self.size - meeting.failing)
-        if meeting.unclean:
-            renewed = self.meetings.Dup()
-            self.notices.renewed()
-            self.broken = False
-            self.grids.clear()
-            self._connect(renewed)
-        self.left, self._pending = False, None
+        with later():
+            if meeting.failing:
+                meeting.said = self.meetings.bcast(meeting.said, self.size - meeting.failing)
+            if meeting.unclean:
+                self.notices.renewed()
+                self.broken = False
+                self.grids.clear()
+                self._connect(self.meetings.Dup())
+            self.left, self._pending = False, None
         return meeting
 
 
@@ -254,7 +255,8 @@ def session_of(mpi: Any) -> Session | None:
         with Wait("first call", "all ranks"):
             progress.wait(joined.over, lambda: False, joined.check)
         joined.check()
-        sessions[kind] = Session(mpi)
+        with later():
+            sessions[kind] = Session(mpi)
     return sessions[kind]
 
 

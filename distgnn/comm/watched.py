@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from distgnn import progress
 from distgnn.comm import waiting
+from distgnn.comm.interrupts import later
 from distgnn.comm.waiting import Wait
 from distgnn.errors import PeerError, UserError
 
@@ -71,8 +72,9 @@ class Watched(MPI.Intracomm):
             if name in NON_BLOCKING:
                 self._wait(wait, getattr(parent, f"I{name.lower()}")(*args, **options), check)
                 return None
-            self._wait(wait, parent.Ibarrier(), check)
-            return getattr(parent, name)(*args, **options)
+            with later():  # what all have come to, all do
+                self._wait(wait, parent.Ibarrier(), check)
+                return getattr(parent, name)(*args, **options)
 
     def derive(self, name: str, *args: Any) -> Any:
         """Make another communicator, which belongs to the session, too. Collective."""
