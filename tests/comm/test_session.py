@@ -120,14 +120,3 @@ def test_dropped_grids_give_their_communicators_back(comm, monkeypatch) -> None:
     assert kept.world.allreduce(np.ones(SIZE))[0] == comm.size
     kept.free()
     own.Free()
-
-
-@pytest.mark.ranks(2)
-def test_without_room_for_communicators_the_error_says_what_frees_them(comm) -> None:
-    grids = []
-    with pytest.raises(UserError, match=r"no room for more; .*free\(\)"):
-        for _ in range(3000):
-            grids.append(dg.Grid(comm, rows=comm.size))
-    for grid in grids:
-        grid.free()
-    dg.Grid(comm, rows=comm.size).free()

@@ -28,7 +28,10 @@ from mpi_helpers.programs import clean_environment, ended, launcher
 
 NODES, WIDTH = 1500, 32  # messages of 64 KB and more
 #: Functions without which ranks do not meet, as Python raises KeyboardInterrupt anywhere: bookkeeping.
-SPARED = ("session.py", "watched.py", "notices.py", "leaving.py", "flight.py", "waiting.py", "launch.py", "progress.py")
+SPARED = (
+    "session.py", "watched.py", "notices.py", "leaving.py", "flight.py", "waiting.py", "launch.py",
+    "interrupts.py", "progress.py",
+)  # fmt: skip
 ERRORS = (
     ValueError("a bug"), MemoryError(), RecursionError("too deep"), OSError(28, "No space left on device"),
     KeyboardInterrupt(), SystemExit(3), KeyError("x"),
