@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -55,25 +55,28 @@ class Watched(MPI.Intracomm):
         """Count a collective, or a flight of messages, and return the check of a wait for it, if any."""
         if self.session is None:
             return None
+        self._check_current()
         notices = self.session.notices
-        if self.generation != notices.generation:
-            raise PeerError("this operation began before an error, after which communicators are others")
         check = notices.check_flight if flight else notices.check
         return partial(check, self.ranks, self.index, notices.begin(self.index))
+
+    def _check_current(self) -> None:
+        if self.session is not None and self.generation != self.session.generation:
+            raise PeerError("this operation began before an error, after which communicators are others")
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """Make a blocking collective call."""
         if self.compare is not None:
             self.compare(name.lower())
         with Wait(name.lower(), self.label) as wait:
-            check, parent = self.begin(), cast(Any, super())
-            if check is None:
+            self._check_current()
+            parent: Any = super()
+            if self.session is None:
                 return getattr(parent, name)(*args, **options)
             if name in NON_BLOCKING:
-                self._wait(wait, getattr(parent, f"I{name.lower()}")(*args, **options), check)
-                return None
+                return self._wait(wait, getattr(parent, f"I{name.lower()}")(*args, **options), self.begin())
             with later():  # what all have come to, all do
-                self._wait(wait, parent.Ibarrier(), check)
+                self._wait(wait, parent.Ibarrier(), self.begin())
                 return getattr(parent, name)(*args, **options)
 
     def derive(self, name: str, *args: Any) -> Any:
@@ -96,16 +99,16 @@ class Watched(MPI.Intracomm):
         """Make a blocking call for one message."""
         with Wait(name.lower(), self.label) as wait:
             request = getattr(super(), f"I{name.lower()}")(*args, **options)
-            self._wait(wait, request, self.begin(flight=True) or (lambda: None))
+            self._wait(wait, request, self.begin(flight=True))
 
-    def _wait(self, wait: Wait, request: Any, check: Callable[[], object]) -> None:
+    def _wait(self, wait: Wait, request: Any, check: Callable[[], object] | None) -> None:
         from distgnn.comm.flight import Flight  # which imports NumPy
 
         failed = (lambda: None) if self.session is None else self.session.fail
         with Flight(self, wait.operation, self.label, "", failed=failed) as flight:
             flight.follow(request)
             try:
-                progress.wait(lambda: not flight.requests, flight.look, check)
+                progress.wait(lambda: not flight.requests, flight.look, check or (lambda: None))
             except PeerError as error:
                 raise PeerError(f"waits in vain in {wait}: {error}") from None
 

@@ -210,7 +210,11 @@ class Predictor:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced or written.
             UserError: another run writes it, or a number is not finite (on every rank).
         """
-        path, world, last = Path(path), self.grid.world, len(self.model.layers)
+        with task(self.grid.links.current):
+            return self._write(Path(path), layer, force)
+
+    def _write(self, path: Path, layer: int | None, force: bool) -> Path:
+        world, last = self.grid.world, len(self.model.layers)
         agree(world.mpi, {"out": path, "layer": layer, "force": force})
         with world.together():
             if path.suffix not in FORMATS:
