@@ -6,7 +6,6 @@ import math
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -121,7 +120,7 @@ class Grid(Axes):
         the first time, but for ``along()``: this rank alone.
         """
         if axes not in self._along:
-            derive = partial(self._split, axes)
+            derive = self._split(axes)
             self._along[axes] = self._group("+".join(axes), derive, self.sharing(*axes))
         return self._along[axes]
 
@@ -129,9 +128,10 @@ class Grid(Axes):
         nodes, way = [self.nodes[rank] for rank in ranks], self.transport
         return self.groups(None, self.backend, name, way, ranks, self.links, derive, nodes, self.narrow)
 
-    def _split(self, axes: tuple[str, ...], world: Any) -> Any:
+    def _split(self, axes: tuple[str, ...]) -> Derive:
         color = self.index(*(axis for axis in self.shape if axis not in axes))
-        return self.groups.split(world, color, self.index(*axes), self.count(*axes))
+        split, place = self.groups.split, (color, self.index(*axes), self.count(*axes))
+        return lambda world: split(world, *place)  # without the grid, which its links outlive
 
     def along_on_host(self, *axes: str) -> Comm:
         """Return the group of :meth:`along`, to move host arrays whatever the grid's backend.
@@ -143,7 +143,7 @@ class Grid(Axes):
             return self.along(*axes)
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
-            group, derive = self.along(*axes), partial(self._split, axes)
+            group, derive = self.along(*axes), self._split(axes)
             self._along[key] = Comm(None, host, group.name, None, group.ranks, self.links, derive)
         return self._along[key]
 

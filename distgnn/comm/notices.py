@@ -29,12 +29,14 @@ class Notice(NamedTuple):
         calls: collectives begun on each group.
         failure: the first failure of the generation, in words; empty if the sender has left.
         sender: rank and host, in words.
+        meeting: where the sender waits for those that are not there, by number; 0: nowhere.
     """
 
     generation: int
     calls: Mapping[Index, int]
     failure: str
     sender: str
+    meeting: int = 0
 
 
 class Notices:
@@ -73,12 +75,16 @@ class Notices:
         """Notify all others that this rank takes no further part in this generation."""
         self._send(self.failure or f"{launch.where()} failed in an operation that this rank takes part in")
 
+    def remind(self, said: str, meeting: int) -> None:
+        """Notify the others that this rank has come to a meeting, because of an error or early."""
+        self._send(said, meeting)
+
     def send_departure(self) -> None:
         """Notify all others that this rank has left."""
         self._send("")
 
-    def _send(self, failure: str) -> None:
-        notice = Notice(self.generation, dict(self.calls), failure, launch.where())
+    def _send(self, failure: str, meeting: int = 0) -> None:
+        notice = Notice(self.generation, dict(self.calls), failure, launch.where(), meeting)
         others = [rank for rank in range(self.mpi.Get_size()) if rank != self.rank]
         self._sends += [self.mpi.isend(notice, rank) for rank in others]
 
@@ -90,9 +96,16 @@ class Notices:
                 :meth:`check`.
         """
         self._receive()
+        failures = [self.failure, *(one.failure for one in [*self._received.values()] if self._binds(one))]
+        self.failure = next(filter(None, failures), "")
         if self.failure:
             raise PeerError(self.failure)
         self.check(ranks, index, number)
+
+    def _binds(self, notice: Notice) -> bool:
+        """Tell whether a notice is of what this rank is in, not of a meeting that is over."""
+        late = not notice.meeting or self.calls.get(MEETINGS, 0) < notice.meeting
+        return notice.generation == self.generation and late
 
     def check(self, ranks: Sequence[int], index: Index, number: int) -> None:
         """Receive notices, while this rank waits in a collective.
@@ -105,8 +118,7 @@ class Notices:
         """
         self._receive()
         for rank, notice in list(self._received.items()):
-            current = notice.generation == self.generation and rank in ranks
-            if current and notice.calls.get(index, 0) < number:
+            if rank in ranks and self._binds(notice) and notice.calls.get(index, 0) < number:
                 self.failure = notice.failure or f"{notice.sender} has left the program without taking part"
                 raise PeerError(self.failure)
 
@@ -140,7 +152,7 @@ class Notices:
             status = MPI.Status()
             notice: Notice = message.recv(status)
             self._received[status.Get_source()] = notice
-            if notice.failure and notice.generation == self.generation:
+            if notice.failure and not notice.meeting and notice.generation == self.generation:
                 self.failure = notice.failure
 
     def part(self) -> Iterator[bool]:

@@ -85,11 +85,10 @@ class Session:
         if isinstance(self.current, Watched):
             self.current.join(self, (), range(self.size))
 
-    def fail(self, said: str = "") -> None:
+    def fail(self) -> None:
         """Note that an operation has failed on this rank, and notify the others, once in a generation."""
         if not self.broken:
             self.broken = True
-            self.notices.failure = self.notices.failure or said
             self.notices.send_failure()
 
     def enter(self, links: Grids) -> None:
@@ -197,7 +196,7 @@ class _Meeting:
         for place, number in enumerate((begins, ends, failing, unclean, digest, -digest)):
             self._numbers[place] = number
         whole = MPI.IN_PLACE, [self._numbers, MPI.INT64_T], MPI.MAX
-        self.request = session.meetings.Iallreduce(*whole)
+        self.request, self._told = session.meetings.Iallreduce(*whole), False
 
     @property
     def begins(self) -> int:
@@ -226,8 +225,10 @@ class _Meeting:
 
     def check(self) -> None:
         """Tell ranks that do not come, if this one has failed; PeerError if one has left the program."""
-        if self.said or self.session.left:
-            self.session.fail(self.said or f"{launch.where()} left a training before its end")
+        if not self._told and (self.said or self.session.left):
+            self._told = True
+            said = self.said or f"{launch.where()} left a training before its end"
+            self.session.notices.remind(said, self.number)
         self.session.notices.check_meeting(self.number)
 
 

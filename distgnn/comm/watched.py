@@ -116,6 +116,8 @@ class Watched(MPI.Intracomm):
         """Give the communicator back to MPI, unless messages may be left in it after an error. Collective."""
         session = self.session
         if session is None or (self.generation == session.generation and not session.broken):
+            if session is not None:
+                session.notices.calls.pop(self.index, None)
             super().Free() if self.source is None else self.source.Free()
 
 
