@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NON_BLOCKING = ("Barrier", "Bcast", "Allgatherv", "Allreduce", "Reduce", "Reduce_scatter")
 OBJECTS = ("bcast", "allgather", "alltoall", "gather", "allreduce")
 COMMUNICATORS = ("Dup", "Split", "Split_type")
-MESSAGES = ("Send", "Recv")
+MESSAGES = ("Send", "Recv", "send")
 
 
 class Watched(MPI.Intracomm):
@@ -86,8 +86,8 @@ class Watched(MPI.Intracomm):
         except MPI.Exception as error:
             if "communicators" not in str(error):
                 raise
-            problem = "MPI has no room for more; end those of grids that are not needed by their free()"
-            raise UserError(f"communicators: {problem}, as run.grid.free()") from None
+            problem = "communicators: MPI has no room for more; call free() of grids that are done with, "
+            raise UserError(f"{problem}as run.grid.free()") from None
         if self.session is not None and made.Get_size() > 1:
             self._made += 1
             theirs, ours = made.Get_group(), self.Get_group()
@@ -95,11 +95,34 @@ class Watched(MPI.Intracomm):
             made.join(self.session, (*self.index, self._made), [self.ranks[place] for place in places])
         return made
 
-    def send_or_receive(self, name: str, *args: Any, **options: Any) -> None:
+    def message(self, name: str, thing: Any, rank: int, *args: Any) -> None:
         """Make a blocking call for one message."""
         with Wait(name.lower(), self.label) as wait:
-            request = getattr(super(), f"I{name.lower()}")(*args, **options)
-            self._wait(wait, request, self.begin(flight=True))
+            start = f"i{name}" if name.islower() else f"I{name.lower()}"
+            self._wait(wait, getattr(super(), start)(thing, rank, *args), self._check_of(rank))
+
+    def recv(
+        self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
+    ) -> Any:
+        """Receive a Python object."""
+        found: list[MPI.Message] = []
+
+        def come() -> bool:
+            message = self.improbe(source, tag)
+            found.extend([] if message is None else [message])
+            return bool(found)
+
+        with Wait("recv", self.label):
+            progress.wait(come, lambda: False, self._check_of(source) or (lambda: None))
+        return found[0].recv(status)
+
+    def _check_of(self, rank: int) -> Callable[[], object] | None:
+        """Return the check of a wait for one rank, or for any."""
+        if self.session is None:
+            return None
+        self._check_current()
+        ranks = self.ranks if rank == MPI.ANY_SOURCE else [self.ranks[rank]]
+        return partial(self.session.notices.check_flight, ranks, self.index, 1 << 62)
 
     def _wait(self, wait: Wait, request: Any, check: Callable[[], object] | None) -> None:
         from distgnn.comm.flight import Flight  # which imports NumPy
@@ -126,7 +149,7 @@ for _name in (*NON_BLOCKING, *OBJECTS):
 for _name in COMMUNICATORS:
     setattr(Watched, _name, partialmethod(Watched.derive, _name))
 for _name in MESSAGES:
-    setattr(Watched, _name, partialmethod(Watched.send_or_receive, _name))
+    setattr(Watched, _name, partialmethod(Watched.message, _name))
 
 
 _kinds: dict[type[MPI.Intracomm], type[Watched]] = {MPI.Intracomm: Watched}
