@@ -182,7 +182,7 @@ def _edges(
     graph = sparse("graph", graph)
     if sp.issparse(graph):
         check_real("graph", graph.dtype)
-        if graph.shape[0] != graph.shape[1]:
+        if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
             raise ArgumentError("graph", f"a matrix {graph.shape}", "must be square, nodes by nodes")
         entries = graph.tocoo()
         taken = entries.data if weights is True else weights
