@@ -42,10 +42,13 @@ def canonical(matrix: Any, dtype: Any = None) -> Any:
 
 
 def checked(matrix: Any, argument: str, dtype: Any = None) -> Any:
-    """Return a matrix of SciPy, or a dense one, as SciPy's COO, CSR, CSC or BSR, whose arrays compiled code may follow.
+    """Convert a matrix to SciPy's COO, CSR, CSC or BSR, whose arrays compiled code may follow.
 
-    Entries stay as they are, duplicates and stored zeros included, and their arrays are shared. `dtype`: of the
-    values; default: their own, float32 for float16, as SciPy computes with no shorter numbers.
+    Entries stay as they are, duplicates and stored zeros included, and their arrays are shared.
+
+    Args:
+        matrix: of SciPy, or dense. argument: its name in errors.
+        dtype: of the values; default: their own, float32 for float16, as SciPy computes with no shorter ones.
 
     Raises:
         ArgumentError: values that are no real numbers, pointers that do not rise or that end behind the

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from distgnn.errors import UserError
+from distgnn.terminal import ready, show
 
 #: How launchers tell a process its job's size and its rank in it, the innermost launcher first: `mpiexec`
 #: inside a Slurm job starts its helpers with `srun`, so Slurm's variables count only without another's.
@@ -95,6 +96,7 @@ def begin() -> None:
     Collective. What fails afterwards is raised on all ranks or ends the job; nothing is left waiting.
     """
     global _meeting
+    ready()
     limit_threads()
     abort_on_error()
     if launched()[0] > 1 and _meeting is None:
@@ -161,16 +163,16 @@ def leave(error: UserError) -> int:
     world = connected_world()
     if world is None:
         if is_first():
-            print(line, file=sys.stderr, flush=True)
+            show(line, error=True)
         elif launched()[0] > 1:
             # unconnected processes: some launchers kill the job at the first exit, let rank 0 speak before
             time.sleep(1)
         return 2
     if world.Get_rank() == 0:
-        print(line, file=sys.stderr, flush=True)
+        show(line, error=True)
     if not _all_arrive(world):
         if world.Get_rank() != 0:
-            print(f"{line} (only on {where()})", file=sys.stderr, flush=True)
+            show(f"{line} (only on {where()})", error=True)
         abort(world, 2)
     return 2
 
@@ -224,11 +226,13 @@ def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType
     text = "" if interrupted else "".join(lines)
     if world is not None or launched()[0] > 1:
         how = "was interrupted" if interrupted else f"failed: {' '.join(lines[-1].split())}"
-        text += f"distgnn: {where()} {how}\n"
+        text += f"distgnn: {where()} {how}"
     elif interrupted:
-        text = "interrupted\n"
-    print(text, end="", file=sys.stderr, flush=True)
-    sys.stdout.flush()
+        text = "interrupted"
+    show(text.removesuffix("\n"), error=True)
+    if sys.stdout is not None:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
     if world is not None:
         abort(world)
     _tell_launcher(1)
@@ -245,7 +249,7 @@ def _end_early(problem: str) -> NoReturn:
     """End the job from this rank, on which MPI does not start: others may wait in MPI for ever."""
     if not is_first():
         time.sleep(1)  # what is wrong everywhere is told by rank 0
-    print(f"distgnn: error: {problem} ({where()})", file=sys.stderr, flush=True)
+    show(f"distgnn: error: {problem} ({where()})", error=True)
     _tell_launcher(2)
     sys.exit(2)
 
@@ -297,8 +301,7 @@ def abort(world: Any, code: int = 1) -> None:
 
 def say(what: str) -> None:
     """Print a line about this rank on stderr."""
-    sys.stdout.flush()
-    print(f"distgnn: {where()} {what}", file=sys.stderr, flush=True)
+    show(f"distgnn: {where()} {what}", error=True)
 
 
 @contextmanager
@@ -332,7 +335,8 @@ def _watch(parent: int, reads: int, seconds: float) -> NoReturn:
     if not select.select([reads], [], [], seconds + min(rank, 20) / 10)[0] and os.getppid() == parent:
         problem = f"MPI did not start in {seconds:g} s: some rank has ended before, or comes late"
         advice = f"{START_VARIABLE} is the limit in seconds, 0 for none"
-        os.write(2, f"distgnn: error: {problem}; {advice} ({where()})\n".encode())
+        with suppress(OSError):
+            os.write(2, f"distgnn: error: {problem}; {advice} ({where()})\n".encode())
         os.kill(parent, signal.SIGKILL)
     os._exit(0)
 

@@ -65,8 +65,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_toml(path: AnyPath) -> dict[str, Any]:
-    """Read a TOML file of at most SETTINGS_BYTES, DEPTH levels and numbers of 64 bits; it may begin with a byte
-    order mark of UTF-8.
+    """Read a TOML file of at most SETTINGS_BYTES, DEPTH levels and numbers of 64 bits.
+
+    It may begin with the byte order mark of UTF-8.
 
     Raises:
         OSError: no file, or one that may not be read.
