@@ -50,6 +50,9 @@ STALL_LIMIT, STALL_VARIABLE = 300.0, "DISTGNN_STALL"
 #: memory for ever, with Python's lock held, while other ranks wait without a word.
 NUMPY, OTHERS = 80 << 20, 240 << 20
 
+#: Where MPICH's ranks of a node meet, and bytes that each takes there (MPICH 5.0.2: 1,057,856 to 1,059,392).
+SHARED, SHARED_BY_RANK = "/dev/shm", 1035 << 10
+
 NO_LIBRARY = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
 
 _meeting: Any = None  # a communicator of our own, so that leaving never meets a collective of the program
@@ -101,6 +104,7 @@ def begin() -> None:
     abort_on_error()
     if launched()[0] > 1 and _meeting is None:
         limit = START_LIMIT
+        warn_of_shared_memory()
         try:
             with suppress(UserError):  # which check_start raises on all ranks
                 limit = seconds(START_VARIABLE, START_LIMIT)
@@ -110,6 +114,23 @@ def begin() -> None:
             _end_early(NO_LIBRARY if no_library(error) else f"can't start MPI: {error}")
         if world.Get_size() > 1:
             _meeting = world.Dup()
+
+
+def warn_of_shared_memory(folder: str = SHARED, environ: Mapping[str, str] = os.environ) -> None:
+    """Warn where the ranks of a node have too little of /dev/shm, which ends in a bus error, or never.
+
+    Call this before MPI is started. The first rank of a node speaks, where MPICH's launcher says which it is.
+    """
+    here = environ.get("MPI_LOCALNRANKS", "")
+    if not here.isdecimal() or int(here) == 1 or environ.get("MPI_LOCALRANKID") != "0":
+        return
+    needed = int(here) * SHARED_BY_RANK
+    with suppress(OSError):
+        facts = os.statvfs(folder)
+        if (free := facts.f_bavail * facts.f_frsize) < needed:
+            left = f"{folder} has {free >> 10} KiB free, MPI takes {needed >> 10} KiB and may fail or hang"
+            advice = f"make it larger (docker --shm-size), or remove {folder}/mpich_shm_* of killed jobs"
+            show(f"distgnn: warning: {left}; {advice} ({where()})", error=True)
 
 
 def no_library(error: BaseException) -> bool:
