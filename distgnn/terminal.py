@@ -11,7 +11,7 @@ _lost: list[IO[str]] = []
 
 
 def printable(text: object, kept: str = "") -> str:
-    """Escape what a terminal would obey: characters that do not print, such as ESC and marks of direction.
+    """Replace what a terminal would obey by escapes: characters that do not print, such as ESC and marks of direction.
 
     `kept`: such characters that stay.
     """

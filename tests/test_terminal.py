@@ -1,4 +1,4 @@
-"""What is printed: no text of a file steers the terminal, whatever the locale and the streams."""
+"""Texts on a terminal: none of a file steers it, whatever the locale and the streams."""
 
 from __future__ import annotations
 
