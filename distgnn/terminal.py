@@ -11,7 +11,7 @@ _lost: list[IO[str]] = []
 
 
 def printable(text: object, kept: str = "") -> str:
-    """Replace what a terminal would obey by escapes: characters that do not print, such as ESC and marks of direction.
+    """Replace characters that do not print, such as ESC and marks of direction, by escapes.
 
     `kept`: such characters that stay.
     """
