@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from distgnn.terminal import printable
+
 
 class UserError(Exception):
     """Bad input: the message names the file or argument, what is wrong, and what would be right, in one line.
@@ -14,7 +16,7 @@ class UserError(Exception):
     """
 
     def __init__(self, message: object = "") -> None:
-        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(message)))
+        super().__init__(printable(message))
 
 
 class ArgumentError(UserError):
