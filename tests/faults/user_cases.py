@@ -422,14 +422,6 @@ break out of training:
     for epoch in run.train():
         if odd and epoch["epoch"] == 2: break
 
-exception in training that the program catches:
-    def train():
-        for epoch in Run("graph.dg", Settings(hidden=[4], epochs=5, recipe="plain")).train():
-            if odd and epoch["epoch"] == 2: raise ValueError("a bug")
-    try: train()
-    except Exception: pass
-    sys.exit(1)
-
 sys.exit in training:
     for epoch in run.train():
         if odd and epoch["epoch"] == 2: sys.exit(1)
@@ -545,6 +537,16 @@ sys.exit(3) on all ranks:
     sys.exit(3)
 """
 
+CAUGHT = """
+exception in training that the program catches:
+    def train():
+        for epoch in Run("graph.dg", Settings(hidden=[4], epochs=5, recipe="plain")).train():
+            if odd and epoch["epoch"] == 2: raise ValueError("a bug")
+    try: train()
+    except Exception: pass
+    sys.exit(1)
+"""
+
 QUIET_2D = """
 2d, exception in a product:
     if odd: H.block = H.block[:, :3].copy()
@@ -555,6 +557,7 @@ CASES: list[Case] = [
     *_cases(GRID, LEAVES), *_cases(GRID_2D, LEAVES_2D), *_cases(GRID, MISSES), *_cases(GRID, ORDERS),
     *_cases(GRID_2D, ORDERS_2D), *_cases(GRID, ARGUMENTS), *_cases("", BARE), *_cases(TRAIN, TRAINS),
     *_cases(GRID, QUIET, quiet=True), *_cases(GRID_2D, QUIET_2D, quiet=True),
+    *_cases(TRAIN, CAUGHT, quiet=True),
     *_cases(GRID, VALID, valid=True),
     Case("300 MB of addresses", f"{PRELUDE}{GRID}", limit=300_000),
     Case("180 MB of addresses", f"{PRELUDE}{GRID}", limit=180_000),
