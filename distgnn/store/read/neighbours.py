@@ -18,7 +18,7 @@ def neighbours_of(source: BlockSource, symmetric: bool) -> BlockSource:
 
 
 class Neighbours(BlockSource):
-    """The off-diagonal non-zeros of another block source, all replaced by 1.
+    """The stored entries of another block source off the diagonal, zeros among them, all replaced by 1.
 
     Rows and columns of that source are in one order. `symmetric` promises an edge (j, i) for every (i, j).
     """
@@ -31,11 +31,11 @@ class Neighbours(BlockSource):
 
     def block(self, rows: Range, cols: Range) -> sp.csr_array:
         block = self.source.block(rows, cols)
-        kept, counts = block.data != 0, np.diff(block.indptr)
+        kept, counts = np.empty(block.nnz, bool), np.diff(block.indptr)
         for top in range(0, len(counts), ROWS):
             entries = slice(block.indptr[top], block.indptr[min(top + ROWS, len(counts))])
             diagonal = np.arange(len(counts[top : top + ROWS])) + (top + rows[0] - cols[0])
-            kept[entries] &= block.indices[entries] != np.repeat(diagonal, counts[top : top + ROWS])
+            kept[entries] = block.indices[entries] != np.repeat(diagonal, counts[top : top + ROWS])
         before = np.zeros(kept.size + 1, block.indptr.dtype)
         np.cumsum(kept, out=before[1:])
         indices = block.indices[kept]

@@ -160,7 +160,7 @@ class RootOrder(RootMatrix):
         return self.nodes.positions(np.asarray(ids)).astype(np.int64)
 
     def neighbours(self, symmetric: bool) -> RootOrder:
-        """Return the off-diagonal non-zeros as ones: :class:`Neighbours` of this matrix."""
+        """Return the off-diagonal entries as ones: :class:`Neighbours` of this matrix."""
         other = copy.copy(self)
         other.held = None if self.held is None else Neighbours(self.held, symmetric)
         other.symmetric, other.nnz = symmetric, None
