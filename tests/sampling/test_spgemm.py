@@ -19,6 +19,7 @@ from distgnn.sampling.graph import Graph
 from distgnn.sampling.rows import sample_rows
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store import Store
+from mpi_helpers import on_nodes
 from train.stores import small_store
 
 from ..comm.test_group import StagedBackend
@@ -80,9 +81,13 @@ def check_canonical(C):
     assert C.has_sorted_indices and C.has_canonical_format
 
 
-def grids_of(comm, backend=None):
+def open_grids(comm, backend=None):
     for sizes in grids("1.5d", comm.Get_size()):
-        grid = make_grid(comm, "1.5d", sizes, backend=backend)
+        yield make_grid(comm, "1.5d", sizes, backend=backend)
+
+
+def grids_of(comm, backend=None):
+    for grid in open_grids(comm, backend):
         yield grid
         grid.free()
 
@@ -265,12 +270,18 @@ def test_a_rank_reads_only_its_block_and_none_that_nobody_asks_for(comm):
 
 @pytest.mark.ranks(4)
 def test_on_a_grid_of_device_arrays(comm):
-    """Sampling moves host arrays, whatever the backend of the grid."""
-    A = MATRICES["prime"]
-    for grid in grids_of(comm, StagedBackend()):
-        Q = one_per_row(31, grid.coords["rows"], rows=20)
-        same(Partitioned(grid, A).multiply(Q), Replicated(A).multiply(Q))
-        assert grid.backend.copies == 0
+    """Sampling moves host arrays, whatever the backend of the grid; the ledger knows what came from nodes."""
+    A, counted = MATRICES["prime"], []
+    for backend in (StagedBackend(), "numpy"):
+        for grid in on_nodes(lambda on=backend: list(open_grids(comm, on)), 2):
+            Q = one_per_row(31, grid.coords["rows"], rows=20)
+            with dg.Ledger() as ledger:
+                same(Partitioned(grid, A).multiply(Q), Replicated(A).multiply(Q))
+            counted.append((ledger.words, ledger.messages, ledger.far))
+            assert backend == "numpy" or grid.backend.copies == 0
+            grid.free()
+    half = len(counted) // 2
+    assert counted[:half] == counted[half:] and any(far for *_, far in counted)
 
 
 @pytest.mark.ranks(1, 4)
