@@ -66,7 +66,7 @@ def load(
         partitions = {"odd": source.layer(1)} | partitions
     if algorithm in operators.SPARSITY_AWARE:
         partitions = _parts(source, grid, algorithm) | partitions
-    A: BlockSource = neighbours_of(source, not opened.manifest["directed"]) if neighbours else source
+    A: BlockSource = neighbours_of(source, opened.manifest) if neighbours else source
     return operators.distribute(A, grid, algorithm, sparsity_aware, **partitions)
 
 
