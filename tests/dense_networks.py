@@ -1,4 +1,4 @@
-"""GraphSAGE and graph attention in dense NumPy, from lists of edges: an oracle that shares no code with the engine."""
+"""GraphSAGE and graph attention in dense NumPy, from lists of edges: no code is shared with the engine."""
 
 from __future__ import annotations
 

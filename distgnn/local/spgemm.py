@@ -22,9 +22,9 @@ def spgemm(A: Any, B: Any) -> Any:
     """Compute ``A B`` of two sparse matrices: sorted rows, no duplicates.
 
     An entry stands wherever an entry of A meets one of B, whatever their values: where these are 0, or sums
-    cancel, it is 0. By SciPy, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q (matrix-sampling
-    paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits. On a GPU by
-    ``extract.cu``, which sums in the same order.
+    cancel, it is 0. By SciPy, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q
+    (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits. On a
+    GPU by ``extract.cu``, which sums in the same order.
 
     Args:
         A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical. Shapes that don't fit raise
@@ -76,9 +76,9 @@ def _by_sparsetools(A: Any, B: Any) -> sp.csr_array:
     values = np.empty(count, np.result_type(A.dtype, B.dtype))
     entries = a, columns_a, A.data, b, columns_b, B.data, pointers, columns, values
     _sparsetools.csr_matmat(m, k, *entries)
-    found = int(pointers[-1])
-    C = sp.csr_array((values[:found], columns[:found], pointers), shape=(m, k))
-    return C if found == count else _with_zeros(C, _ones(A) @ _ones(B))
+    kept = int(pointers[-1])
+    C = sp.csr_array((values[:kept], columns[:kept], pointers), shape=(m, k))
+    return C if kept == count else _with_zeros(C, _ones(A) @ _ones(B))
 
 
 def _ones(A: Any) -> sp.csr_array:

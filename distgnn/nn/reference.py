@@ -48,8 +48,8 @@ def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
 def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = None) -> sp.csr_array:
     """Compute D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling).
 
-    Loops that are stored are not doubled, nor those of weight 0. Values are of `dtype`, by default as A promotes, computed in double
-    precision.
+    Loops that are stored are not doubled, nor those of weight 0. Values are of `dtype`, by default as A
+    promotes, computed in double precision.
     """
     dtype = value_type(as_matrix(A).dtype, dtype)
     A = canonical(A, np.float64)

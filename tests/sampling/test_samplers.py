@@ -149,7 +149,7 @@ def test_with_room_for_all_neighbours_the_product_is_exact(kind: str, directed: 
 
 @each("kind", SAMPLERS)
 def test_stored_zeros_are_edges(kind: str) -> None:
-    """Of either sign: in the blocks of all samplers, and drawn but where weights decide."""
+    """Zeros of either sign are in the blocks of all samplers, and drawn but where weights decide."""
     values = np.array([0.0, 1, -0.0, 2, 0])
     A = sp.csr_array((values, ([0, 0, 0, 1, 3], [1, 2, 3, 0, 3])), shape=(4, 4))
     samples = SAMPLERS[kind](Replicated(A), [2]).sample([np.arange(4)] * 50)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 
 import distgnn as dg
 from dense_networks import Edges, Parameters, adjacency, attention, cross_entropy, gcn, sage
+from distgnn.sampling import spgemm
 from distgnn.store import prepare
+from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.source import Source
 from distgnn.train import Run, Settings
+from distgnn.train.check import CheckFailedError
 
 N, WIDTH, CLASSES, HEADS, RATE = 120, 12, 4, 2, 0.05
 MODELS = "gcn", "sage", "gat", "gatv2"
@@ -93,7 +97,7 @@ def slope(loss: Callable[[Parameters], float], found: Parameters, along: Paramet
 
 
 def check_run(comm: Any, store: Path, model: str, way: str, loss: Callable[[Parameters], float]) -> None:
-    """Every loss, and every step along a random direction, is that of the dense network."""
+    """Check that every loss, and every step along a random direction, is that of the dense network."""
     run = Run(store, settings(model, way, comm.size), comm)
     for p in run.model.parameters:
         if p.name.startswith("b"):  # at 0, nodes without entries would stand where ReLU has no derivative
@@ -125,3 +129,39 @@ def test_every_stored_entry_is_an_edge(comm: Any, way: str, shared_tmp_path: Pat
         graph, store = prepared(comm, shared_tmp_path, loops, normalize, weighted)
         for model in MODELS:
             check_run(comm, store, model, way, dense(model, graph, loops, normalize))
+
+
+def without_zeros(A: Any) -> Any:
+    A = A.copy()
+    A.eliminate_zeros()
+    return A
+
+
+def checked(comm: Any, store: Path, wanted: Settings) -> None:
+    run = Run(store, wanted, comm)
+    try:
+        list(run.train())
+    finally:
+        run.grid.free()
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("way", ["full", "sampled"])
+def test_the_check_finds_edges_that_a_run_loses(
+    comm: Any, way: str, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference reads the files by itself, and counts what samplers draw."""
+    _, store = prepared(comm, shared_tmp_path, False, "gcn", False)
+    wanted = replace(settings("sage" if way == "full" else "gat", way, comm.size), check="all")
+    checked(comm, store, wanted)
+    if way == "full":
+        block = Neighbours.block
+        monkeypatch.setattr(
+            Neighbours, "block",
+            lambda own, *window: block(own, *window).multiply(own.source.block(*window) != 0).tocsr(),
+        )  # fmt: skip
+    else:
+        held = spgemm._held
+        monkeypatch.setattr(spgemm, "_held", lambda *given: without_zeros(held(*given)))
+    with pytest.raises(CheckFailedError, match="expected " if way == "full" else "has [0-9]+ entries"):
+        checked(comm, store, wanted)
