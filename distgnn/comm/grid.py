@@ -142,7 +142,8 @@ class Grid(Axes):
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
             group, derive = self.along(*axes), partial(self._split, axes)
-            self._along[key] = Comm(None, host, group.name, None, group.ranks, self.links, derive)
+            how = group.name, None, group.ranks, self.links, derive, group.nodes
+            self._along[key] = self.groups(None, host, *how)
         return self._along[key]
 
     @contextmanager

@@ -203,7 +203,7 @@ class Run:
         self.order = self.store.order(s.order)
         if len(self.order.versions) > 1 and (s.samples or NETWORKS[str(s.model)].needs_own):
             what = "minibatches" if s.samples else f"model={s.model}"
-            problem = f"is for algorithm=3d, which {what} can't use; take another"
+            problem = f"orders rows and columns apart, which {what} can't use; take another"
             raise ArgumentError("order", self.order.name, problem)
         check_content(self.store)
         if s.samples and s.batch_size:
