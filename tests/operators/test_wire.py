@@ -155,8 +155,12 @@ def test_on_a_host_products_read_float32(comm):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
     ("algorithm", "aware", "launches"),
-    [("1d", False, [(4, 4), (4, 4)]), ("1d", True, [(2, 2), (1, 2)]), ("1d", "cover", [(3, 3), (2, 3)]),
-     ("3d", False, [(1, 4), (1, 1)])],
+    [
+        ("1d", False, [(4, 4), (4, 4)]),
+        ("1d", True, [(2, 2), (1, 2)]),
+        ("1d", "cover", [(3, 3), (2, 3)]),
+        ("3d", False, [(1, 4), (1, 1)]),
+    ],
 )
 def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, launches, monkeypatch):
     """A panel once, where it is another one; G for all ranks at once; all row blocks of a sum at once."""
@@ -196,7 +200,9 @@ def test_a_number_that_does_not_fit_is_an_error_on_every_rank(comm, algorithm, a
                 assert rounds >= lost >= (rounds and number == 0)
                 right(grid.world.share(dg.gather(unchecked)), exact, lost)
                 if lost:
-                    with pytest.raises(WireOverflowError, match=r"a number of size \d+ in A @ H is too large"):
+                    with pytest.raises(
+                        WireOverflowError, match=r"a number of size \d+ in A @ H is too large"
+                    ):
                         times @ H
                 else:
                     right(grid.world.share(dg.gather(times @ H)), exact, False)
@@ -206,7 +212,7 @@ def test_a_number_that_does_not_fit_is_an_error_on_every_rank(comm, algorithm, a
 
 
 def right(Y, exact, lost):
-    """Assert that a product is right but for rounding, with NaN in place of some numbers if they were lost."""
+    """Assert that a product is right but for rounding, with NaN in place of what was lost."""
     assert np.isnan(Y).any() == lost
     apart = np.abs(Y - exact) / np.where(exact > 0, exact, 1)
     assert np.nanmax(apart, initial=0) < 3 * UNIT["float16"]
@@ -215,7 +221,7 @@ def right(Y, exact, lost):
 @pytest.mark.ranks(4)
 @each("algorithm", ALGORITHMS)
 def test_infinity_that_was_there_stays(comm, algorithm):
-    """It is no overflow of 16 bits; one of bfloat16 is an error, though only 2^15 numbers of each sign are."""
+    """It is no overflow of 16 bits; bfloat16 has that of 2^15 numbers of each sign."""
     A, X = problem()
     grid = make_grid(comm, algorithm, grids(algorithm, 4)[0], backend="numpy", wire="bfloat16")
     operator = distribute(A, grid, algorithm)
@@ -224,6 +230,8 @@ def test_infinity_that_was_there_stays(comm, algorithm):
     reached = (A[:, [5]].toarray() > 0)[:, 0]
     assert np.isposinf(Y[reached]).all() and np.isfinite(Y[~reached]).all() and reached.any()
     X[:] = np.float32(3.4e38)
-    with pytest.raises(WireOverflowError, match=r"3.4e\+38 in A @ H .* bfloat16 .* up to 3.38953e\+38; take no"):
+    with pytest.raises(
+        WireOverflowError, match=r"3.4e\+38 in A @ H .* bfloat16 .* up to 3.38953e\+38; take no"
+    ):
         operator @ dg.scatter(X, operator.input_layout)
     grid.free()
