@@ -70,6 +70,28 @@ class TrainingError(Exception):
         super().__init__(message)
         self.epoch = epoch
 
+    def in_epoch(self, epoch: int) -> TrainingError:
+        """Return the same error with the epoch that it came in, where it says that."""
+        return self
+
+
+class WireOverflowError(TrainingError):
+    """A number too large for the 16 bits in which features and gradients travel; raised on every rank.
+
+    Attributes:
+        problem: the number, where it was, and the remedy.
+    """
+
+    def __init__(self, problem: str, epoch: int | None = None) -> None:
+        super().__init__(problem if epoch is None else f"epoch {epoch}: {problem}", epoch)
+        self.problem = problem
+
+    def in_epoch(self, epoch: int) -> WireOverflowError:
+        return WireOverflowError(self.problem, epoch)
+
+    def __reduce__(self) -> tuple[type[WireOverflowError], tuple[str, int | None]]:
+        return type(self), (self.problem, self.epoch)
+
 
 class PeerError(RuntimeError):
     """Another rank failed in an operation that this rank takes part in, so that it can't be completed."""

@@ -282,6 +282,9 @@ def _labels(y: Any) -> np.ndarray:
         except UserError as error:
             raise ArgumentError("y", f"{labels.dtype} of shape {labels.shape}", str(error)) from None
     if labels.dtype.kind == "f":
+        if (infinite := np.flatnonzero(np.isinf(labels))).size:
+            problem = f"is the label of node {infinite[0]}; expected a class, a whole number, or NaN for none"
+            raise ArgumentError("y", labels[infinite[0]], problem)
         labels = np.where(np.isnan(labels), -1, labels)
         if not (labels == np.rint(labels)).all():
             expected = "expected whole numbers; regression=True, of fit loss=mse, predicts numbers"
