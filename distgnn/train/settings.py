@@ -219,7 +219,11 @@ FOR_MINIBATCHES.remove("sampler")
 
 
 def _plain(value: Any) -> Any:
-    """Convert numbers and arrays of NumPy, and paths, to what Python and JSON have."""
+    """Convert numbers, types and arrays of NumPy, and paths, to what Python and JSON have."""
+    if isinstance(value, type):  # such as np.float32
+        return value.__name__
+    if hasattr(value, "newbyteorder") and not hasattr(value, "tolist"):  # a dtype
+        return value.name
     if isinstance(value, (list, tuple)):
         return type(value)(map(_plain, value))
     return os.fspath(value) if isinstance(value, os.PathLike) else getattr(value, "tolist", lambda: value)()
