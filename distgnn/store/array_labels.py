@@ -26,6 +26,7 @@ def values_of(y: Any, regression: bool) -> np.ndarray:
     y = sparse("y", y)
     if isinstance(y, (list, tuple)):
         _check_each(y)
+        y = np.array(y, object) if any(isinstance(value, str) for value in y) else y
     values = y.toarray() if sp.issparse(y) else array("y", y)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if values.dtype.kind in "OUST" and values.ndim in (1, 2):

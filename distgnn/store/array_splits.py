@@ -32,7 +32,7 @@ def split_of(given: Any, n: int, seed: int, labels: np.ndarray | None, names: Na
     values = array("split", given)
     if values.shape != (n,):
         expected = f"expected one for each of the {n} nodes, or three lists for train, val and test"
-        raise ArgumentError("split", f"{values.size} parts", expected)
+        raise ArgumentError("split", f"{values.size} parts" if values.ndim else given, expected)
     return array_parts(values)
 
 

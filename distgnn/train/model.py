@@ -136,9 +136,6 @@ class Model:
         assert part in SPLITS
         return next(value for name, value in self.metrics.items() if name.startswith(f"{part}_"))
 
-    def _count(self) -> int:
-        return 0 if self._logits is None else len(self._logits)
-
     def _rows(self, nodes: Any) -> np.ndarray:
         """Copy the logits of some nodes."""
         assert self._logits is not None

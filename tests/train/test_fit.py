@@ -118,7 +118,7 @@ def test_labels_are_the_callers_own(comm) -> None:
     assert (model.predict(mask) == model.predict()[:3]).all()
     np.testing.assert_allclose(model.scores().sum(axis=1), 1, rtol=1e-5)
     assert (model.scores(logits=True).argmax(axis=1) == model.scores().argmax(axis=1)).all()
-    unknown = (["nobody"], "nobody: is no node"), ([3], "expected strings"), (mask[:5], "a mask")
+    unknown = (["nobody"], "'nobody': is no node"), ([3], "expected strings"), (mask[:5], "a mask")
     for nodes, problem in unknown:
         with pytest.raises(ArgumentError, match=problem):
             model.predict(nodes)
