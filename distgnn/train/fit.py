@@ -111,7 +111,7 @@ def _trained(run: Run, names: Names | None) -> Model:
     history = list(run.train())
     store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
     assert isinstance(store, RootStore)
-    state = collected(run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best, labels)
+    state = collected(run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best, labels, run.scaling)
     if run.best.blocks:
         run.best.restore()
         assert run.best.found is not None
