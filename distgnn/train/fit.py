@@ -30,6 +30,11 @@ from distgnn.train.settings import Settings
 SPLIT = "0.6/0.2/0.2"
 #: Settings of a run on files, or of a terminal.
 ELSEWHERE = ("quiet", "verify")
+#: Arguments that are no settings, for hints.
+ARGUMENTS = ("graph", "X", "y", "split", "ids", "nodes", "weights", "directed", "normalize", "self_loops", "comm")
+#: What other libraries ask for.
+FOLLOWS = ("in_channels", "out_channels", "in_feats", "out_feats", "num_features", "num_classes", "input_dim",
+           "output_dim", "n_classes")  # fmt: skip
 
 
 def fit(
@@ -87,7 +92,9 @@ def _settings(given: dict[str, Any]) -> Settings:
     known = [field.name for field in fields(Settings) if field.name not in ELSEWHERE]
     for name, value in given.items():
         if name not in known:
-            hint = did_you_mean(name, known) or f"; there is {', '.join(known)}"
+            if name in FOLLOWS:
+                raise ArgumentError(name, value, "follows from X and y; leave it out")
+            hint = did_you_mean(name, [*known, *ARGUMENTS]) or f"; there is {', '.join(known)}"
             raise ArgumentError(name, value, f"no setting has this name{hint}")
     return Settings(**given)
 

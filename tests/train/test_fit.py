@@ -163,6 +163,10 @@ def test_what_other_ranks_give_does_not_matter(comm) -> None:
     [
         ({"hiden": 3}, r"hiden=3: no setting has this name; did you mean hidden\?"),
         ({"zzz": 3}, r"zzz=3: no setting has this name; there is algorithm, grid"),
+        ({"learning_rate": 0.1}, r"learning_rate=0.1: no setting has this name; did you mean lr\?"),
+        ({"hidden_channels": 8}, r"did you mean hidden\?"),
+        ({"x": 1}, r"x=1: no setting has this name; did you mean X\?"),
+        ({"num_classes": 7}, "num_classes=7: follows from X and y; leave it out"),
         ({"verify": True}, "verify=True: no setting has this name"),
         ({"optimizer": "adm"}, r"optimizer=adm: .*did you mean adam\?"),
         ({"algorithm": "auto"}, "algorithm=auto"),
