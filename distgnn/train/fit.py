@@ -109,7 +109,7 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
         if not there:
             raise ArgumentError(name, None, f"training needs {expected[name]}")
     for note in source.notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, stacklevel=3)
     return source
 
 

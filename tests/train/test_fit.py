@@ -12,6 +12,8 @@ import distgnn as dg
 from distgnn.errors import ArgumentError
 from distgnn.store.checkpoint import read_alone
 from distgnn.train import Predictor, Run, Settings, export_weights
+from loops import each
+from mpi_helpers import mpiexec
 from mpi_helpers.communicators import unfreed
 
 N = 400
@@ -227,3 +229,28 @@ def test_communicators_go_back_to_mpi(comm, split, settings, error) -> None:
     with contextlib.nullcontext() if error is None else pytest.raises(errors, match=error):
         fitted(comm, EDGES, X, Y, split, **settings)
     assert unfreed() == before
+
+
+HEARD = """
+import numpy as np, distgnn as dg
+edges, X = np.arange(80).reshape(2, 40) % 40, np.eye(40)
+model = dg.fit(edges, X, np.where(np.arange(40) % 2, -1, {one}), epochs=2)
+"""
+
+
+def test_a_person_hears_the_warnings() -> None:
+    """Without a handler of messages: once, of several ranks."""
+    for ranks, one in ((0, 0), (2, 1)):
+        done = mpiexec(ranks, "-c", HEARD.format(one=one))
+        assert done.code == 0, done.err
+        assert done.err.count("-1 means unlabelled") == 1
+        assert done.err.count("of one class: there is nothing to learn") == (one == 0)
+
+
+@each("change, problem", [
+    ({"y": np.full(N, -1)}, "y=int64.*every label is below 0"), ({"y": np.full(N, np.nan)}, "every label is"),
+    ({"X": X[:, :0]}, "X=float.*has no columns"),
+])  # fmt: skip
+def test_nothing_to_train_on_is_said(change, problem) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        dg.fit(**{"graph": EDGES, "X": X, "y": Y} | change)

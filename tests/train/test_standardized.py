@@ -30,7 +30,7 @@ def standardized(given: np.ndarray) -> np.ndarray:
 
 
 def fitted(comm, given: np.ndarray, **settings):
-    how = {"epochs": 8, "lr": 0.05, "directed": False, "comm": comm}
+    how = {"epochs": 4, "lr": 0.05, "directed": False, "comm": comm}
     return dg.fit(EDGES, given, Y, SPLIT, **how | settings)
 
 
@@ -79,7 +79,7 @@ def test_age_beside_income_is_learned(comm) -> None:
 def test_the_scaling_is_that_of_the_training_wherever_the_network_is_applied(comm, shared_tmp_path) -> None:
     a, b, weights = (shared_tmp_path / name for name in ("a.dg", "b.dg", "weights"))
     dg.prepare(EDGES, X, Y, SPLIT, out=a, directed=False, comm=comm)
-    run = Run(a, Settings(epochs=8, lr=0.05, checkpoint=weights, algorithm="2d"), comm)
+    run = Run(a, Settings(epochs=4, lr=0.05, checkpoint=weights, algorithm="2d"), comm)
     list(run.train())
     assert run.settings.standardize_features is True and run.model.layers
     saved = shared_tmp_path / "saved"
