@@ -57,8 +57,7 @@ _ROUNDING = 1e-12
 
 
 def scaling_of(X: DistDense, rows: Any) -> tuple[Scaling, float]:
-    """Return the scaling by some rows, and by how much the scales of columns differ: how often the largest is
-    the smallest. Collective.
+    """Return the scaling by some rows, and the largest scale of a column over the smallest. Collective.
 
     The spread is the standard deviation (divided by the number of rows), or 1 where a column is constant.
     The scale is the root mean square of what is not 0, so that rare words do not count as small ones. Both
@@ -74,7 +73,7 @@ def scaling_of(X: DistDense, rows: Any) -> tuple[Scaling, float]:
         for part in blocking.passes(X.block):
             some = xp.where(rows[part, None], X.block[part], 0).astype(np.float64)
             sums += xp.stack([some.sum(axis=0), (some * some).sum(axis=0), (some != 0).sum(axis=0)])
-        totals[0] = rows.sum() if lo == 0 else 0
+        totals[0] = rows.sum() if lo == 0 < hi else 0
     X.grid.world.allreduce(totals, matrix="features")
     host = X.grid.backend.to_host(totals)
     count, (sums, squares, others) = max(host[0], 1), host[1:].reshape(3, -1)

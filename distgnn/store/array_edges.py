@@ -71,7 +71,7 @@ def edges_of(graph: Any, weights: Any, names: Names | None, free: bool) -> Array
     graph = sparse("graph", graph)
     if sp.issparse(graph):
         return _of_matrix(graph, weights, names)
-    given, notes = _checked(ends(graph), free or names is not None), []
+    given, notes = _checked(ends(graph), free or names is not None), list[str]()
     flat = as_ids("graph", given) if given.dtype.kind in "OUST" else as_ids("graph", given.reshape(-1))
     if names is None and flat.dtype.kind == "S":
         names = wrapped("graph", np.unique(flat))
@@ -95,12 +95,12 @@ def _of_matrix(graph: Any, weights: Any, names: Names | None) -> ArrayEdges:
     if not isinstance(weights, (bool, np.bool_, type(None))):
         problem = "a matrix has weights as its values: weights=True takes them"
         raise ArgumentError("weights", type(weights).__name__, problem)
+    if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
+        raise ArgumentError("graph", f"a matrix {graph.shape}", "must be square, nodes by nodes")
     try:
         matrix = canonical(graph).tocoo()
     except ArgumentError as error:
         raise ArgumentError("graph", error.value, error.problem) from None
-    if matrix.shape[0] != matrix.shape[1]:
-        raise ArgumentError("graph", f"a matrix {matrix.shape}", "must be square, nodes by nodes")
     kept = matrix.data != 0
     src, dst = (ends[kept].astype(np.int64) for ends in (matrix.col, matrix.row))
     values = matrix.data[kept].astype(np.float64) if weights else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.errors import ArgumentError, UserError
+from distgnn.split import labelled
 from distgnn.store.adapters import array, sparse
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.labels import label_array
-from distgnn.split import labelled
 
 _ROWS = "expected rows of 0 and 1, (nodes, classes), as scikit-learn's MultiLabelBinarizer makes them"
 
@@ -50,7 +51,7 @@ def take(source: Imported, values: np.ndarray) -> None:
         what = "number" if source.options.regression else "class"
         problem = f"every label is below 0, NaN or empty; expected a {what} for some node"
         raise ArgumentError("y", given, problem)
-    classes = np.unique(values) if values.ndim == 1 and values.dtype.kind == "i" else ()
+    classes = np.unique(values) if values.ndim == 1 and values.dtype.kind == "i" else np.zeros(0, int)
     if len(classes) == 2 and classes[0] == -1:
         taken = f"-1 means unlabelled, so that {classes[1]} is the only class"
         source.notes.append(f"y: {taken}; number two classes 0 and 1")
@@ -61,7 +62,7 @@ def _none(values: np.ndarray) -> bool:
     return values.dtype == object and not any(values.tolist())
 
 
-def _check_each(y: Any) -> None:
+def _check_each(y: Sequence[Any]) -> None:
     """Raise ArgumentError for a list of lists of text, or of several lengths."""
     several = [k for k, value in enumerate(y) if isinstance(value, (list, tuple, set, frozenset))]
     sets = [k for k in several if isinstance(y[k], (set, frozenset)) or len(y[k]) != len(y[several[0]])]
@@ -76,8 +77,8 @@ def _plain(values: np.ndarray) -> np.ndarray:
     texts = [node for node, value in enumerate(found) if isinstance(value, str)]
     numbers = [node for node, value in enumerate(found) if isinstance(value, (Real, np.bool_))]
     if texts and numbers:
-        node = numbers[0]
-        raise ArgumentError("y", found[node], f"node {node} has a number, others have text; expected one kind")
+        problem = f"node {numbers[0]} has a number, others have text; expected one kind"
+        raise ArgumentError("y", found[numbers[0]], problem)
     if len(texts) + len(numbers) + found.count(None) < len(found):
         known = (Real, np.bool_, str, type(None))
         node = next(node for node, value in enumerate(found) if not isinstance(value, known))

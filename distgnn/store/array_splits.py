@@ -18,7 +18,8 @@ from distgnn.store.source import parse_split, random_split
 
 def split_of(given: Any, n: int, seed: int, labels: np.ndarray | None, names: Names | None) -> np.ndarray:
     """Return the part of every node, uint8 (n); nodes in lists have their ids where nodes have `names`."""
-    parts = [*given] if np.iterable(given) and not isinstance(given, str | Mapping) and len(given) == 3 else []
+    listed = hasattr(given, "__len__") and not isinstance(given, (str, Mapping))
+    parts = [*given] if listed and len(given) == 3 else []
     numbers = np.asarray(parts) if parts and all(np.ndim(part) == 0 for part in parts) else np.zeros(0, "U")
     if numbers.dtype.kind in "iuf" and (n != 3 or (numbers != np.rint(numbers)).any()):
         given = "/".join(map(str, numbers.tolist()))
@@ -58,7 +59,7 @@ def _of_lists(lists: Mapping[int, Any], n: int, names: Names | None) -> np.ndarr
 
 
 def _by_part(given: Mapping[str, Any]) -> dict[int, Any]:
-    """Return the lists by part; ArgumentError for a part of another name, for two of one, or none to train."""
+    """Return the lists by part; ArgumentError for an unknown part, for two of one, or none to train."""
     known = {name: part for part, names in NAMES.items() for name in names}
     for name in given:
         if name not in known:

@@ -1,10 +1,10 @@
 """Tables of pandas by their columns and indices: edges, features, labels and parts.
 
-edges    the columns called source and target, src and dst, from and to, among others; else the first two of two,
-         or of three where the third has numbers: weights, which `weights=True` takes
-nodes    rows are nodes. A column of X called id or node, among others, or an index that is not 0..n-1, has ids,
-         by which labels and parts find their rows; nodes without a label or part have none
-X        all other columns, which are numbers, but those that are y or split
+edges  the columns called source and target, src and dst, from and to, among others; else the first two of
+       two, or of three where the third has numbers: weights, which `weights=True` takes
+nodes  rows are nodes. A column of X called id or node, among others, or an index that is not 0..n-1, has ids,
+       by which labels and parts find their rows; nodes without a label or part have none
+X      all other columns, which are numbers, but those that are y or split
 """
 
 from __future__ import annotations

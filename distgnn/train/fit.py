@@ -31,10 +31,9 @@ SPLIT = "0.6/0.2/0.2"
 #: Settings of a run on files, or of a terminal.
 ELSEWHERE = ("quiet", "verify")
 #: Arguments that are no settings, for hints.
-ARGUMENTS = ("graph", "X", "y", "split", "ids", "nodes", "weights", "directed", "normalize", "self_loops", "comm")
+ARGUMENTS = "graph X y split ids nodes weights directed normalize self_loops comm".split()
 #: What other libraries ask for.
-FOLLOWS = ("in_channels", "out_channels", "in_feats", "out_feats", "num_features", "num_classes", "input_dim",
-           "output_dim", "n_classes")  # fmt: skip
+FOLLOWS = "in_channels out_channels in_feats out_feats num_features num_classes n_classes input_dim".split()
 
 
 def fit(
@@ -118,7 +117,8 @@ def _trained(run: Run, names: Names | None) -> Model:
     history = list(run.train())
     store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
     assert isinstance(store, RootStore)
-    state = collected(run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best, labels, run.scaling)
+    trained = run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best
+    state = collected(*trained, labels, run.scaling)
     if run.best.blocks:
         run.best.restore()
         assert run.best.found is not None

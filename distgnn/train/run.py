@@ -76,8 +76,8 @@ class Run:
 
     Attributes:
         settings: with all defaults filled in.
-        store, order, grid, widths, model, X, targets, optimizer: what the run consists of. scaling: of X, where
-            it is standardised, else None.
+        store, order, grid, widths, model, X, targets, optimizer: what the run consists of.
+        scaling: of X, where it is standardised, else None.
         first_epoch: 1, or where the checkpoint goes on. check: the serial reference beside, or None.
         best: the epoch whose weights did best in validation, and these weights; see :class:`Best`. They are
             followed where `keep_best`, `patience` or a plateau asks for it.
@@ -271,8 +271,8 @@ class Run:
                 log.warning("scales of features differ by %.2g times: %s", differ, how)
         if self.scaling is not None:
             standardize(self.X, self.scaling)
-        decided = {"normalize_features": rows, "standardize_features": self.scaling is not None}
-        self.settings = dataclasses.replace(s, **decided)
+        columns = self.scaling is not None
+        self.settings = dataclasses.replace(s, normalize_features=rows, standardize_features=columns)
 
     def _follow(self) -> None:
         """Decide whether the best weights are kept, and make what follows validation. Collective.

@@ -117,9 +117,9 @@ class Settings:
     train_features: bool = _network(False, "train the features too")
     normalize_features: bool | None = _network(None, "divide every row of the features by its sum (default: "
         "kipf-welling: where they are counts, most of them 0; else no)", switch=True)
-    standardize_features: bool | None = _network(None, "take off every column's mean and divide it by its "
-        "spread, both of the training nodes (default: where features are no counts and scales of columns differ "
-        "by more than 10 times; plain: no)", switch=True)
+    standardize_features: bool | None = _network(None, "take the mean off every column of the features and "
+        "divide it by its spread, both of the training nodes (default: where scales of columns differ by "
+        "more than 10 times and features are no counts; plain: no)", switch=True)
 
     epochs: int = _training(None, "passes over the training nodes since training began; on the full graph "
         "each is an update (default: 200; graphsage: 10)", metavar="N", least=1)

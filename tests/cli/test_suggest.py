@@ -85,7 +85,8 @@ def test_a_missing_checkpoint_names_the_command_that_writes_one(monkeypatch, fol
 
 
 @each("theirs, ours", [
-    ("learning_rate", "lr"), ("hidden_channels", "hidden"), ("num_layers", "layers"), ("num_epochs", "epochs"),
+    ("learning_rate", "lr"), ("hidden_channels", "hidden"), ("num_layers", "layers"),
+    ("num_epochs", "epochs"),
     ("num_neighbors", "fanout"), ("random_state", "seed"), ("attn_drop", "attention_dropout"),
     ("edge_index", "graph"), ("x", "X"), ("labels", "y"), ("train_mask", "split"), ("l2", "weight_decay"),
 ])  # fmt: skip

@@ -130,7 +130,7 @@ def test_labels_of_every_kind_are_classes(y, labels, names) -> None:
     (["a", "b", 3, "a", "b", 4], "y=3: node 2 has a number, others have text"),
     (np.array(["a", 2.5, "b", "a", "b", "a"], object), "y=2.5: node 1 has a number, others have text"),
     (np.array([0, 1.5, 0, 1, 0, 1], object), "y=numbers with fractions"),
-    ([["a"], ["a", "b"], [], ["b"], [], []], "y=list: node 0 has several classes.*rows of 0 and 1.*Binarizer"),
+    ([["a"], ["a", "b"], [], ["b"], [], []], "y=list: node 0 has several classes.*rows of 0 and 1.*iz"),
     ([["a", "b"]] * N, "y=.*rows of 0 and 1.*Binarizer"),
     ([{"a"}, {"a", "b"}, set(), {"b"}, set(), set()], "y=set: node 0 has several classes"),
     ([b"\xff", b"a", b"b", b"a", b"b", b"a"], "y=b.*node 0 is no text in UTF-8"),

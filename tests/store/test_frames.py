@@ -34,8 +34,9 @@ WEIGHTED = {("d", "a"): 2.0, ("a", "c"): 0.5, ("c", "d"): 3.0}
 
 
 @each("table", [
-    frame(), frame({}, **{"Unnamed: 0": [0, 1, 2]} | EDGES), frame({}, weight=EDGES["weight"], to=EDGES["target"],
-    **{"from": EDGES["source"]}), frame({}, A=EDGES["source"], B=EDGES["target"], C=EDGES["weight"]),
+    frame(), frame({}, **{"Unnamed: 0": [0, 1, 2]} | EDGES),
+    frame({}, weight=EDGES["weight"], to=EDGES["target"], **{"from": EDGES["source"]}),
+    frame({}, A=EDGES["source"], B=EDGES["target"], C=EDGES["weight"]),
     frame(kind=["p", "q", "r"], year=[1, 2, 3]), frame(index=[7, 8, 9]),
 ])  # fmt: skip
 def test_edges_by_the_names_of_columns(table) -> None:

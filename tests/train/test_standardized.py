@@ -36,7 +36,8 @@ def fitted(comm, given: np.ndarray, **settings):
 
 WAYS = [
     {"algorithm": "1d"}, {"algorithm": "2d"}, {"algorithm": "1.5d"}, {"algorithm": "3d"},
-    {"algorithm": "1d", "model": "gat"}, {"algorithm": "1.5d", "sampler": "sage", "fanout": [3, 3], "batch_size": 50},
+    {"algorithm": "1d", "model": "gat"},
+    {"algorithm": "1.5d", "sampler": "sage", "fanout": [3, 3], "batch_size": 50},
     {"algorithm": "1d", "train_features": True},
 ]  # fmt: skip
 

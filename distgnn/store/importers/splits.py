@@ -79,8 +79,8 @@ def array_parts(values: np.ndarray) -> np.ndarray:
         if fault := not_a_part(word):
             raise ArgumentError("split", values[place], f"node {place} has {fault}")
     words = distinct.tolist()
-    if "3" not in words and (problem := wrong_parts(words)):
-        raise ArgumentError("split", ", ".join(words), problem)
+    if "3" not in words and (unclear := wrong_parts(words)):
+        raise ArgumentError("split", ", ".join(words), unclear)
     return np.array([PARTS[word.lower()] for word in words], np.uint8)[codes.reshape(-1)]
 
 
