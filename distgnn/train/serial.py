@@ -89,7 +89,8 @@ class OnMinibatches:
                 self.network.update(self.optimizer, mean, lr, epoch)
 
     def _group(self, epoch: int, first: int, batches: Sequence[Array]) -> tuple[float, int, dict[str, Any]]:
-        """Return sums over the minibatches of an update: losses, the nodes that they are over, and gradients."""
+        """Return sums over the minibatches of an update: losses, the nodes that they are over, and gradients.
+        """
         total, count, sums = 0.0, 0, {name: 0 * w for name, w in self.network.parameters().items()}
         for number, batch in enumerate(batches, first):
             (sample,) = self.sampler.sample_at([batch], epoch=epoch, first=number)

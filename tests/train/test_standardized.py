@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn.nn.features import scaling_of, standardize
+from distgnn.operators import make_grid
 from distgnn.train import Predictor, Run, Settings, export_weights
 from loops import each
 
@@ -50,6 +52,26 @@ def test_losses_are_those_of_features_that_numpy_standardised(comm, way) -> None
     losses = [[record["loss"] for record in model.history] for model in (ours, theirs)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)  # features of theirs are float32
     assert ours.settings.standardize_features is True
+
+
+@pytest.mark.ranks(1, 4, 6)
+def test_columns_on_every_grid(comm, backend) -> None:
+    """A constant column and one of zeros keep their spread; rows beside the training nodes do not count."""
+    rows = SPLIT == 1
+    for algorithm in ("2d", "3d", "1.5d"):
+        A = dg.distribute(np.eye(N, dtype=np.float32), make_grid(comm, algorithm, backend=backend), algorithm)
+        H = dg.scatter(X, A.input_layout)
+        here = H.grid.backend.asarray(rows[slice(*H.row_range)])
+        scaling, differ = scaling_of(H, here)
+        standardize(H, scaling)
+        whole = dg.gather(H)
+        np.testing.assert_allclose(scaling.mean, X[rows].mean(axis=0, dtype=np.float64), rtol=1e-12)
+        assert scaling.spread[2:4].tolist() == [1, 1]
+        square = np.sqrt((X[rows].astype(np.float64) ** 2).mean(axis=0))
+        assert differ == pytest.approx(square.max() / square[square > 0].min())
+        assert comm.allgather(differ) == [differ] * comm.size
+        if comm.rank == 0:
+            np.testing.assert_allclose(whole, standardized(X), rtol=1e-5, atol=1e-5)
 
 
 @each("given, expected", [
