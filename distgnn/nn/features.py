@@ -86,6 +86,6 @@ def scaling_of(X: DistDense, rows: Any) -> tuple[Scaling, float]:
 
 def standardize(X: DistDense, scaling: Scaling) -> None:
     """Take the mean off every column and divide it by its spread, in double precision, in place."""
-    mean, spread = (X.grid.backend.asarray(one[slice(*X.col_range)]) for one in scaling)
+    mean, spread = (X.grid.backend.asarray(numbers[slice(*X.col_range)]) for numbers in scaling)
     for part in blocking.passes(X.block):
         X.block[part] = (X.block[part].astype(np.float64) - mean) / spread

@@ -131,9 +131,9 @@ def _scattered(ids: np.ndarray) -> tuple[Names | None, list[str]]:
     if 2 * len(distinct) >= highest + 1:
         from_one = "graph: ids begin at 1, and node 0 has no edges: subtract 1 from them, unless it is meant"
         return None, [from_one] if distinct[0] == 1 else []
-    told = f"nodes={highest + 1} takes them as numbers of nodes"
+    advice = f"nodes={highest + 1} takes them as numbers of nodes"
     what = f"graph: its {len(distinct)} numbers from {distinct[0]} to {highest} are ids, in ascending order"
-    return wrapped("graph", distinct), [f"{what}; {told}"]
+    return wrapped("graph", distinct), [f"{what}; {advice}"]
 
 
 def _weights(taken: Any, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -73,22 +73,22 @@ def _check_each(y: Sequence[Any]) -> None:
 
 def _plain(values: np.ndarray) -> np.ndarray:
     """Convert objects to text, empty where there is none, or to numbers, NaN where there is none."""
-    found = [_one(node, value) for node, value in enumerate(values.reshape(-1).tolist())]
-    texts = [node for node, value in enumerate(found) if isinstance(value, str)]
-    numbers = [node for node, value in enumerate(found) if isinstance(value, (Real, np.bool_))]
+    labels = [_one(node, value) for node, value in enumerate(values.reshape(-1).tolist())]
+    texts = [node for node, value in enumerate(labels) if isinstance(value, str)]
+    numbers = [node for node, value in enumerate(labels) if isinstance(value, (Real, np.bool_))]
     if texts and numbers:
         problem = f"node {numbers[0]} has a number, others have text; expected one kind"
-        raise ArgumentError("y", found[numbers[0]], problem)
-    if len(texts) + len(numbers) + found.count(None) < len(found):
+        raise ArgumentError("y", labels[numbers[0]], problem)
+    if len(texts) + len(numbers) + labels.count(None) < len(labels):
         known = (Real, np.bool_, str, type(None))
-        node = next(node for node, value in enumerate(found) if not isinstance(value, known))
-        several = isinstance(found[node], (list, tuple, set, frozenset, np.ndarray))
+        node = next(node for node, value in enumerate(labels) if not isinstance(value, known))
+        several = isinstance(labels[node], (list, tuple, set, frozenset, np.ndarray))
         problem = f"has several classes; {_ROWS}" if several else "has no class; expected a number or text"
-        raise ArgumentError("y", type(found[node]).__name__, f"node {node} {problem}")
+        raise ArgumentError("y", type(labels[node]).__name__, f"node {node} {problem}")
     if texts and values.ndim == 2:
         raise ArgumentError("y", f"{values.dtype} of shape {values.shape}", f"has text in rows; {_ROWS}")
     missing = "" if texts or values.dtype.kind in "UST" else np.nan
-    made = [missing if value is None else value for value in found]
+    made = [missing if value is None else value for value in labels]
     return np.array(made, object if missing == "" else np.float64).reshape(values.shape)
 
 

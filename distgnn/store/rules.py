@@ -12,8 +12,8 @@ ids         Nodes are numbers 0..n-1. In lists of edges they may be words, numbe
 edges       Source, then target. An edge from s to t is the entry A[t, s], so node t takes from node s. Entry
             (i, j) of a matrix in a file is A[i, j]. A line of 2 or 3 columns: source, target, weight; or
             columns called source and target, src and dst, from and to, and perhaps weight, among others.
-repeats     Of an edge that comes several times one is kept, with the largest weight. Entries of one place in a
-            matrix in Python add up, and zeros that it stores are no edges.
+repeats     Of an edge that comes several times one is kept, with the largest weight. Entries of one place in
+            a matrix in Python add up, and zeros that it stores are no edges.
 directions  --directed and --undirected decide. Else a graph that lists the reverse of every edge, with equal
             weight, is undirected. Of the others lists of edges (text, Parquet) and Planetoid are taken as
             undirected: every edge gets its reverse. Matrices and edge_index (.mtx, .npz, .pt, OGB, arrays in

@@ -126,7 +126,7 @@ def contents(
             called, flat = _named(bare, trained["model"])
             arrays[called] = whole.reshape(-1) if flat else whole
     if trained.get("standardize_features"):
-        arrays |= {f"features.{name}": one for name, one in scaling(reader.meta)._asdict().items()}
+        arrays |= {f"features.{name}": row for name, row in scaling(reader.meta)._asdict().items()}
     config = {name: trained.get(name, False) for name in CONFIG}
     config |= {"activation": trained.get("activation", "relu")}
     config |= {name: trained[f"graph {name}"] for name in ("normalize", "self_loops")}

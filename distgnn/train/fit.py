@@ -37,8 +37,8 @@ FOLLOWS = "in_channels out_channels in_feats out_feats num_features num_classes 
 
 
 def fit(
-    graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
-    weights: Any = None, directed: bool | None = None, normalize: str = "gcn", self_loops: bool = True,
+    graph: Any = None, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None,
+    nodes: int | None = None, weights: Any = None, directed: bool | None = None, normalize: str = "gcn", self_loops: bool = True,
     seed: int = 0, comm: MPI.Intracomm | None = None, **settings: Any,
 ) -> Model:  # fmt: skip
     """Train a network on a graph in memory, without files. Collective.
@@ -91,6 +91,8 @@ def _settings(given: dict[str, Any]) -> Settings:
     known = [field.name for field in fields(Settings) if field.name not in ELSEWHERE]
     for name, value in given.items():
         if name not in known:
+            plain = isinstance(value, (str, int, float, bool, type(None)))
+            value = value if plain else type(value).__name__
             if name in FOLLOWS:
                 raise ArgumentError(name, value, "follows from X and y; leave it out")
             hint = did_you_mean(name, [*known, *ARGUMENTS]) or f"; there is {', '.join(known)}"
@@ -100,6 +102,8 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     """Take the graph, with all that training needs. Local to rank 0."""
+    if graph is None:
+        raise ArgumentError("graph", None, "training needs edges")
     source = of_arrays(graph, X, y, split, default_split=SPLIT, **given)
     needed = {"graph": source.n, "X": source.width, "y": source.classes}
     expected = {"graph": "edges", "X": "features, an array (nodes, width)"}

@@ -1,4 +1,4 @@
-"""What arrays mean at the door: zeros and repeats of matrices, ids, labels and splits, or what is wrong."""
+"""Arrays at the door: zeros and repeats of matrices, ids, labels and splits, or what is wrong."""
 
 from __future__ import annotations
 

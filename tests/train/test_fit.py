@@ -247,6 +247,13 @@ def test_a_person_hears_the_warnings() -> None:
         assert done.err.count("of one class: there is nothing to learn") == (one == 0)
 
 
+def test_names_of_pyg_are_answered_before_anything_is_missing() -> None:
+    with pytest.raises(ArgumentError, match=r"^edge_index=ndarray: no setting .*did you mean graph\?$"):
+        dg.fit(edge_index=EDGES, x=X, y=Y)
+    with pytest.raises(ArgumentError, match="^graph=None: training needs edges"):
+        dg.fit(X=X, y=Y)
+
+
 @each("change, problem", [
     ({"y": np.full(N, -1)}, "y=int64.*every label is below 0"), ({"y": np.full(N, np.nan)}, "every label is"),
     ({"X": X[:, :0]}, "X=float.*has no columns"),

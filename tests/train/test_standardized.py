@@ -25,7 +25,7 @@ X = X.astype(np.float32)
 
 
 def standardized(given: np.ndarray) -> np.ndarray:
-    """Standardise by the training nodes, in double precision."""
+    """Return features standardised by the training nodes, in double precision."""
     rows = given[(SPLIT == 1) & (Y >= 0)].astype(np.float64)
     spread = np.sqrt(((rows - rows.mean(axis=0)) ** 2).mean(axis=0))
     return ((given - rows.mean(axis=0)) / np.where(spread > 1e-9, spread, 1)).astype(np.float32)
