@@ -72,7 +72,7 @@ def edges_of(graph: Any, weights: Any, names: Names | None, free: bool) -> Array
     if sp.issparse(graph):
         return _of_matrix(graph, weights, names)
     given, notes = _checked(ends(graph), free or names is not None), list[str]()
-    flat = as_ids("graph", given) if given.dtype.kind in "OUST" else as_ids("graph", given.reshape(-1))
+    flat = as_ids("graph", given.reshape(-1))
     if names is None and flat.dtype.kind == "S":
         names = wrapped("graph", np.unique(flat))
     elif names is None and free:

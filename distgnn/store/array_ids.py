@@ -17,7 +17,7 @@ def names_of(ids: Any) -> Names:
     if names.ndim != 1 or names.dtype.kind not in "iuOUST":
         given = f"{names.dtype} of shape {names.shape}"
         raise ArgumentError("ids", given, "expected a whole number or a string for each node")
-    return wrapped("ids", as_ids("ids", names))
+    return wrapped("ids", as_ids("ids", names.copy()))
 
 
 def wrapped(argument: str, ids: np.ndarray) -> Names:
@@ -29,12 +29,15 @@ def wrapped(argument: str, ids: np.ndarray) -> Names:
 
 
 def as_ids(argument: str, names: np.ndarray) -> np.ndarray:
-    """Convert ids to int64 or UTF-8; ArgumentError for a value that is neither a number nor text."""
+    """Convert ids to int64, of the same memory where that is possible, or UTF-8.
+
+    ArgumentError for a value that is neither a number nor text.
+    """
     given = f"{names.dtype} of shape {names.shape}"
     if names.dtype.kind == "u" and int(names.max(initial=0)) >= 1 << 63:
         raise ArgumentError(argument, given, "has ids beyond 2**63 - 1; pass them as strings")
     if names.dtype.kind in "iu":
-        return names.astype(np.int64)
+        return names.astype(np.int64, copy=False)
     words = names.reshape(-1).tolist()
     if names.dtype.kind == "O" and words and all(type(word) is int for word in words):
         return as_ids(argument, np.array(words))

@@ -10,10 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.split import labelled
 from distgnn.store.adapters import array, sparse
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.labels import label_array
+from distgnn.store.importers.labels import label_array, set_values
 
 _ROWS = "expected rows of 0 and 1, (nodes, classes), as scikit-learn's MultiLabelBinarizer makes them"
 
@@ -37,29 +36,11 @@ def values_of(y: Any, regression: bool) -> np.ndarray:
 
 def take(source: Imported, values: np.ndarray) -> None:
     """Give a source its labels; ArgumentError for wrong ones, or none."""
-    given = f"{values.dtype} of shape {values.shape}"
     try:
-        if source.options.regression:
-            source.set_numbers(values, "y")
-        elif _none(values):
-            source.labels = np.full(len(values), -1)
-        else:
-            (source.set_classes if values.dtype == object else source.set_labels)(values, "y")
+        set_values(source, values, "y")
     except UserError as error:
-        raise ArgumentError("y", given, str(error)) from None
-    if source.n and source.labels is not None and not labelled(source.labels).any():
-        what = "number" if source.options.regression else "class"
-        problem = f"every label is below 0, NaN or empty; expected a {what} for some node"
-        raise ArgumentError("y", given, problem)
-    classes = np.unique(values) if values.ndim == 1 and values.dtype.kind == "i" else np.zeros(0, int)
-    if len(classes) == 2 and classes[0] == -1:
-        taken = f"-1 means unlabelled, so that {classes[1]} is the only class"
-        source.notes.append(f"y: {taken}; number two classes 0 and 1")
-
-
-def _none(values: np.ndarray) -> bool:
-    """Tell whether no text is a class."""
-    return values.dtype == object and not any(values.tolist())
+        given, problem = f"{values.dtype} of shape {values.shape}", str(error).removeprefix("y: ")
+        raise ArgumentError("y", given, problem) from None
 
 
 def _check_each(y: Sequence[Any]) -> None:

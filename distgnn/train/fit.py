@@ -38,8 +38,8 @@ FOLLOWS = "in_channels out_channels in_feats out_feats num_features num_classes 
 
 def fit(
     graph: Any = None, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None,
-    nodes: int | None = None, weights: Any = None, directed: bool | None = None, normalize: str = "gcn", self_loops: bool = True,
-    seed: int = 0, comm: MPI.Intracomm | None = None, **settings: Any,
+    nodes: int | None = None, weights: Any = None, directed: bool | None = None, normalize: str = "gcn",
+    self_loops: bool = True, seed: int = 0, comm: MPI.Intracomm | None = None, **settings: Any,
 ) -> Model:  # fmt: skip
     """Train a network on a graph in memory, without files. Collective.
 

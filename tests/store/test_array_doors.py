@@ -11,6 +11,8 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn.errors import ArgumentError
 from distgnn.store.from_arrays import of_arrays
+from distgnn.store.importers import open_source
+from distgnn.store.source import ImportOptions
 from loops import each
 
 N = 6
@@ -153,9 +155,21 @@ def test_no_number_to_predict_is_said_too() -> None:
 @each("y, said", [
     (np.where(Y > 0, 1, -1), True), (np.where(Y > 0, 0, -1), True), (np.zeros(N, int), False), (Y, False),
 ])  # fmt: skip
-def test_one_class_beside_minus_one_is_noted(y, said: bool) -> None:
-    notes = of_arrays(EDGES, X, y).notes
-    assert any("-1 means unlabelled" in note for note in notes) == said
+def test_one_class_beside_minus_one_is_noted(tmp_path, y, said: bool) -> None:
+    notes = [of_arrays(EDGES, X, y).notes, labels_of_a_file(tmp_path, y).notes]
+    assert [sum("nodes below 0 or NaN have none" in note for note in some) for some in notes] == [said] * 2
+
+
+def labels_of_a_file(folder, y):
+    np.savetxt(folder / "e.csv", EDGES.T, "%d", ",")
+    np.save(folder / "y.npy", y)
+    return open_source(folder / "e.csv", ImportOptions(labels=str(folder / "y.npy")))
+
+
+def test_a_file_without_a_label_is_refused(tmp_path) -> None:
+    for y in (np.full(N, -1), np.full(N, MISSING), np.full((N, 3), -1)):
+        with pytest.raises(dg.UserError, match="y.npy: every label is below 0, NaN or empty"):
+            labels_of_a_file(tmp_path, y)
 
 
 PARTS = [1, 2, 3, 0, 1, 0]

@@ -125,3 +125,9 @@ def test_the_scaling_is_that_of_the_training_wherever_the_network_is_applied(com
             np.testing.assert_allclose(found["features.mean"], rows.mean(axis=0), rtol=1e-9)
             np.testing.assert_allclose(found["features.spread"][:2], rows.std(axis=0)[:2], rtol=1e-6)
             assert found["features.spread"][2:4].tolist() == [1, 1]
+    comm.Barrier()
+    whole, rest = (
+        [record["loss"] for record in Run(a, Settings(epochs=6, lr=0.05, **how), comm).train()]
+        for how in ({"algorithm": "1d"}, {"algorithm": "1d", "checkpoint": weights, "resume": True})
+    )
+    assert rest == pytest.approx(whole[4:], rel=1e-4)
