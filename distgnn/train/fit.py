@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from dataclasses import fields
 from typing import Any
@@ -25,6 +26,8 @@ from distgnn.train.checkpoint import collected
 from distgnn.train.model import Model, finite
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
+
+log = logging.getLogger(__name__)
 
 #: The split where none is given: shares of the labelled nodes.
 SPLIT = "0.6/0.2/0.2"
@@ -111,6 +114,8 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     for name, there in needed.items():
         if not there:
             raise ArgumentError(name, None, f"training needs {expected[name]}")
+    if source.left:
+        log.info("left out: %s", ", ".join(source.left))
     for note in source.notes:
         warnings.warn(note, stacklevel=3)
     return source

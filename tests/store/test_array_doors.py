@@ -46,11 +46,14 @@ def under_a_threshold() -> sp.csr_matrix:
 EQUAL = np.array([[0, 2, 0], [0, 0, 3], [0, 0, 0.0]])
 
 
-@each("matrix, zeros", [
+MATRICES = [
     (sp.csr_array(EQUAL), 0), (with_diagonal(), 3), (under_a_threshold(), 2),
     (sp.csr_array(EQUAL).tobsr((3, 3)), 7),
     (sp.coo_array(([2.0, 1, 2, 5, -5], ([0, 1, 1, 2, 2], [1, 2, 2, 0, 0])), shape=(3, 3)), 1),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@each("matrix, zeros", MATRICES)
 def test_equal_matrices_are_equal_graphs(tmp_path, matrix, zeros: int) -> None:
     for weights in (False, True):
         source = of_arrays(matrix, weights=weights, directed=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
@@ -261,3 +263,20 @@ def test_names_of_pyg_are_answered_before_anything_is_missing() -> None:
 def test_nothing_to_train_on_is_said(change, problem) -> None:
     with pytest.raises(ArgumentError, match=problem):
         dg.fit(**{"graph": EDGES, "X": X, "y": Y} | change)
+
+
+def test_equal_matrices_train_alike(caplog) -> None:
+    """Whatever zeros a matrix stores and whichever entries it repeats."""
+    entries = MADE.A.tocoo()
+    zeros = np.arange(N), (np.arange(N) + 7) % N
+    rows, cols = (
+        np.concatenate([ends, ends[:50], more]) for ends, more in zip(entries.coords, zeros, strict=True)
+    )
+    values = np.concatenate(
+        [entries.data / np.where(np.arange(entries.nnz) < 50, 2, 1), entries.data[:50] / 2]
+    )
+    stored = sp.coo_array((np.concatenate([values, np.zeros(N)]), (rows, cols)), shape=(N, N))
+    with caplog.at_level(logging.INFO, "distgnn.train.fit"):
+        losses = [dg.fit(A, X, Y, weights=True, tune_gemm=False, **FAST).loss for A in (MADE.A, stored)]
+    assert losses[0] == losses[1]
+    assert sum("zeros that graph stores" in line for line in caplog.messages) == 1
