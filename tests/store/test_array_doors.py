@@ -149,7 +149,7 @@ def test_labels_are_refused_by_what_is_wrong(y, problem: str) -> None:
 
 
 def test_no_number_to_predict_is_said_too() -> None:
-    with pytest.raises(ArgumentError, match="y=float64 .*expected a number for some node"):
+    with pytest.raises(ArgumentError, match="y=float64 .*every label is NaN; expected a number for some node"):
         of_arrays(EDGES, X, np.full(N, MISSING), regression=True)
     objects = of_arrays(EDGES, X, np.array([1.5, None, 2, 3, 4, 5], object), regression=True)
     assert np.isnan(objects.labels[1, 0]) and objects.labels[0, 0] == 1.5

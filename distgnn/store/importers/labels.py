@@ -75,8 +75,9 @@ def set_values(source: Imported, values: np.ndarray, where: object) -> None:
         source.set_labels(np.full(len(values), -1) if values.dtype == object else values, where)
     there = np.zeros(0, bool) if source.labels is None else labelled(source.labels)
     if not there.any():
-        what = "number" if source.regression else "class"
-        raise UserError(f"{where}: every label is below 0, NaN or empty; expected a {what} for some node")
+        classes = "below 0, NaN or empty; expected a class"
+        problem = "NaN; expected a number" if source.regression else classes
+        raise UserError(f"{where}: every label is {problem} for some node")
     if source.class_names is None and values.ndim == 1 and not source.regression and not there.all():
         only = np.unique(values[there])
         if len(only) == 1:
