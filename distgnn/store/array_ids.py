@@ -34,13 +34,13 @@ def as_ids(argument: str, names: np.ndarray) -> np.ndarray:
     ArgumentError for a value that is neither a number nor text.
     """
     given = f"{names.dtype} of shape {names.shape}"
-    if names.dtype.kind == "u" and int(names.max(initial=0)) >= 1 << 63:
+    words = names.reshape(-1).tolist() if names.dtype.kind in "OUST" else []
+    whole = names.dtype.kind in "iu" or (bool(words) and all(type(word) is int for word in words))
+    long = whole and names.size > 0 and names.dtype.kind != "i"
+    if long and not -(1 << 63) <= int(names.min()) <= int(names.max()) < 1 << 63:
         raise ArgumentError(argument, given, "has ids beyond 2**63 - 1; pass them as strings")
-    if names.dtype.kind in "iu":
+    if whole:
         return names.astype(np.int64, copy=False)
-    words = names.reshape(-1).tolist()
-    if names.dtype.kind == "O" and words and all(type(word) is int for word in words):
-        return as_ids(argument, np.array(words))
     try:
         return encoded(word.decode() if isinstance(word, bytes) else word for word in words)
     except ValueError as error:

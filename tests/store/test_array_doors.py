@@ -92,6 +92,8 @@ def test_ids_with_more_gaps_than_nodes_are_names(ends, nodes) -> None:
     ({"graph": EDGES, "nodes": 3}, r"graph=4: is no node, nodes is 3"),
     ({"graph": EDGES - 1}, r"graph=-1: is no node; expected numbers from 0"),
     ({"graph": EDGES.astype(np.uint64) + np.uint64(2**63)}, r"graph=.*beyond 2\*\*63"),
+    ({"graph": EDGES, "ids": np.array([2**70, *range(5)], object)}, r"ids=.*beyond 2\*\*63"),
+    ({"graph": EDGES, "ids": np.array([0, 1, 2, 3, 4, 1.5], object)}, "ids=.*an empty id|ids=.*1.5"),
     ({"graph": sp.csr_array(EQUAL), "weights": [1.0, 2]}, "weights=list: a matrix has .*weights=True"),
     ({"graph": sp.csr_array(EQUAL + 0j)}, "graph=complex128: holds complex values"),
     ({"graph": EQUAL}, r"graph=float64 of shape \(3, 3\): .*scipy.sparse.csr_array\(graph\)"),
@@ -149,7 +151,7 @@ def test_labels_are_refused_by_what_is_wrong(y, problem: str) -> None:
 
 
 def test_no_number_to_predict_is_said_too() -> None:
-    with pytest.raises(ArgumentError, match="y=float64 .*every label is NaN; expected a number for some node"):
+    with pytest.raises(ArgumentError, match="y=float64 .*every label is NaN; expected a number"):
         of_arrays(EDGES, X, np.full(N, MISSING), regression=True)
     objects = of_arrays(EDGES, X, np.array([1.5, None, 2, 3, 4, 5], object), regression=True)
     assert np.isnan(objects.labels[1, 0]) and objects.labels[0, 0] == 1.5
