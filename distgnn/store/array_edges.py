@@ -97,10 +97,7 @@ def _of_matrix(graph: Any, weights: Any, names: Names | None) -> ArrayEdges:
         raise ArgumentError("weights", type(weights).__name__, problem)
     if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
         raise ArgumentError("graph", f"a matrix {graph.shape}", "must be square, nodes by nodes")
-    try:
-        matrix = canonical(graph).tocoo()
-    except ArgumentError as error:
-        raise ArgumentError("graph", error.value, error.problem) from None
+    matrix = canonical(graph).tocoo()
     kept = matrix.data != 0
     src, dst = (ends[kept].astype(np.int64) for ends in (matrix.col, matrix.row))
     values = matrix.data[kept].astype(np.float64) if weights else None

@@ -105,6 +105,9 @@ def _classes(values: np.ndarray) -> np.ndarray:
         except UserError as error:
             raise ArgumentError("y", given, str(error)) from None
     if values.dtype.kind == "f":
+        if (infinite := np.flatnonzero(np.isinf(values))).size:
+            problem = f"is the label of node {infinite[0]}; expected a class, a whole number, or NaN for none"
+            raise ArgumentError("y", values[infinite[0]], problem)
         values = np.where(np.isnan(values), -1, values)
         if not (values == np.rint(values)).all():
             expected = "expected whole numbers; regression=True, of fit loss=mse, predicts numbers"

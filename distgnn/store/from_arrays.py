@@ -25,6 +25,7 @@ from distgnn.store.source import ImportOptions
 from distgnn.store.write.finish import Summary
 from distgnn.store.write.prepare import prepare as write_store
 from distgnn.store.write.ranks import of
+from distgnn.terminal import printable
 
 
 def prepare(
@@ -81,7 +82,7 @@ def prepare(
     if not isinstance(graph, (str, os.PathLike)):
         source = of_arrays(graph, X, y, split, **given)
         for note in source.notes if of(comm, out).rank == 0 else ():
-            warnings.warn(note, stacklevel=2)
+            warnings.warn(printable(note), stacklevel=2)
         return write_store(source, out, seed=seed, comm=comm, **options)
     if nodes is not None:
         raise ArgumentError("nodes", nodes, "is for arrays; the file says it, or node_list=FILE")
@@ -92,7 +93,7 @@ def prepare(
     with team.together():
         imported = open_source(graph, _of_files(given))
     for note in imported.notes if team.rank == 0 else ():
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(printable(note), stacklevel=2)
     return write_store(imported, out, seed=seed, comm=comm, **options)
 
 

@@ -22,6 +22,7 @@ from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.names import Names
 from distgnn.store.in_memory import hold
 from distgnn.store.read.root import ROOT, RootStore
+from distgnn.terminal import printable
 from distgnn.train.checkpoint import collected
 from distgnn.train.model import Model, finite
 from distgnn.train.run import Run
@@ -117,7 +118,7 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     if source.left:
         log.info("left out: %s", ", ".join(source.left))
     for note in source.notes:
-        warnings.warn(note, stacklevel=3)
+        warnings.warn(printable(note), stacklevel=3)
     return source
 
 
