@@ -12,7 +12,8 @@ ids         Nodes are numbers 0..n-1. In lists of edges they may be words, numbe
 edges       Source, then target. An edge from s to t is the entry A[t, s], so node t takes from node s. Entry
             (i, j) of a matrix in a file is A[i, j]. A line of 2 or 3 columns: source, target, weight; or
             columns called source and target, src and dst, from and to, and perhaps weight, among others.
-repeats     Of an edge that comes several times one is kept, with the largest weight.
+repeats     Of an edge that comes several times one is kept, with the largest weight. Entries of one place in
+            a matrix in Python add up, and zeros that it stores are no edges.
 directions  --directed and --undirected decide. Else a graph that lists the reverse of every edge, with equal
             weight, is undirected. Of the others lists of edges (text, Parquet) and Planetoid are taken as
             undirected: every edge gets its reverse. Matrices and edge_index (.mtx, .npz, .pt, OGB, arrays in
@@ -25,8 +26,8 @@ classes     Labels are numbered in sorted order, by value if all are whole numbe
             y, page_type or ml_target; or all are 0 and 1, a column for each class. Rows of 0 and 1, or names
             between semicolons (a;c), are several classes of a node if some row has several; else each is a
             class, with a warning, unless --multilabel keeps the rows.
-split       In tables train, val, test or none; in arrays 0 none, 1 train, 2 validation, 3 test. Tables may
-            have these numbers too, if 1, 2 and 3 are all there.
+split       train, val, test or none, or numbers: 0 none, 1 train, 2 validation, 3 test. In tables 1, 2 and 3
+            must all be there, in arrays 3, as 0, 1 and 2 may be meant for train, val and test.
 columns     Options and usual names say which column is which. Else the first has the ids, and the only other
             one the values. The index of a pandas table in Parquet has ids. The summary names the columns that
             were taken, and those that were left.
