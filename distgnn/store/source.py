@@ -41,6 +41,12 @@ class ImportOptions:
     source_column: str | None = None
     target_column: str | None = None
     split: str | None = None
+    separator: str | None = None
+    comments: str | None = None
+    feature_columns: str | None = None
+    weight_column: str | None = None
+    missing: str = "refuse"
+    categorical: str | None = None
     seed: int = 0
     directed: bool | None = None
     weights: bool = False

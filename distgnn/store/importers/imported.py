@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +16,12 @@ from distgnn.rng import splitmix64
 from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import Archive, indices
-from distgnn.store.importers.columns import Columns
 from distgnn.store.importers.names import Names, whole
 from distgnn.store.importers.tables import Features
 from distgnn.store.source import Edges, ImportOptions, Source
+
+if TYPE_CHECKING:
+    from distgnn.store.importers.table import Table
 
 UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
 NO_LABEL = "every label is empty; expected a class for some node"
@@ -77,6 +80,7 @@ class Imported(Source):
     half = weighted = False
     names: Names | None = None  # the ids of nodes whose ids are not their numbers
     listed = True  # the user said in which order the nodes are
+    compacted = ""  # the reason why numbers are ids
 
     def __init__(self, name: str, path: Path, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
@@ -87,10 +91,10 @@ class Imported(Source):
         self.labels_made = False  # True if the labels are made of the degrees
         self.of_degrees: list[Callable[[np.ndarray], None]] = []  # functions that take the degrees
 
-    def note_table(self, reading: str, table: Columns, columns: Iterable[int | None]) -> None:
+    def note_table(self, reading: str, table: Table, columns: Iterable[int | None]) -> None:
         """Take down what the summary says of a table, and which of its columns were taken."""
         self.readings.append(reading)
-        names = [table.called(k) for k in range(len(table.names))] + table.left_out
+        names = [table.called(k) for k in range(len(table.names))] + [*table.left_out]
         taken = self.columns.setdefault(table.path, (names, set()))[1]
         taken.update(table.called(k) for k in columns if k is not None)
 
@@ -125,6 +129,8 @@ class Imported(Source):
         """Raise UserError for rows without ids if the nodes have ids and no order was given."""
         if not self.listed:
             expected = "expected a table with a column of ids, or node_list=FILE with their order"
+            if self.compacted:
+                expected += f" ({self.compacted})"
             raise UserError(f"{path}: rows without ids, and nodes have ids of their own; {expected}")
 
     def described(self) -> str:
@@ -322,23 +328,6 @@ class Imported(Source):
         if self.table is None:
             return super().features(ids)
         return self.table.rows(np.asarray(ids, np.int64))
-
-
-def table_edges(
-    blocks: Iterable[np.ndarray], path: Path, promised: tuple[int, str] | None = None
-) -> Iterator[Edges]:
-    """Yield edges from the first field to the second, with the third as their weight.
-
-    Raises UserError unless the number of edges is the `promised` one (a number, and its place in the file).
-    """
-    count = 0
-    for rows in blocks:
-        src, dst, *weight = rows.dtype.names or ()
-        count += len(rows)
-        yield rows[src], rows[dst], rows[weight[0]] if weight else None
-    if promised and count != promised[0]:
-        says = f"{promised[1]} promises {promised[0]}"
-        raise UserError(f"{path}: {count} edges, but {says}; is the file truncated?")
 
 
 def sparse_limit(count: int) -> int:
