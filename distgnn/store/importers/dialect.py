@@ -15,7 +15,7 @@ from distgnn.store.importers.files import BYTE_ORDER_MARK, check_line, reading, 
 from distgnn.store.importers.names import is_number
 from distgnn.store.source import ImportOptions
 
-SAMPLE = 1 << 18  # bytes, by which a dialect is told
+SAMPLE = 1 << 16  # bytes, by which a dialect is told
 MARKS = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|", "blank": " "}
 _SAYS_SEPARATOR = re.compile(r"sep=(.)$", re.IGNORECASE)
 

@@ -6,6 +6,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import scratch_file
 from distgnn.store.importers.coded import Coder, as_bytes
 from distgnn.store.importers.features import attach_features, feature_ids
-from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, scan, sparse_limit
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, Stream, scan, sparse_limit
 from distgnn.store.importers.labels import attach_labels, label_ids
 from distgnn.store.importers.made import Made
 from distgnn.store.importers.names import LONGEST, Names, Seen, integer, is_number, shown
@@ -253,18 +254,20 @@ class CodedEdges:
             yield np.frombuffer(data, self.dtype)
             start += len(data)
 
-    def stream(self, ids: Names) -> Iterator[Edges]:
-        """Yield the edges between nodes with these ids; the UserError for another names its line."""
+    def between(self, ids: Names) -> Stream:
+        """Make the function that yields edges between nodes with these ids; UserError names the line of others."""
         places = ids.find(self.words)
         if (places < 0).any():
             row, end = self.find(np.flatnonzero(places < 0))
-            word = shown(self.words[self._codes(row)[end]])
-            raise UserError(
-                f"{self.edges.table.place(row)}: {('source', 'target')[end]} {word} is not in {ids.path}"
-            )
-        for rows in self._rows():
-            src, dst = places[rows["ends"].T]
-            yield src, dst, rows["weight"].copy() if "weight" in (self.dtype.names or ()) else None
+            word, name = shown(self.words[self._codes(row)[end]]), ("source", "target")[end]
+            raise UserError(f"{self.edges.table.place(row)}: {name} {word} is not in {ids.path}")
+
+        def stream() -> Iterator[Edges]:
+            for rows in self._rows():
+                src, dst = places[rows["ends"].T]
+                yield src, dst, rows["weight"].copy() if "weight" in (self.dtype.names or ()) else None
+
+        return stream
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
@@ -387,7 +390,7 @@ def named(edges: EdgeTable, options: ImportOptions, seen: Seen, why: str = "") -
         ids, isolated = all_ids(edges, options, seen)  # with the ids of the first line
     if edges.words:
         edges.read_words().check(listed)
-    stream = lambda: edges.read_words().stream(ids) if edges.words else found(edges, ids)  # noqa: E731
+    stream: Stream = edges.read_words().between(ids) if edges.words else partial(found, edges, ids)
     source = Imported(name_of(path), path, len(ids), stream, options)
     source.set_ids(ids, listed=listed is not None)
     source.compacted = why

@@ -51,7 +51,7 @@ def scan(stream: Stream, weights: bool) -> Scan:
     The edges count as symmetric if 64-bit hashes of the edges and of their reverses have the same sum; for
     other lists that is as likely as a collision.
     """
-    counts, triple, difference = Scan(), np.uint64(3), np.zeros(1, np.uint64)
+    counts, difference = Scan(), np.zeros(1, np.uint64)
     for src, dst, weight in stream():
         counts.count += len(src)
         counts.loops += int(np.count_nonzero(src == dst))
@@ -59,10 +59,10 @@ def scan(stream: Stream, weights: bool) -> Scan:
             counts.highest = max(counts.highest, int(src.max()), int(dst.max()))
             counts.lowest = min(counts.lowest, int(src.min()), int(dst.min()))
         s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
-        counts.weighted = counts.weighted or (weight is not None and bool(np.any(weight != 1)))
-        salt = np.zeros(1) if weight is None or not weights else weight.astype(np.float64)
-        salt = salt.view(np.uint64)
-        changes = splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)
+        changes = s * t * (t - s)  # of s t² and of s² t, for the edge and its reverse
+        if weight is not None:
+            counts.weighted = counts.weighted or bool(np.any(weight != 1))
+            changes = changes * splitmix64(weight.astype(np.float64).view(np.uint64)) if weights else changes
         difference += changes.sum(dtype=np.uint64)
     counts.symmetric = not difference[0]
     return counts

@@ -19,7 +19,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import dialect
 from distgnn.store.importers.files import check_line, reading, unpacked
 
-PIECE = 1 << 20
+PIECE, BATCH = 1 << 20, 1 << 22  # bytes that are read, and that become a batch, at a time
 
 
 class Cleaned(io.RawIOBase):
@@ -45,14 +45,26 @@ class Cleaned(io.RawIOBase):
         super().close()
 
     def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next `size` bytes, fewer only at the end."""
+        parts, left = [], size
+        while left and (self.held or self._next()):
+            parts.append(self.held[:left])
+            self.held = self.held[left:]
+            left -= len(parts[-1])
+        return b"".join(parts)
+
+    def _next(self) -> bool:
+        """Hold the next whole lines, cleaned; return False at the end."""
         while not self.held and (lines := self._lines()):
             self.held = memoryview(self.dialect.clean(lines))
             if self.watched and not self.leading_zeros:
                 self.leading_zeros = _has_leading_zeros(lines)
-        count = min(len(buffer), len(self.held))
-        buffer[:count] = self.held[:count]
-        self.held = self.held[count:]
-        return count
+        return bool(self.held)
 
     def _lines(self) -> bytes:
         """Return whole lines, none at the end."""
@@ -98,7 +110,7 @@ class Text:
         """Yield columns, named by their numbers, of these types; ArrowException for wrong rows."""
         done, watched = 0, pa.int64() in types.values()
         longest = max((sum(map(len, row)) + 2 * len(row) for row in self.dialect.rows), default=0)
-        for size in (max(LIMITS.text_bytes, 4 * longest), LIMITS.line_bytes):
+        for size in (max(min(LIMITS.text_bytes, BATCH), 4 * longest), LIMITS.line_bytes):
             try:
                 with Cleaned(self.path, self.dialect, watched) as bytes_:
                     for batch in self._read(bytes_, types, missing, size, done):
