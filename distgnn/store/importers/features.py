@@ -112,8 +112,11 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
     if roles.ids is not None:
         ids = node_table.read_ids(table, roles.ids, source.names)
     source.note_table(roles.described(table, "features"), table, [roles.ids, *roles.values])
-    rows = node_table.Rows(path, ids, table.place).any_nodes(source) if ids is not None else None
-    return copied(table, roles, options, rows)
+    nodes = node_table.Rows(path, ids, table.place).any_nodes(source) if ids is not None else None
+    rows = copied(table, roles, options, nodes)
+    if table.named and rows.width == len(roles.values):
+        rows.names = [table.names[k] for k in roles.values]
+    return rows
 
 
 def text_numbers(path: Path, options: ImportOptions, missing: str) -> DenseRows:

@@ -76,6 +76,8 @@ class Imported(Source):
     """
 
     window: Window | None = None
+    matrix = False  # edges are entries of a matrix: zeros are none, and repeated ones add up
+    zeros = 0  # entries of the matrix that were zero, when they were last read
     table: Features | None = None
     half = weighted = False
     names: Names | None = None  # the ids of nodes whose ids are not their numbers
@@ -114,6 +116,7 @@ class Imported(Source):
     def set_features(self, table: Features | None) -> None:
         """Take a table of features; UserError for one that is too wide."""
         self.table, self.width = table, table.width if table else 0
+        self.feature_names = getattr(table, "names", None)
         if self.width > HIGHEST_WIDTH:
             most = f"at most {HIGHEST_WIDTH} are possible, as stores keep zeros too"
             raise UserError(f"{self.path}: {self.width} features of a node; {most}")
@@ -150,20 +153,31 @@ class Imported(Source):
         any other is as `directed` says, unless the matrix of the merged edges turns out to be symmetric. The
         stream is not read if the user said that the graph is directed.
         """
-        if self.options.directed and counts is None:
+        if self.options.directed and counts is None and not self.matrix:
             self.directed = True
             return
-        counts = counts or scan(self._kept, self.options.weights)
+        counts = counts or self.counted()
         if (self.weighted or counts.weighted) and not self.options.weights:
             left_out = "its edges have weights, which are left out; weights=True takes them"
             self.notes.append(f"{self.path}: {left_out}")
         if self.options.directed:
-            self.directed = True
+            self.directed, self.edge_count = True, counts.count if self.matrix else self.edge_count
             return
         self.half = counts.symmetric
         self.directed = directed and not counts.symmetric and self.options.directed is None
         self.direction_open = self.directed
         self.edge_count = (counts.count + counts.loops) // 2 if self.half else counts.count
+
+    def counted(self) -> Scan:
+        """Read the edges once and count them; take the sums of a matrix's repeated entries, without zeros."""
+        order = Ascending(self.n)
+        counts = scan(partial(self._kept, seen=order.add), self.options.weights)
+        if self.matrix and not any(order.ascends):
+            self.stream = summed(self.stream, self.n)
+            counts = scan(self._kept, self.options.weights)
+        if self.zeros:
+            self.left.append(f"{self.zeros} zeros of {self.path.name}, which are no edges")
+        return counts
 
     def note_classes(self) -> None:
         """Note labels that look like numbers to predict."""
@@ -286,10 +300,18 @@ class Imported(Source):
             raise UserError(f"{path}: the split must hold one of 0, 1, 2, 3 for each of the {self.n} nodes")
         self.split = split.astype(np.uint8)
 
-    def _kept(self, stream: Stream | None = None) -> Iterator[Edges]:
+    def _kept(
+        self, stream: Stream | None = None, seen: Callable[[np.ndarray, np.ndarray], None] | None = None
+    ) -> Iterator[Edges]:  # fmt: skip
         """Yield the edges of a stream with checked ids, and checked weights if the options ask for them."""
+        self.zeros = 0
         for src, dst, weight in (stream or self.stream)():
             src, dst = (indices(ends, self.n, self.path) for ends in (src, dst))
+            if seen is not None:
+                seen(src, dst)
+            if self.matrix and weight is not None and not (edges := weight != 0).all():
+                self.zeros += int(np.count_nonzero(~edges))
+                src, dst, weight = src[edges], dst[edges], weight[edges]
             if not self.options.weights:
                 self.weighted = self.weighted or (weight is not None and bool(np.any(weight != 1)))
                 weight = None
@@ -328,6 +350,32 @@ class Imported(Source):
         if self.table is None:
             return super().features(ids)
         return self.table.rows(np.asarray(ids, np.int64))
+
+
+class Ascending:
+    """A check that entries ascend by row and column, or by column and row, so that none is repeated."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.ascends, self.last = n, [True, True], [-1, -1]
+
+    def add(self, src: np.ndarray, dst: np.ndarray) -> None:
+        for k, (first, second) in enumerate(((src, dst), (dst, src))):
+            if self.ascends[k] and len(src):
+                keys = first * self.n + second
+                self.ascends[k] = bool(keys[0] > self.last[k] and (keys[1:] > keys[:-1]).all())
+                self.last[k] = int(keys[-1])
+
+
+def summed(stream: Stream, n: int) -> Stream:
+    """Return the same stream if no entry is repeated, else one of their sums, in memory: 24 bytes for each."""
+    keys = np.sort(np.concatenate([np.zeros(0, np.int64), *(dst * n + src for src, dst, _ in stream())]))
+    if len(keys) < 2 or (keys[1:] != keys[:-1]).all():
+        return stream
+    keys = keys[np.append(True, keys[1:] != keys[:-1])]
+    values = np.zeros(len(keys))
+    for src, dst, weight in stream():
+        np.add.at(values, np.searchsorted(keys, dst * n + src), 1.0 if weight is None else weight)
+    return lambda: iter([(keys % n, keys // n, values)])
 
 
 def sparse_limit(count: int) -> int:

@@ -59,10 +59,12 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
             yield column - 1, row - 1, value[0] if value else None
 
     source = Imported(path.name.removesuffix(".gz").removesuffix(".mtx"), path, n, stream, options)
-    source.edge_count = entries
+    source.matrix, source.edge_count = True, entries
     if symmetric and options.directed:
         stored = "is stored as a symmetric matrix, which lists each edge once"
         raise UserError(f"{path}: {stored}; it cannot be read as directed")
-    if not symmetric:
+    if symmetric:
+        source.edge_count = source.counted().count
+    else:
         source.settle_direction(directed=True)
     return source

@@ -52,8 +52,10 @@ def _check_whole(rows: np.ndarray, ids: np.ndarray, path: object) -> None:
 class DenseRows:
     """Features in an array in a file. `places[id]` is the row of a node (-1: none), by default its id.
 
-    `fill`: numbers, one for each column, that stand for NaN.
+    `fill`: numbers, one for each column, that stand for NaN; `names`: of the columns, where they have some.
     """
+
+    names: list[str] | None = None
 
     def __init__(
         self, array: Array, path: object, places: np.ndarray | None = None, fill: np.ndarray | None = None
