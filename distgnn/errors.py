@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from distgnn.terminal import printable
 
+NEAR = 0.66  # least share of letters that a name and its suggestion have in common, as of rwo and row
+
 
 class UserError(Exception):
     """Bad input: the message names the file or argument, what is wrong, and what would be right, in one line.
@@ -47,7 +49,7 @@ def check_type(argument: str, value: object, kinds: type | tuple[type, ...], exp
 def did_you_mean(name: object, known: Iterable[object], shown: str = "{}") -> str:
     """Return ``; did you mean NAME?`` of the nearest known name; nothing where none is near."""
     names = {str(word).lower(): str(word) for word in known}
-    near = difflib.get_close_matches(str(name).lower(), sorted(names), n=1)
+    near = difflib.get_close_matches(str(name).lower(), sorted(names), n=1, cutoff=NEAR)
     return f"; did you mean {shown.format(names[near[0]])}?" if near else ""
 
 

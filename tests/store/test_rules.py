@@ -77,7 +77,7 @@ def as_pt(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
 
 
 def as_r(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
-    """Write tables as R's write.table does: quoted words between blanks, and names of rows without a header."""
+    """Write tables as R's write.table does: quoted words between blanks, names of rows without a header."""
     rows = [f'"{k}" "n {s}" "n {t}" {w}' for k, (s, t, w) in enumerate(zip(*edges, weights, strict=True), 1)]
     (folder / "edges.txt").write_text('"from" "to" "weight"\n' + "\n".join(rows) + "\n")
     rows = [
@@ -90,7 +90,7 @@ def as_r(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
 
 
 def as_pandas(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
-    """Write tables as pandas does for spreadsheets: an index without a name, semicolons, a byte order mark."""
+    """Write tables as pandas does for spreadsheets: an index without a name, semicolons, a first mark."""
     rows = [f"{k};{s};{t};{w}" for k, (s, t, w) in enumerate(zip(*edges, weights, strict=True))]
     (folder / "edges.csv").write_text("\ufeffsep=;\r\n;source;target;weight\r\n" + "\r\n".join(rows) + "\r\n")
     rows = [f"{k};{X[k, 0]};{X[k, 1]};{Y[k]};{SPLIT[k]}" for k in range(N)]

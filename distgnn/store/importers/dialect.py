@@ -6,9 +6,10 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers.files import BYTE_ORDER_MARK, check_line, reading, unpacked
@@ -47,10 +48,15 @@ class Dialect:
         """Number of the fields of a row."""
         return len(self.names) or (len(self.rows[0]) if self.rows else 0)
 
-    def split(self, lines: Iterator[str]) -> Iterator[list[str]]:
-        """Split rows into fields, without the blanks around them."""
-        for row in csv.reader(lines, delimiter=self.separator, skipinitialspace=True):
+    def split(self, lines: Iterator[str], strict: bool = False) -> Iterator[list[str]]:
+        """Split rows into fields, without the blanks around them; csv.Error for odd quotes if `strict`."""
+        for row in self.reader(lines, strict):
             yield [*map(str.strip, row)]
+
+    def reader(self, lines: Iterable[str], strict: bool = False) -> Any:
+        """Return the reader of CSV in Python for this dialect."""
+        blanks = self.separator != " "  # are skipped behind a separator
+        return csv.reader(lines, delimiter=self.separator, skipinitialspace=blanks, strict=strict)
 
     def clean(self, lines: bytes) -> bytes:
         """Change whole lines to plain CSV: no comments, single blanks, quotes at separators."""
@@ -168,15 +174,16 @@ def _separator(path: Path, options: ImportOptions, lines: list[str], whole_lines
         return mark
     text = "".join(lines)
     even, best = list[str](), (0, ",")
-    for mark in [*"\t;,|", *([] if whole_lines else " ")]:
+    for mark in [*"\t;|,", *([] if whole_lines else " ")]:
         if mark not in text and (mark != " " or "\t" not in text):
             continue
         rows = _cut(mark, lines)
         widths = Counter(map(len, rows[1:] or rows))
-        ((width, count),) = widths.most_common(1) or [(0, 0)]
-        if width > 1 and len(widths) == 1 and len(rows[0]) in (width, width - 1):
+        several = Counter(len(row) for row in rows if len(row) > 1)
+        width, count = several.most_common(1)[0] if several else (0, 0)
+        if width > 1 and [*widths] == [width] and len(rows[0]) in (width, width - 1):
             even.append(mark)
-        elif width > 1 and count > best[0]:
+        elif count > best[0]:
             best = count, mark
     if not even:
         return best[1]
@@ -187,7 +194,7 @@ def _cut(mark: str, lines: list[str]) -> list[list[str]]:
     dialect = Dialect(mark)
     cleaned = lines_of(dialect.clean("".join(lines).encode()).decode())
     try:
-        return [row for row in dialect.split(iter(cleaned)) if any(row)] or [[]]
+        return [row for row in dialect.split(iter(cleaned), strict=True) if any(row)] or [[]]
     except csv.Error:
         return [[]]
 
@@ -202,10 +209,8 @@ def _choice(path: Path, even: list[str], text: str) -> str:
         apart = re.search(r"\S[ \t]+\S", re.sub(rf"[ \t]*{beside}[ \t]*", "", text))
         if not apart or "csv" in name or '"' in text:
             even.remove(" ")
-    if even[:2] == [";", ","] and not re.search(r",(?!\s)(?!\d)|(?<!\d),(?!\s)", text):
+    if "," in even and len(even) > 1 and not re.search(r",(?!\s)(?!\d)|(?<!\d),(?!\s)", text):
         even.remove(",")  # behind each comma is a blank, or it is that of a decimal fraction
-    if "|" in even and len(even) > 1:
-        even.remove("|")
     if len(even) > 1:
         names = " or ".join(name for name, mark in MARKS.items() if mark in even)
         cut = ", ".join(f"separator={name}" for name, mark in MARKS.items() if mark in even)
@@ -221,9 +226,7 @@ def _is_header(row: list[str]) -> bool:
 
 def _lines_of_row(dialect: Dialect, lines: list[str]) -> int:
     """Count the lines up to the end of the first row."""
-    reader = csv.reader(
-        io.StringIO("".join(lines), newline=""), delimiter=dialect.separator, skipinitialspace=True
-    )
+    reader = dialect.reader(io.StringIO("".join(lines), newline=""))
     for row in reader:
         if any(map(str.strip, row)):
             return reader.line_num

@@ -184,7 +184,8 @@ class CodedEdges:
     """
 
     def __init__(self, edges: EdgeTable) -> None:
-        self.edges, weighted = edges, edges.options.weights and edges.weight is not None
+        self.table, self.ends = edges.table, edges.ends
+        weighted = edges.options.weights and edges.weight is not None
         self.dtype = np.dtype([("ends", np.int32, 2), *([("weight", np.float64)] if weighted else [])])
         with scratch_file(edges.options.scratch) as file:
 
@@ -211,24 +212,22 @@ class CodedEdges:
         bad = pc.or_(bad, pc.greater(pc.binary_length(words), LONGEST))
         return np.flatnonzero(bad.to_numpy(zero_copy_only=False))
 
-    def check(self, known: Names | None = None) -> None:
+    def check(self, known: Names | None, unsure: bool) -> None:
         """Raise UserError for words that are no ids unless they are `known`, and for a second header."""
         wrong = self.wrong if known is None else self.wrong[known.find(self.words[self.wrong]) < 0]
         if len(wrong):
             row, end = self.find(wrong)
-            table, word = self.edges.table, self.words[self._codes(row)[end]].decode()
+            table, word = self.table, self.words[self._codes(row)[end]].decode()
             advice = no_id(word) or ", or node_list=FILE that lists it"
             if word in ("#", "%"):
                 advice = f"; comments={word} would skip such lines"
-            raise table.bad(row, self.edges.ends[end], word, f"a node id{advice}")
-        names = (
-            [self.edges.table.names[k].encode() for k in self.edges.ends] if self.edges.table.named else []
-        )
+            raise table.bad(row, self.ends[end], word, f"a node id{advice}")
+        names = [self.table.names[k].encode() for k in self.ends] if self.table.named else []
         codes = [np.flatnonzero(self.words == name) for name in names]
-        if names and all(map(len, codes)) and not self.edges.unsure:
+        if names and all(map(len, codes)) and not unsure:
             row = self._first(lambda ends: np.all(ends == [codes[0][0], codes[1][0]], axis=1))
             if row >= 0:
-                place = self.edges.table.place(row)
+                place = self.table.place(row)
                 raise UserError(f"{place}: repeats the header; expected one header, in the first line")
 
     def find(self, words: np.ndarray) -> tuple[int, int]:
@@ -255,12 +254,12 @@ class CodedEdges:
             start += len(data)
 
     def between(self, ids: Names) -> Stream:
-        """Make the function that yields edges between nodes with these ids; UserError names the line of others."""
+        """Make the function that yields edges between these nodes; UserError names the line of others."""
         places = ids.find(self.words)
         if (places < 0).any():
             row, end = self.find(np.flatnonzero(places < 0))
             word, name = shown(self.words[self._codes(row)[end]]), ("source", "target")[end]
-            raise UserError(f"{self.edges.table.place(row)}: {name} {word} is not in {ids.path}")
+            raise UserError(f"{self.table.place(row)}: {name} {word} is not in {ids.path}")
 
         def stream() -> Iterator[Edges]:
             for rows in self._rows():
@@ -389,7 +388,7 @@ def named(edges: EdgeTable, options: ImportOptions, seen: Seen, why: str = "") -
     if edges.settle_header(ids) and listed is None:
         ids, isolated = all_ids(edges, options, seen)  # with the ids of the first line
     if edges.words:
-        edges.read_words().check(listed)
+        edges.read_words().check(listed, edges.unsure)
     stream: Stream = edges.read_words().between(ids) if edges.words else partial(found, edges, ids)
     source = Imported(name_of(path), path, len(ids), stream, options)
     source.set_ids(ids, listed=listed is not None)

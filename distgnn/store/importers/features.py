@@ -179,6 +179,7 @@ class Filled:
 def copied(table: Table, roles: Roles, options: ImportOptions, nodes: np.ndarray | None) -> DenseRows:
     """Copy features to a temporary float32 array; `nodes` have its rows, without them row i is node i's."""
     expected = "a finite number; missing=mean or missing=zero fills gaps, categorical=NAME takes words"
+    expected = "a number" if options.missing == "nothing" else expected
     wanted = [Wanted(k, "words" if k in roles.asked else "numbers", expected) for k in roles.values]
     categories = {}
     for item in wanted:

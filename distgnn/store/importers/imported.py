@@ -367,8 +367,9 @@ class Ascending:
 
 
 def summed(stream: Stream, n: int) -> Stream:
-    """Return the same stream if no entry is repeated, else one of their sums, in memory: 24 bytes for each."""
-    keys = np.sort(np.concatenate([np.zeros(0, np.int64), *(dst * n + src for src, dst, _ in stream())]))
+    """Return the same stream if no entry is repeated, else one of sums, in memory: 24 bytes for each."""
+    places = [dst * n + src for src, dst, _ in stream()]
+    keys = np.sort(np.concatenate([np.zeros(0, np.int64), *places]))
     if len(keys) < 2 or (keys[1:] != keys[:-1]).all():
         return stream
     keys = keys[np.append(True, keys[1:] != keys[:-1])]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers.files import check_declared, reading, unpacked
+from distgnn.store.importers.files import check_declared, check_line, reading, unpacked
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.names import whole
 from distgnn.store.importers.table import TextTable, Wanted, numbers_of
@@ -23,6 +23,8 @@ def read_banner(path: Path) -> tuple[bool, bool, int, int, int, int]:
     with reading(path), unpacked(path) as file:
         head, number, begin = file.read(LIMITS.line_bytes >> 6), 0, 0
     lines = head.decode("utf-8", "replace").splitlines(keepends=True) or [""]
+    if b"\n" not in head and len(head) > 1 << 12:
+        check_line(LIMITS.line_bytes + 1, 1, path)
     words = lines[0].lower().split()
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
         expected = f"expected %%MatrixMarket matrix {SUPPORTED}"

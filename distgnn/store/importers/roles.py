@@ -51,7 +51,7 @@ def edge_roles(table: Table, options: ImportOptions) -> tuple[int, int, int | No
     width = len(table.names)
     some = [k for k in range(width) if k != table.index and (table.kinds[k] != "empty" or width < 3)]
     named = [places for pair in ENDS if None not in (places := [*map(table.position, pair)])]
-    chosen = options.source_column or options.target_column
+    chosen = options.source_column is not None or options.target_column is not None
     ends = [k for k in named[0] if k is not None] if len(named) == 1 else _first_two(table, some)
     if chosen:
         given = (("source_column", options.source_column), ("target_column", options.target_column))
@@ -257,6 +257,7 @@ def feature_roles(table: Table, options: ImportOptions, names: Names | None) -> 
         taken |= {*label_roles(table, options).values}
     if same_file(table.path, options.split):
         taken |= {*word_roles(table, options, SPLIT_NAMES, "split").values}
+    options.used |= {"feature_columns", "categorical", "missing"}
     chosen = [*filter(None, map(str.strip, (options.feature_columns or "").split(",")))]
     asked = [*filter(None, map(str.strip, (options.categorical or "").split(",")))]
     categorical = [table.find("categorical", name) for name in asked]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import itertools
 import os
@@ -150,7 +149,7 @@ class Text:
         """Yield (line, fields) of the rows from row `first` on, slowly."""
         with Cleaned(self.path, self.dialect) as source:
             text = io.TextIOWrapper(io.BufferedReader(source), "utf-8", "surrogateescape", newline="")
-            reader = csv.reader(text, delimiter=self.dialect.separator, skipinitialspace=True)
+            reader = self.dialect.reader(text)
             rows = ((reader.line_num, [*map(str.strip, row)]) for row in reader if row)
             for end, fields in itertools.islice(rows, first, None):
                 yield self.dialect.line + end - sum(field.count("\n") for field in fields), fields
