@@ -8,11 +8,11 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.split import NAMES
-from distgnn.store.importers import parquet
 from distgnn.store.importers.arrays import open_npy
 from distgnn.store.importers.imported import UNLABELLED, Imported
-from distgnn.store.importers.node_table import open_columns, read_words
+from distgnn.store.importers.node_table import TABLES, read_words
 from distgnn.store.importers.roles import SPLIT_NAMES, word_roles
+from distgnn.store.importers.table import open_table
 from distgnn.store.source import ImportOptions, parse_split, random_split
 
 PARTS = {word: part for part, names in NAMES.items() for word in (*names, str(part))}
@@ -22,7 +22,7 @@ PARTS |= dict.fromkeys(("0", *UNLABELLED), 0)
 def split_file(text: str) -> Path | None:
     """Return the file that a split names; None for shares. ArgumentError for any other text."""
     path = Path(text)
-    if path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt", ".npy", *parquet.SUFFIXES)):
+    if path.name.lower().removesuffix(".gz").endswith((".npy", *TABLES)):
         return path
     parse_split(text)
     return None
@@ -47,14 +47,14 @@ def attach_split(source: Imported, options: ImportOptions) -> None:
 
 
 def _attach_table(source: Imported, path: Path, options: ImportOptions) -> None:
-    table = open_columns(path)
+    table = open_table(path, options)
     roles = word_roles(table, options, SPLIT_NAMES, "split")
     source.note_table(roles.described(table, "parts"), table, [roles.ids, *roles.values])
     table_words = read_words(table, roles, source.names, "split", not_a_part)
     check_parts(table_words.words, path)
     split = np.zeros(source.n, np.uint8)
     parts = np.array([PARTS[word.lower()] for word in table_words.words], np.uint8)
-    split[table_words.rows.nodes(source, grow=False)] = parts[table_words.codes[:, 0]]
+    split[table_words.rows.nodes(source)] = parts[table_words.codes[:, 0]]
     source.set_split(split, path)
 
 
