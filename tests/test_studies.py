@@ -27,6 +27,8 @@ DISTGNN = '''#!{python} -SE
 import json, os, sys
 from pathlib import Path
 
+pytestmark = pytest.mark.programs
+
 words = sys.argv[1:]
 here = Path(__file__).parent
 with open(here / "called", "a") as file:
