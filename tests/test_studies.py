@@ -19,6 +19,8 @@ from distgnn import cli
 from distgnn.cli import train
 from mpi_helpers import clean_environment
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCHER = "SLURM_NTASKS", "SLURM_NNODES", "SLURM_JOB_ID", "SLURM_GPUS_ON_NODE"
 
@@ -26,8 +28,6 @@ DISTGNN = '''#!{python} -SE
 """Epoch k takes k seconds times 1 + the seed, divided by the ranks; MG-GCN halves that."""
 import json, os, sys
 from pathlib import Path
-
-pytestmark = pytest.mark.programs
 
 words = sys.argv[1:]
 here = Path(__file__).parent
