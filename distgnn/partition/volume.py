@@ -2,7 +2,8 @@
 
 Volume-balancing models put these costs into recursive bisection (Acer, Selvitopi and Aykanat, Parallel
 Computing 59, 2016: Graph-VB of ``sparsity-aware.txt`` section 5.2). Here rows of all parts move one by one
-(``kernels/host/volume.c``), from METIS's parts where it is installed. The result is the most even one whose total is at most `OF_START` of the start's.
+(``kernels/host/volume.c``), from METIS's parts where it is installed. The result is the most even one whose
+total is at most `OF_START` of the start's.
 """
 
 from __future__ import annotations
