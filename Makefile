@@ -1,8 +1,8 @@
 # make demo   sets everything up and runs the main job
 # make test   sets everything up and runs the tests of the library, make test-programs those that start whole jobs
 # make docs   builds the documentation, build/site/index.html
-# make test-quick   the same for a case of every test, 5 minutes
-# make faults SECONDS=300   campaigns of faults, of which make test runs a few; FIRST=1000 draws others
+# make test-quick   the same for a case of every test, 3 minutes
+# make faults SECONDS=300   campaigns of faults, of which make test-programs runs a few; FIRST=1000 draws others
 # make gpu-check   on a machine with a GPU and CuPy, in 10 minutes: training, tests, tables; ARGS="--part 2" for the sanitizers
 #
 # Needs Python >= 3.10 and a C compiler; MPI comes from the mpich wheel. To use a cluster's own MPI and launcher instead:
