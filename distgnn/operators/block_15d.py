@@ -47,11 +47,11 @@ class Block15D(BlockRows):
     def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array) -> None:
         row, last = self.grid.along("reps"), len(A_i) - 1
         # CAGNET, line 6: BCAST(H_q, P(:, j)). Sparsity-aware, lines 5-12: ISend, Recv of rows NnzCols(i, q).
-        begun, wire = A_i.begin_sum(H, Z), self.grid.wire
+        begun = A_i.begin_sum(H, Z)
         with A_i.rows_of(H) as pairs:
             for stage, (A_iq, H_q) in enumerate(pairs):
                 if stage < last:  # line 7; line 13: Z = Z + A_iq H_q
-                    local.spmm(A_iq, local.rounded(H_q, wire), out=Z, accumulate=begun or stage > 0)
+                    local.spmm(A_iq, self.grid.rounded(H_q), out=Z, accumulate=begun or stage > 0)
                 else:  # and with it line 8; line 15: ALLREDUCE(Z, +, P(i, :))
                     summed.multiply(self.grid, row, A_iq, H_q, Z, accumulate=begun or stage > 0)
         if last < 0:  # a process column without stages, or whose rows of H need not travel
@@ -61,7 +61,7 @@ class Block15D(BlockRows):
 
     def _block_column(self, A_i: NeededRows | CoveredRows, G: Array, F: Array) -> None:
         # Lines 5-13 reversed: rank (q, j) gets rows NnzCols(i, q) of A_iqᵀ G_i and adds them to F_q.
-        read = local.rounded(G, self.grid.wire)
+        read = self.grid.rounded(G)
         with A_i.sums_in(F) as pairs:
             for At_iq, C_q in pairs:
                 local.spmm(At_iq, read, out=C_q)

@@ -37,16 +37,16 @@ class Block1D(BlockRows):
         self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array, then: Epilogue | None = None
     ) -> None:  # fmt: skip
         # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
-        begun, wire = A_i.begin_sum(H, Z), self.grid.wire
+        begun = A_i.begin_sum(H, Z)
         with A_i.rows_of(H) as pairs:
             for stage, (A_ij, H_j) in enumerate(pairs):
                 # line 5: Z_i = Z_i + A_ij H_j
-                read, end = local.rounded(H_j, wire), then if stage == len(A_i) - 1 else None
+                read, end = self.grid.rounded(H_j), then if stage == len(A_i) - 1 else None
                 local.spmm(A_ij, read, out=Z, accumulate=begun or stage > 0, then=end)
 
     def _block_column(self, A_i: NeededRows | CoveredRows, G: Array, F: Array) -> None:
         # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.
-        read = local.rounded(G, self.grid.wire)
+        read = self.grid.rounded(G)
         with A_i.sums_in(F) as pairs:
             for At_ij, C_j in pairs:
                 local.spmm(At_ij, read, out=C_j)

@@ -48,7 +48,7 @@ class CoveredRows:
             near = {j: away[j][0] if j in away else A_ij for j, A_ij in blocks.items()}
         left = {j: pair[1] for j, pair in away.items() if pair[1].nnz}
         taken = _exchanged(comm, left, rows, int(heights[comm.rank]), dtype)
-        self.wire = holders.grid.wire
+        self.grid = holders.grid
         self.fetched = NeededRows(holders, comm, near, heights, dtype, None, "H")
         self.partial = NeededRows(holders, comm, taken, rows, dtype, None, "G")
 
@@ -66,7 +66,7 @@ class CoveredRows:
         Z_i = Σ_j A'_ij H_j with the entries left to rank j. Return True: products are added to Z.
         """
         Z[...] = 0
-        read = local.rounded(H, self.wire)
+        read = self.grid.rounded(H)
         with self.partial.sums_in(Z) as pairs:
             for A_ji, C in pairs:
                 local.spmm(A_ji, read, out=C)
@@ -91,7 +91,7 @@ class CoveredRows:
         """
         with self.partial.rows_of(G) as pairs:
             for At_ij, G_i in pairs:
-                local.spmm(At_ij, local.rounded(G_i, self.wire), out=F, accumulate=True)
+                local.spmm(At_ij, self.grid.rounded(G_i), out=F, accumulate=True)
 
 
 def _exchanged(

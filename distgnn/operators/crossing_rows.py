@@ -65,7 +65,7 @@ class CrossingRows:
             local.gather_rows(X, there, sent)
             with by_columns(self.grid, self.row, sent, came, heights, matrix, "alltoallv") as parts:
                 near = self.near_transposed if adjoint else self.near
-                local.spmm(near, local.rounded(X, self.grid.wire), out=Y)
+                local.spmm(near, self.grid.rounded(X), out=Y)
                 for X_k, Y_k in parts:
                     product(X_k, Y_k)
             local.scatter_add(came, back, Y)

@@ -142,7 +142,7 @@ class Plexus3D(DistSparse):
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         if self.sharded:
             with self._plane_block(F) as room:
-                local.spmm(self.plane.At, local.rounded(G.block, self.grid.wire), out=room)  # line 22
+                local.spmm(self.plane.At, self.grid.rounded(G.block), out=room)  # line 22
                 self.out.reduce_scatter_rows(room, self.shares, F.block, "sums", narrow=True)  # line 23
         else:
             summed.multiply(self.grid, self.out, self.plane.At, G.block, F.block)

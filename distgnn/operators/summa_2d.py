@@ -166,7 +166,7 @@ class Summa:
         """Compute ``T = A H``, all blocks of this rank."""
         with self.A.broadcast() as panels, self._broadcast(H) as panels_of_H:  # lines 9-10
             for q, (A_q, H_q) in enumerate(zip(panels, panels_of_H, strict=True)):  # line 3
-                local.spmm(A_q, local.rounded(H_q, self.grid.wire), out=T, accumulate=q > 0)  # line 11
+                local.spmm(A_q, self.grid.rounded(H_q), out=T, accumulate=q > 0)  # line 11
         if not self.panels:
             T[...] = 0
 
@@ -178,7 +178,7 @@ class Summa:
 
     def multiply_adjoint(self, G: Any, F: Any) -> None:
         """Compute ``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
-        read = local.rounded(G, self.grid.wire)
+        read = self.grid.rounded(G)
         with self._summed(F) as panels_of_F, self.At.broadcast() as transposed:
             for F_k, At_k in zip(panels_of_F, transposed, strict=True):
                 local.spmm(At_k, read, out=F_k)

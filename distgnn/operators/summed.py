@@ -28,7 +28,7 @@ def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: 
     Args:
         A: (m, k) CSR block; B: (k, f); out: (m, f) C-contiguous; m and f the same in the whole group.
     """
-    blocks, read = row_blocks(grid, group, out), local.rounded(B, grid.wire)
+    blocks, read = row_blocks(grid, group, out), grid.rounded(B)
     compute = lambda rows: local.spmm(A.rows(*rows), read, out[slice(*rows)], accumulate)  # noqa: E731
     return _in_blocks(grid, group, out, blocks, compute)
 
