@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from distgnn.terminal import printable
 
-NEAR = 0.66  # least share of letters that a name and its suggestion have in common, as of rwo and row
-
 
 class UserError(Exception):
     """Bad input: the message names the file or argument, what is wrong, and what would be right, in one line.
