@@ -16,8 +16,8 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, did_you_mean
 from distgnn.store.adapters import Given, array
-from distgnn.store.importers.columns import ID_NAMES
-from distgnn.store.importers.edge_list import ENDS, WEIGHT_NAMES
+from distgnn.store.importers.roles import ENDS, WEIGHT_NAMES
+from distgnn.store.importers.table import ID_NAMES
 
 UNNAMED = "unnamed: "  # how pandas calls the column of an index in a file
 

@@ -85,7 +85,8 @@ def overflows(comm, store, folder, where, backend="numpy", **settings):
     grow, weigh = OVERFLOWS[where]
     log, saved = folder / "log", folder / "saved"
     given = {"log": str(log), "checkpoint": str(saved), "checkpoint_every": 1, "force": True}
-    how = {"backend": backend, "normalize_features": False, "epochs": 2, "tune_gemm": False, "hidden": (12, 12)}
+    how = {"backend": backend, "normalize_features": False, "epochs": 2, "tune_gemm": False}
+    how |= {"hidden": (12, 12)}
     made = Run(store, Settings(wire="float16", **how | given | settings), comm)
     made.X.block *= grow
     made.model.layers[-1].W.block *= weigh
