@@ -16,8 +16,8 @@ edges       Source, then target. An edge from s to t is the entry A[t, s], so no
             only two, or two alike before one of numbers, which has weights. Others are refused:
             --source-column and --target-column say which. An index (a first column without a name) is none of
             them.
-repeats     Of an edge that comes several times one is kept, with the largest weight. Those of a matrix add
-            up.
+repeats     Of an edge that comes several times one is kept, with the largest weight. Entries of one place in
+            a matrix add up, and zeros that it stores are no edges.
 directions  --directed and --undirected decide. Else a graph that lists the reverse of every edge, with equal
             weight, is undirected. Of the others lists of edges (text, Parquet) and Planetoid are taken as
             undirected: every edge gets its reverse. Matrices and edge_index (.mtx, .npz, .pt, OGB, arrays in
@@ -30,8 +30,8 @@ classes     Labels are numbered in sorted order, by value if all are whole numbe
             page_type or ml_target; or all are 0 and 1, a column for each class. Rows of 0 and 1, or names
             between semicolons (a;c), are several classes of a node if some row has several; else each is a
             class, with a warning, unless --multilabel keeps the rows.
-split       In tables train, val, test or none; in arrays 0 none, 1 train, 2 validation, 3 test. Tables may
-            have these numbers too, if 1, 2 and 3 are all there.
+split       train, val, test or none, or numbers: 0 none, 1 train, 2 validation, 3 test. In tables 1, 2 and 3
+            must all be there, in arrays 3, as 0, 1 and 2 may be meant for train, val and test.
 columns     Options and usual names say which column is which. Else the first has the ids, and the only other
             one the values. An index has ids where it has each node's number, as in Parquet; it is no feature.
             The summary names the columns that were taken, and those that were left.

@@ -222,8 +222,10 @@ def test_parts_in_numbers_are_those_of_arrays_or_refused(edges, tmp_path):
     refused(edges, words.format("1"), split=str(write(path, "0,train\n1,val\n2,1\n3,test\n")))
     mixed = write(path, "0,train\n1,val\n2,0\n3,test\n")
     assert opened(edges, split=mixed).split.tolist() == [1, 2, 0, 3]
+    np.save(tmp_path / "s.npy", np.array([0, 1, 3, 1]))  # 3 tells what 1 is
+    assert opened(edges, split=tmp_path / "s.npy").split.tolist() == [0, 1, 3, 1]
     np.save(tmp_path / "s.npy", np.array([0, 1, 2, 1]))
-    assert opened(edges, split=tmp_path / "s.npy").split.tolist() == [0, 1, 2, 1]
+    refused(edges, words.format("0, 1, 2"), split=str(tmp_path / "s.npy"))
 
 
 def test_labels_of_unknown_nodes(edges, tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import StoredArray, strings, window_of
@@ -72,11 +73,31 @@ def _attach_array(source: Imported, path: Path, scratch: str | None, grow: bool)
 
 def take_labels(source: Imported, stored: StoredArray | np.ndarray | StoredMatrix, where: object) -> None:
     """Give the source the labels of an array or a matrix, or the numbers that its options ask for."""
+    regression = source.options.regression
+    set_values(source, (stored_numbers if regression else stored_labels)(stored, where), where)
+
+
+def set_values(source: Imported, values: np.ndarray, where: object) -> None:
+    """Give the source text (objects), classes, rows of them, or numbers to predict.
+
+    Raises UserError if no node has a label. Notes a class that numbers below 0 leave alone.
+    """
     if source.options.regression:
-        source.set_numbers(stored_numbers(stored, where), where)
-        return
-    labels = stored_labels(stored, where)
-    (source.set_classes if labels.dtype == object else source.set_labels)(labels, where)
+        source.set_numbers(values, where)
+    elif values.dtype == object and any(values.reshape(-1).tolist()):
+        source.set_classes(values, where)
+    else:
+        source.set_labels(np.full(len(values), -1) if values.dtype == object else values, where)
+    there = np.zeros(0, bool) if source.labels is None else labelled(source.labels)
+    if not there.any():
+        classes = "below 0, NaN or empty; expected a class"
+        problem = "NaN; expected a number" if source.regression else classes
+        raise UserError(f"{where}: every label is {problem} for some node")
+    if source.class_names is None and values.ndim == 1 and not source.regression and not there.all():
+        only = np.unique(values[there])
+        if len(only) == 1:
+            unlabelled = "and nodes below 0 or NaN have none; two classes are numbered 0 and 1"
+            source.notes.append(f"{where}: every label is {only[0]}, {unlabelled}")
 
 
 def _attach_json(source: Imported, path: Path) -> None:
