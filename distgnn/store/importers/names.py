@@ -79,8 +79,8 @@ class Seen:
 
     def add(self, *ids: np.ndarray) -> None:
         for some in ids:
-            near = (some >= 0) & (some < 64 * LIMITS.entries)
-            if not near.all():
+            if len(some) and (some.min() < 0 or some.max() >= 64 * LIMITS.entries):
+                near = (some >= 0) & (some < 64 * LIMITS.entries)
                 self.far = np.union1d(self.far, some[~near])
                 some = some[near]
             if (top := int(some.max(initial=-1)) + 1) > len(self.marks):
