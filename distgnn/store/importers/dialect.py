@@ -73,7 +73,7 @@ class Dialect:
         if b'"' in lines:
             mark = re.escape(self.separator.encode())
             lines = re.sub(rb"(?m)(^|" + mark + rb')[ \t]+"|"[ \t]+(?=$|\r|' + mark + rb")", _closer, lines)
-        if b"\n " in lines or b"\n\t" in lines:
+        if (b" " in lines and b"\n " in lines) or (b"\t" in lines and b"\n\t" in lines):
             lines = re.sub(rb"(?m)^[ \t]+$", b"", lines)
         return lines
 

@@ -22,7 +22,7 @@ from distgnn.store.importers.features import attach_features, feature_ids
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, Stream, scan, sparse_limit
 from distgnn.store.importers.labels import attach_labels, label_ids
 from distgnn.store.importers.made import Made
-from distgnn.store.importers.names import LONGEST, Names, Seen, integer, is_number, shown
+from distgnn.store.importers.names import LONGEST, Names, Seen, distinct, integer, is_number, shown
 from distgnn.store.importers.node_lists import read_nodes
 from distgnn.store.importers.node_table import is_array, most_bytes, no_id, open_array
 from distgnn.store.importers.roles import END_NAMES, comments, edge_roles
@@ -305,7 +305,7 @@ def numbered(edges: EdgeTable, options: ImportOptions, seen: Seen, counts: Scan)
     """Open the graph of edges between numbers of nodes, or of ids that leave most numbers unused."""
     path, ids = edges.path, seen.ids()
     listed = [(file, some) for file, some in companion_ids(options, None) if len(some)]
-    every = np.unique(np.concatenate([ids, *(some for _, some in listed)]))
+    every = distinct(ids, *(some for _, some in listed)) if listed else ids
     highest = int(every.max(initial=-1))
     declared = declared_rows(options)
     if options.ids is None and highest >= declared and 2 * len(every) < highest + 1:
@@ -435,11 +435,11 @@ def all_ids(
     ids = Names(np.sort(edges.read_words().words) if edges.words else seen.ids(), edges.path)
     every, isolated = ids.names, []
     for file, listed in companion_ids(options, ids):
-        new = np.unique(listed[ids.find(listed) < 0])
+        new = distinct(listed[ids.find(listed) < 0])
         if len(new) and len(ids) and (ids.find(listed) < 0).all():
             raise UserError(f"{file}: none of its nodes, such as {shown(listed[0])}, is in {edges.path}")
         isolated.append((file, new))
-        every = np.union1d(every, new) if len(new) else every
+        every = distinct(every, new) if len(new) else every
     return Names(every, edges.path), isolated
 
 

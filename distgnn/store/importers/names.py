@@ -81,7 +81,7 @@ class Seen:
         for some in ids:
             if len(some) and (some.min() < 0 or some.max() >= 64 * LIMITS.entries):
                 near = (some >= 0) & (some < 64 * LIMITS.entries)
-                self.far = np.union1d(self.far, some[~near])
+                self.far = distinct(self.far, some[~near])
                 some = some[near]
             if (top := int(some.max(initial=-1)) + 1) > len(self.marks):
                 grown = np.zeros(max(top, 3 * len(self.marks) // 2), bool)
@@ -93,6 +93,12 @@ class Seen:
         """Return all, int64, in ascending order."""
         below, split = np.flatnonzero(self.marks), np.searchsorted(self.far, 0)
         return np.concatenate([self.far[:split], below, self.far[split:]])
+
+
+def distinct(*ids: np.ndarray) -> np.ndarray:
+    """Return all ids once, in ascending order: several times as fast as numpy.unique, which hashes them."""
+    ordered = np.sort(np.concatenate(ids))
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
 
 
 def encoded(words: Iterable[Any]) -> np.ndarray:

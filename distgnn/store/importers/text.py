@@ -82,11 +82,10 @@ class Cleaned(io.RawIOBase):
 def _has_leading_zeros(lines: bytes) -> bool:
     """Return True if a zero that no digit, point or letter precedes has a digit, or an x, behind it."""
     text = np.frombuffer(b"\n" + lines + b"\n", np.uint8)
-    zeros = np.flatnonzero(text[1:-1] == ord("0")) + 1
-    behind = text[zeros + 1]
-    zeros = zeros[((behind >= ord("0")) & (behind <= ord("9"))) | (behind | 32 == ord("x"))]
-    before = text[zeros - 1]
-    return bool(np.isin(before, np.frombuffer(b'\n\r\t ,;|-"', np.uint8)).any())
+    digit = text - ord("0") <= 9
+    after = digit[2:] | (text[2:] | 32 == ord("x")) if b"x" in lines or b"X" in lines else digit[2:]
+    zeros = np.flatnonzero((text[1:-1] == ord("0")) & after & ~digit[:-2])
+    return bool(np.isin(text[zeros], np.frombuffer(b'\n\r\t ,;|-"', np.uint8)).any())
 
 
 class Text:
@@ -95,7 +94,7 @@ class Text:
     def __init__(
         self, path: Path, options: Any = None, whole_lines: bool = False, told: dialect.Dialect | None = None
     ) -> None:  # fmt: skip
-        self.path, self.leading_zeros = path, False
+        self.path, self.leading_zeros, self.watched = path, False, True
         self.dialect = told or dialect.tell(path, options, whole_lines)
 
     def take_header(self) -> None:
@@ -107,7 +106,7 @@ class Text:
 
     def batches(self, types: dict[int, pa.DataType], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield columns, named by their numbers, of these types; ArrowException for wrong rows."""
-        done, watched = 0, pa.int64() in types.values()
+        done, watched = 0, self.watched and pa.int64() in types.values()
         longest = max((sum(map(len, row)) + 2 * len(row) for row in self.dialect.rows), default=0)
         for size in (max(min(LIMITS.text_bytes, BATCH), 4 * longest), LIMITS.line_bytes):
             try:
@@ -115,7 +114,8 @@ class Text:
                     for batch in self._read(bytes_, types, missing, size, done):
                         yield batch
                         done += batch.num_rows
-                    self.leading_zeros = bytes_.leading_zeros
+                    self.leading_zeros |= bytes_.leading_zeros
+                    self.watched = self.watched and not watched  # once is enough
                 return
             except pa.ArrowInvalid as error:
                 if "straddling" not in str(error):
