@@ -104,7 +104,7 @@ BAD_LINES = [
     ("0,1\n1,\n", 2, "column 1: nothing; expected a node id"),
     ("0,1\n,1\n", 2, "column 0: nothing; expected a node id"),
     ("0,1\n1.5,2\n", 2, "column 0: '1.5'; expected a node id"),
-    ("a,b\n0,1\n1.0,2\n", 3, "column a: '1.0'; expected a node id, a whole number .* or ids=text"),
+    ("a,b\n0,1\n1.5,2\n", 3, "column a: '1.5'; expected a node id, a whole number .* or ids=text"),
     ("a,b\n# note\n\n0,1\n2;3\n", 2, "bad line '# note', .*; comments=# would skip such lines"),
     ("% a b\n0 1\n% 1\n", 3, "column 0: '%'; expected a node id"),
     ("0 1\n1 2 # fine\n3 four\n", 2, "bad line '1 2 # fine', .*; comments=# would skip what is behind #"),

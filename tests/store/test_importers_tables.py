@@ -312,7 +312,7 @@ def test_numbers_of_words(monkeypatch) -> None:
 
 def test_words_of_one_hash_are_refused(tmp_path, monkeypatch) -> None:
     path = write(tmp_path / "e.csv", "a,bb\nbb,cc\n")
-    monkeypatch.setattr(coded, "hashed", lambda words: np.array([len(w.as_py()) for w in words], np.uint64))
+    monkeypatch.setattr(coded, "_hashed", lambda lengths, parts: lengths.astype(np.uint64))
     refused(path, "e.csv: two ids have the same 64-bit hash")
 
 

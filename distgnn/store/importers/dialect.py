@@ -18,6 +18,17 @@ from distgnn.store.source import ImportOptions
 
 SAMPLE = 1 << 16  # bytes, by which a dialect is told
 MARKS = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|", "blank": " "}
+#: How files of other kinds begin that are named as texts, and what to do with them.
+OTHERS = (
+    (rb"PK\x03\x04", "is a Zip archive; unpack it first"),
+    (rb"%%MatrixMarket", "is a Matrix Market file; name it .mtx, or give format=mtx"),
+    (rb"version https://git-lfs", "is a pointer of Git LFS; fetch the file itself with git lfs pull"),
+    (rb"\s*<(\?xml|!doctype|html|graphml|gexf)", "is XML or HTML; save its edges as CSV"),
+    (rb"\s*\*(vertices|network)", "is a file of Pajek; save its edges as CSV"),
+    (rb'\s*(\[\s*)?[{\[]\s*("|$)', "is JSON; name it .jsonl, with an object in each line"),
+    (rb".?\0|.+\0", "holds zero bytes, as UTF-16 text does; save it as UTF-8"),
+)
+_HEX = re.compile(r"0[xX][0-9a-fA-F]+")
 _SAYS_SEPARATOR = re.compile(r"sep=(.)$", re.IGNORECASE)
 
 
@@ -129,13 +140,18 @@ def _sample(path: Path) -> tuple[str, int]:
         whole = not file.read(1)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise UserError(f"{path}: is UTF-16 text; save it as UTF-8")
+    for begin, what in OTHERS:
+        if re.match(begin, data.removeprefix(BYTE_ORDER_MARK)[:200], re.IGNORECASE):
+            raise UserError(f"{path}: {what}")
     start = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
     data = data[start:] if whole else data[start : max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
     try:
         return data.decode("utf-8"), start
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line}: is not UTF-8 text (byte {start + error.start})") from None
+        raise UserError(
+            f"{path}, line {line}: is not UTF-8 text (byte {start + error.start}); save it as UTF-8"
+        ) from None
 
 
 def lines_of(text: str) -> list[str]:
@@ -221,7 +237,7 @@ def _choice(path: Path, even: list[str], text: str) -> str:
 def _is_header(row: list[str]) -> bool:
     """Return True for a row without numbers."""
     fields = [field for field in row if field]
-    return bool(fields) and not any(map(is_number, fields))
+    return bool(fields) and not any(is_number(field) or _HEX.fullmatch(field) for field in fields)
 
 
 def _lines_of_row(dialect: Dialect, lines: list[str]) -> int:

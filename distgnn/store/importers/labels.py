@@ -22,8 +22,8 @@ from distgnn.store.importers.arrays import StoredArray, strings, window_of
 from distgnn.store.importers.imported import HIGHEST_ID, NO_LABEL, UNLABELLED, Imported
 from distgnn.store.importers.made import is_made, made_labels
 from distgnn.store.importers.names import Names
-from distgnn.store.importers.roles import ZEROS_AND_ONES, label_roles
-from distgnn.store.importers.table import open_table
+from distgnn.store.importers.roles import ZEROS_AND_ONES, Roles, label_roles
+from distgnn.store.importers.table import Table, Wanted, open_table
 from distgnn.store.importers.tables import StoredMatrix
 from distgnn.store.source import ImportOptions
 
@@ -124,6 +124,8 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions) -> Non
     roles = label_roles(table, options)
     class_names = [table.names[k] for k in roles.values] if table.named else None
     source.note_table(roles.described(table, "labels"), table, [roles.ids, *roles.values])
+    if _attach_vectors(source, table, roles):
+        return
     if options.regression:
         cells = node_table.read_words(table, roles, source.names, "number", not_a_number)
         nodes = cells.rows.nodes(source)
@@ -150,6 +152,28 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions) -> Non
     rows[nodes] = numbers
     source.set_labels(rows, path)
     source.class_names = class_names
+
+
+def _attach_vectors(source: Imported, table: Table, roles: Roles) -> bool:
+    """Read a column of lists that have 0 or 1 for each class; return False for any other."""
+    widths = {table.width(k) for k in roles.values if table.kinds[k] == "vectors"}
+    if source.options.regression or len(roles.values) != 1 or not widths or max(widths) < 2:
+        return False
+    wanted, parts = [Wanted(roles.values[0], "numbers", "0 or 1 for each class")], []
+    try:
+        for (column,) in table.batches(wanted):
+            parts.append(column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1))
+    except UserError:  # lists of several lengths hold classes
+        return False
+    if not parts or not np.isin(numbers := np.concatenate(parts), (-1, 0, 1)).all():
+        return False
+    counted = roles.ids is None
+    ids = np.arange(len(numbers)) if counted else node_table.read_ids(table, roles.ids or 0, source.names)
+    nodes = node_table.Rows(table.path, ids, table.place, counted).nodes(source)
+    rows = np.full((source.n, numbers.shape[1]), -1, np.int8)
+    rows[nodes] = zeros_and_ones(lambda lo, hi: numbers[lo:hi], numbers.shape, table.path)
+    source.set_labels(rows, table.path)
+    return True
 
 
 def not_a_class(text: str) -> str | None:

@@ -192,7 +192,7 @@ def read_words(
     Raises UserError for a row without them; `check(word)` returns the fault of a wrong word, or None.
     """
     for column in roles.values:
-        table.require(column, ("words", "integers", "numbers", "lists"), f"a {what}")
+        table.require(column, ("words", "integers", "numbers", "lists", "vectors"), f"a {what}")
     counted, ids = roles.ids is None, np.zeros(0, np.int64)
     if roles.ids is not None:
         ids = read_ids(table, roles.ids, names)

@@ -53,6 +53,11 @@ def edge_roles(table: Table, options: ImportOptions) -> tuple[int, int, int | No
     named = [places for pair in ENDS if None not in (places := [*map(table.position, pair)])]
     chosen = options.source_column is not None or options.target_column is not None
     ends = [k for k in named[0] if k is not None] if len(named) == 1 else _first_two(table, some)
+    twice = [k for k in some if table.named and names_of(table).count(table.names[k].lower()) > 1]
+    if not chosen and {*ends} & {*twice} and table.names[twice[0]]:
+        raise UserError(
+            f"{table.path}: several columns are called {table.names[twice[0]]}; {CHOICE} say which"
+        )
     if chosen:
         given = (("source_column", options.source_column), ("target_column", options.target_column))
         default = (ends or some or [0, 0])[:2]
@@ -105,7 +110,10 @@ def _weight(table: Table, options: ImportOptions, others: list[int], count: int)
     if options.weight_column is not None:
         return table.find("weight_column", options.weight_column)
     named = [k for k in others if table.named and table.names[k].lower() in WEIGHT_NAMES]
+    others = [k for k in others if k not in all_ids(table)]
     third = others if (count == 3 or (table.konect and count == 4)) else []
+    if named and options.weights:
+        return named[0]  # whatever it holds: an error names its line
     numbers = [k for k in (named or third)[:1] if table.kinds[k] in ("integers", "numbers", "empty")]
     return numbers[0] if numbers else None
 
@@ -199,6 +207,11 @@ def _others(table: Table, ids: int, options: ImportOptions) -> list[int]:
     """List the columns beside the ids, an index, and the parts if the table has these too."""
     parts = table.position(*SPLIT_NAMES) if same_file(table.path, options.split) else None
     return [k for k in range(len(table.names)) if k not in (ids, parts, table.index, *all_ids(table))]
+
+
+def names_of(table: Table) -> list[str]:
+    """List the names of the columns in lower case."""
+    return [name.lower() for name in table.names]
 
 
 def all_ids(table: Table) -> list[int]:

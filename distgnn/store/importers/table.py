@@ -345,7 +345,9 @@ def converted(column: pa.Array, kind: str, width: int, given: str) -> pa.Array:
 def _as_words(column: pa.Array, given: str) -> pa.DictionaryArray:
     """Convert to words: 3.0 becomes 3, several words are put between semicolons."""
     if not pa.types.is_dictionary(column.type):
-        if given == "lists":
+        if given == "vectors":
+            column = column.cast(pa.list_(pa.int64()))
+        if given in ("lists", "vectors"):
             column = pc.binary_join(column.cast(pa.list_(pa.string())), ";")
         elif pa.types.is_boolean(column.type):
             column = pc.utf8_capitalize(column.cast(pa.string()))

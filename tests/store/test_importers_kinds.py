@@ -1,0 +1,88 @@
+"""Kinds of files from public reports: each is the graph that its author meant, or an error of one line."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from distgnn.store.importers import open_source
+from distgnn.store.source import ImportOptions
+
+from .importing import adjacency, refused, write
+
+
+def packed() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("edges.csv", "0,1\n1,2\n")
+    return file.getvalue()
+
+
+#: What a file holds, its name, options, and what the error says.
+REFUSED = {
+    "Zip": (packed(), "e.csv", {}, "is a Zip archive"),
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 1\n", "e.csv", {}, "LFS"),
+    "GraphML": (b'<?xml version="1.0"?>\n<graphml>\n</graphml>\n', "e.txt", {}, "is XML or HTML"),
+    "HTML": (b"<!DOCTYPE html>\n<html>404</html>\n", "e.csv", {}, "is XML or HTML"),
+    "Pajek": (b'*Vertices 2\n1 "a"\n2 "b"\n*Edges\n1 2\n', "e.txt", {}, "Pajek"),
+    "JSON": (b'[{"source": 0, "target": 1}]\n', "e.csv", {}, "is JSON; name it .jsonl"),
+    "Matrix Market": (b"%%MatrixMarket matrix coordinate real general\n3 3 1\n2 1 1\n", "e.edges", {}, "mtx"),
+    "UTF-16": ("source,target\na,b\n".encode("utf-16-le"), "e.csv", {}, "zero bytes, as UTF-16"),
+    "Windows-1252": ("source,target\nRené,Bob\n".encode("cp1252"), "e.csv", {}, "line 2.*save it as UTF-8"),
+    "Markdown": (b"| source | target |\n|---|---|\n| a | b |\n", "e.txt", {}, "line 2.*'---'"),
+    "hex": (b"1,2\n0x2,3\n", "e.csv", {"ids": "integers"}, "line 2.*'0x2'.*digits"),
+    "hex first": (b"0x1,0x2\n0x2,0x3\n", "e.csv", {"ids": "integers"}, "line 1.*'0x1'"),
+    "one name twice": (b"source,target,target\n0,1,2\n", "e.csv", {}, "several columns are called target"),
+    "decimal comma": (b"source;target;weight\n0;1;0,5\n", "e.csv", {"weights": True}, "line 2.*'0,5'"),
+    "edge ids": (b"id,source,target\n7,1,2\n8,2,0\n", "e.csv", {"weights": True}, "no column of weights"),
+    "fractions": (b"1.5 2.0\n2.0 3.0\n", "e.txt", {}, "line 1.*'1.5'.*whole number"),
+    "floats beyond 2**53": (b"1e300 2.0\n2.0 3.0\n", "e.txt", {}, "line 1.*'1e.?300'"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_no_list_of_edges_is_refused(tmp_path, kind) -> None:
+    data, name, options, message = REFUSED[kind]
+    (tmp_path / name).write_bytes(data)
+    refused(tmp_path / name, message, **options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "   4.3381000e+04   2.8300000e+02\n   2.8300000e+02   7.7000000e+01\n",
+        "43381.0,283.0\n283.0,77.0\n",
+        "source,target\n43381,283.0\n283,77\n",
+        "43381 2.83e+02\n2.83E2 7.7e1\n",
+    ],
+)
+def test_whole_numbers_are_ids_in_any_spelling(tmp_path, text) -> None:
+    """Ids as MATLAB's save -ascii, pandas after a join, and awk write them."""
+    source = open_source(write(tmp_path / "e.txt", text), ImportOptions())
+    assert source.ids.tolist() == [77, 283, 43381]
+    assert adjacency(source).tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+    weighted = "\n".join(line + ("," if "," in line else " ") + "0.5" for line in text.splitlines()[-2:])
+    source = open_source(write(tmp_path / "w.txt", weighted), ImportOptions(weights=True))
+    assert source.ids.tolist() == [77, 283, 43381] and adjacency(source).max() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("lists", "labels"),
+    [
+        ([[0, 1, 1], [1, 0, 0], [0, 0, 1]], [[1, 0, 0], [0, 0, 1], [0, 1, 1]]),
+        ([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [[0, 1], [1, 1], [1, 0]]),
+        ([[0], [1, 2], [2]], [[0, 1, 1], [0, 0, 1], [1, 0, 0]]),
+        ([[0, 1], [1, 2], [2, 0]], [[0, 1, 1], [1, 0, 1], [1, 1, 0]]),
+    ],
+)
+def test_lists_of_numbers_are_labels(tmp_path, lists, labels) -> None:
+    """Lists of 0 and 1 have one for each class, others hold the classes of a node."""
+    pq.write_table(pa.table({"id": [2, 0, 1], "label": lists}), tmp_path / "labels.parquet")
+    options = ImportOptions(labels=str(tmp_path / "labels.parquet"))
+    source = open_source(write(tmp_path / "e.csv", "0,1\n1,2\n"), options)
+    assert np.asarray(source.labels).tolist() == labels
