@@ -96,8 +96,8 @@ class Notices:
                 :meth:`check`.
         """
         self._receive()
-        failures = [self.failure, *(one.failure for one in [*self._received.values()] if self._binds(one))]
-        self.failure = next(filter(None, failures), "")
+        failures = [notice.failure for notice in [*self._received.values()] if self._binds(notice)]
+        self.failure = next(filter(None, [self.failure, *failures]), "")
         if self.failure:
             raise PeerError(self.failure)
         self.check(ranks, index, number)
