@@ -96,7 +96,7 @@ class Notices:
                 :meth:`check`.
         """
         self._receive()
-        failures = [self.failure, *(one.failure for one in [*self._received.values()] if self._binds(one))]
+        failures = [self.failure, *(notice.failure for notice in [*self._received.values()] if self._binds(notice))]
         self.failure = next(filter(None, failures), "")
         if self.failure:
             raise PeerError(self.failure)
