@@ -16,7 +16,7 @@ from distgnn.train.stored import SampleError
 #: products (benchmarks/results/check.md; of 16 bits benchmarks/results/sixteen-bits.md).
 TOLERANCES = {"float32": 2e-5, "float64": 1e-11, "bfloat16": 1e-2, "float16": 1e-2, "tf32": 1e-2}
 #: Relative errors of parameters that stand for that rounding.
-ERRORS = {"float32": 2.0**-22, "float64": 2.0**-51, "bfloat16": 2.0**-8, "float16": 2.0**-11, "tf32": 2.0**-11}
+ERRORS = {"float32": 2**-22, "float64": 2**-51, "bfloat16": 2**-8, "float16": 2**-11, "tf32": 2**-11}
 #: Serial trainings with such errors, which tell how far rounding alone moves the losses of this training, and
 #: how many times as far as the farthest of them a loss may be.
 SHAKEN, FACTOR = 4, 8
@@ -105,8 +105,7 @@ class SerialCheck:
         return f"check: the losses of {updates} in {epochs} equal those of a serial training; {difference}"
 
     def _differs(self, epoch: int, lr: float, losses: Sequence[float], whole: bool) -> str | None:
-        """Return the problem, if there is one, with the losses of the first, or of all, of an epoch's updates.
-        """
+        """Return the problem, if there is one, with the losses of an epoch's first updates, or all."""
         assert self._reference is not None
         expected, problem = taken(self._reference.epoch(epoch, lr), len(losses), whole)
         self._past.append((epoch, lr, expected, whole))

@@ -68,10 +68,10 @@ class _Training:
     @contextmanager
     def _with_errors(self) -> Iterator[None]:
         """Shake the parameters within the context, where the training is a shaken one."""
-        arrays = self.network.parameters(self.train_features) if self.errors else {}
+        arrays = self.network.parameters(self.train_features) if self.errors is not None else {}
         exact = {name: array.copy() for name, array in arrays.items()}
-        for array in arrays.values():
-            array[...] = array * (1 + self.size * self.errors.uniform(-1, 1, array.shape))  # type: ignore[union-attr]
+        for array in arrays.values() if self.errors is not None else ():
+            array[...] = array * (1 + self.size * self.errors.uniform(-1, 1, array.shape))
         yield
         for name, array in arrays.items():
             array[...] = exact[name]

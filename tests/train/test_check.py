@@ -210,9 +210,9 @@ def of_the_wrong_sign() -> Any:
 
 
 WRONG = {
-    "a lost edge": (partial(changed_blocks, without_an_edge), "deep sage gat gatv2 sampled-gatv2 ladies"),
+    "a lost edge": (partial(changed_blocks, without_an_edge), "deep sage gat gatv2 ladies"),
     "a transposed block": (partial(changed_blocks, transposed), "deep gat gatv2"),
-    "dropout without its scale": (unscaled, "deep sage gatv2 sampled-gat saint"),
+    "dropout without its scale": (unscaled, "gatv2 sampled-gat"),
     "a gradient of scores of the wrong sign": (of_the_wrong_sign, "gatv2 sampled-gatv2 sampled-gat"),
 }
 
