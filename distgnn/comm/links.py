@@ -49,7 +49,7 @@ class Links:
 
     @property
     def broken(self) -> bool:
-        """The knowledge of this rank whether an operation has failed since the communicators were made."""
+        """True if an operation has failed since the communicators were made, as far as this rank knows."""
         session = self.session
         return session is not None and (session.broken or self.current.generation != session.generation)
 
@@ -84,7 +84,7 @@ class Links:
             self._connect(*group)
 
     def drop(self) -> None:
-        """Mark the grid as dropped: :meth:`Session.enter` frees it when all ranks have dropped it."""
+        """Let the communicators be freed when all ranks have dropped the grid, see :meth:`Session.enter`."""
         self.gone = True
 
     def free(self) -> None:

@@ -96,8 +96,9 @@ class Notices:
                 :meth:`check`.
         """
         self._receive()
-        failures = [notice.failure for notice in [*self._received.values()] if self._binds(notice)]
-        self.failure = next(filter(None, [self.failure, *failures]), "")
+        binding = filter(self._binds, [*self._received.values()])
+        failures = [self.failure, *(notice.failure for notice in binding)]
+        self.failure = next(filter(None, failures), "")
         if self.failure:
             raise PeerError(self.failure)
         self.check(ranks, index, number)

@@ -77,7 +77,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """The presence of the communicators; a program may free all that it knows of."""
+        """True while the communicators are there; a program may free all that it knows of."""
         return bool(self.notices.mpi)
 
     def _connect(self, mpi: Any) -> None:
@@ -92,7 +92,7 @@ class Session:
             self.notices.send_failure()
 
     def enter(self, links: Grids) -> None:
-        """Register a grid; where there are many, free those that all ranks have dropped. Collective.
+        """Add a grid; where there are many, free those that all ranks have dropped. Collective.
 
         Python collects a grid at other times on other ranks, and only all of them together can free it.
         """
@@ -158,13 +158,13 @@ class Session:
         unclean = not isinstance(failed, (UserError, TrainingError, type(None)))
         while True:
             self._pending = _Meeting(self, begins, ends, said, unclean or self.broken)
-            meeting = self._outcome()
-            unclean, again = False, meeting.ends >= meeting.begins if begins else meeting.deepest > ends
+            outcome = self._outcome()
+            unclean, again = False, outcome.ends >= outcome.begins if begins else outcome.deepest > ends
             if not again:
                 break
-        if meeting.said and failed is None:
-            raise PeerError(meeting.said)
-        return meeting.begins
+        if outcome.said and failed is None:
+            raise PeerError(outcome.said)
+        return outcome.begins
 
     def _outcome(self) -> _Meeting:
         """Wait for all ranks, and make new communicators if any asks for them, or if errors differ."""
@@ -220,7 +220,7 @@ class _Meeting:
 
     @property
     def unclean(self) -> bool:
-        """The danger that messages or calls of before meet those of after."""
+        """True if messages or calls of before may meet those of after."""
         return bool(self._numbers[3] or self._numbers[4] != -self._numbers[5])
 
     def check(self) -> None:

@@ -47,7 +47,7 @@ class Watched(MPI.Intracomm):
     source: MPI.Intracomm | None = None
 
     def join(self, session: Any, index: Index, ranks: Sequence[int]) -> None:
-        """Register this communicator with a session."""
+        """Enter a session."""
         self.session, self.generation, self.index, self.ranks = session, session.generation, index, ranks
         self._made = 0
 
