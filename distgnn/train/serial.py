@@ -68,10 +68,12 @@ class _Training:
     @contextmanager
     def _with_errors(self) -> Iterator[None]:
         """Shake the parameters within the context, where the training is a shaken one."""
-        arrays = self.network.parameters(self.train_features) if self.errors is not None else {}
+        errors = self.errors
+        arrays = {} if errors is None else self.network.parameters(self.train_features)
         exact = {name: array.copy() for name, array in arrays.items()}
-        for array in arrays.values() if self.errors is not None else ():
-            array[...] = array * (1 + self.size * self.errors.uniform(-1, 1, array.shape))
+        for array in arrays.values():
+            assert errors is not None
+            array[...] = array * (1 + self.size * errors.uniform(-1, 1, array.shape))
         yield
         for name, array in arrays.items():
             array[...] = exact[name]

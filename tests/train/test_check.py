@@ -223,7 +223,7 @@ WRONG = {
 def test_what_is_wrong_is_found_and_what_is_right_is_not(
     comm, wrong, kind, shared_tmp_path, monkeypatch
 ) -> None:
-    """By Adam, and in float32, where rounding grows."""
+    """Adam makes rounding grow in float32."""
     store = shared_tmp_path / "directed.dg"
     if comm.rank == 0:
         prepare(Communities(directed=True), store, order=("random",))
