@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distgnn.cli.values import AddedUp
 from distgnn.store import rules
+from distgnn.terminal import printable, show
 
 if TYPE_CHECKING:
     from distgnn.partition import Quality
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reading")
     reading, direction = group.add_argument, group.add_mutually_exclusive_group().add_argument
     reading("--format", default="auto", metavar="F",
-            help="auto, edges (CSV, TSV, Parquet), generated, mtx, npz, ogb, planetoid, pt or reddit "
-            "(default: auto)")
+            help="auto, edges (CSV, TSV, JSON lines, Parquet), generated, mtx, npz, ogb, planetoid, pt or "
+            "reddit (default: auto)")
     direction("--directed", action="store_true", default=None, help="an edge has one direction")
     direction("--undirected", dest="directed", action="store_false", default=None,
               help="add every edge's reverse (edge lists: unless told otherwise)")
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading("--regression", action="store_true",
             help="labels are numbers to predict, one column or those of --label-column; NaN or empty: none")
     reading("--features", metavar="FILE",
-            help=".npy, .npz, .csv, .parquet, or .json with {node: [active features]}; or degree, onehot, "
-            "random:WIDTH, made of the graph (degree: one column, not scaled)")
+            help=".npy, .npz, .csv, .jsonl, .parquet, or .json with {node: [active features]}; or degree, "
+            "onehot, random:WIDTH, made of the graph (degree: one column, not scaled)")
     reading("--labels", metavar="FILE",
             help=".csv, .tsv, .txt or .parquet: a node and its label in every line, or a column of 0 and 1 "
             "for each class that nodes may have; .npy, .npz, .json: classes or such rows; or degree:CLASSES, "
@@ -56,6 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ".npy")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
+    reading("--weight-column", metavar="NAME", help="column of an edge list that has the weights")
+    reading("--feature-columns", metavar="NAMES", help="columns of the feature table, between commas "
+            "(default: all but those of ids, labels and parts)")
+    reading("--categorical", metavar="NAMES", help="columns of words in it, which become columns of 0 and 1")
+    reading("--missing", metavar="HOW", default="refuse", help="a feature without a number is mean (of its "
+            "column), zero, or refused (default: refuse)")
+    reading("--separator", metavar="MARK", help="of columns in text: tab, comma, semicolon, bar, blank or a "
+            "character (default: the one that cuts all lines evenly)")
+    reading("--comments", metavar="MARK", help="text behind it is left out, such as #; none: no line is a "
+            "comment (default: lines with # or %% before the first row)")
     reading("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
     reading("--label-column", metavar="NAME", help="column of the label file that has the label, needed if "
             "several could; or some, between commas, of 0 and 1")
@@ -82,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     def work(comm: Any) -> None:
         done = prepare(args, comm)
         if not args.quiet and (comm is None or comm.Get_rank() == 0):
-            print(summary(done), flush=True)
+            show(summary(done))
 
     on_all_ranks(work)
 
@@ -131,7 +141,7 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     if team.rank == 0:
         for note in source.notes:
             explained = config.Origins().explain(UserError(note), [command_parser("prepare")])
-            print(f"distgnn: warning: {explained}", file=sys.stderr, flush=True)
+            show(f"distgnn: warning: {explained}", error=True)
     written |= {"seed": args.seed, "shards": shards, "self_loops": args.self_loops}
     return write_store(source, args.out, comm=comm, **written)
 
@@ -156,7 +166,7 @@ def summary(done: Summary) -> str:
         *(partition_line(name, quality) for name, quality in done.partitions.items()),
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB",
     ]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def partition_line(name: str, q: Quality) -> str:

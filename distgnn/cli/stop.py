@@ -6,13 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from distgnn.comm.launch import is_first
 
-#: Of `scancel` and preemption, of `sbatch --signal=USR1@SECONDS`, and of Ctrl-C.
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+#: Of `scancel` and preemption, of `sbatch --signal=USR1@SECONDS`, of Ctrl-C, and of a closed terminal.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 #: The exit code of a run that was asked to stop, and may go on: EX_TEMPFAIL of sysexits.h.
 CODE = 75
 #: Seconds in which a second Ctrl-C is the same one, which a launcher passes on.
@@ -64,5 +64,6 @@ class Stop:
             if is_first():
                 once_more = "; Ctrl-C once more stops at once" if number == signal.SIGINT else ""
                 line = f"distgnn: {signal.Signals(number).name}: stops after this update{once_more}\n"
-                os.write(2, line.encode())
+                with suppress(OSError):  # a closed pipe
+                    os.write(2, line.encode())
         self.number = number

@@ -94,6 +94,10 @@ class GCN:
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
+        order = A.input_layout.rows.order
+        if self.needs_own and order != A.output_layout.rows.order:
+            network = f"which {type(self).__name__} can't use; take another"
+            raise ArgumentError("order", order and order.name, f"orders rows and columns apart, {network}")
         if product_order == TRANSFORM and not all(map(associative, operators)):
             problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
             raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)

@@ -12,6 +12,7 @@ import numpy as np
 from distgnn.comm.agree import agree
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
+from distgnn.comm.session import joined
 from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import written
 from distgnn.operators.block_1d import Block1D
@@ -144,7 +145,7 @@ def make_grid(
     """
     check_type("comm", comm, Communicator, "an mpi4py communicator, then the algorithm")
     check_type("sizes", sizes or {}, Mapping, "axis sizes by name, such as {'rows': 4}")
-    agree(comm, {"algorithm": name, "grid": sizes, "replication": replication})
+    agree(joined(comm), {"algorithm": name, "grid": sizes, "replication": replication})
     cls, wanted = get(name), dict(sizes or {})
     if replication is not None:
         if "reps" not in cls.axes:
@@ -204,7 +205,9 @@ def distribute(
         (2, array([20.,  1.]))
 
     Args:
-        matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.operators.sources.BlockSource`.
+        matrix: SciPy sparse matrix (equal on all ranks), whose entries of one place add up and whose stored
+            zeros are entries, unlike those of a graph of ``fit`` and ``prepare``; or a
+            :class:`~distgnn.operators.sources.BlockSource`.
         sparsity_aware: True: send only the rows of dense matrices that are needed (``1d``, ``1.5d``); "auto":
             or whole blocks, whichever should be faster between two ranks.
         root: the one rank that has the matrix and sends the others their blocks; what they give, such as

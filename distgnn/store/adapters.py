@@ -2,7 +2,7 @@
 
 PyG      Data: edge_index (or adj_t), x, y, train_mask ..., edge_weight
 DGL      DGLGraph: edges(), ndata["feat"], ndata["label"], ndata["train_mask"] ..., edata["weight"]
-OGB      the dictionary of a graph: edge_index, node_feat, num_nodes
+OGB      the dictionary of a graph: edge_index, node_feat, num_nodes; or a pair of it and the labels
 NetworkX Graph, DiGraph: nodes, edges(data=...), is_directed()
 tensors  on a CPU: dense, of bfloat16, with gradients, sparse in COO, CSR and CSC
 """
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.canonical import checked
 from distgnn.errors import ArgumentError
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -53,6 +54,7 @@ def unpacked(given: Given) -> Given:
         ArgumentError: a graph with several kinds of nodes or edges, or several splits, or without the weights
             that are asked for.
     """
+    given = _of_pair(given)
     graph = given.graph
     if hasattr(graph, "edge_types") and hasattr(graph, "node_types"):
         raise _refused(graph, "has nodes or edges of several kinds: pass graph.to_homogeneous()")
@@ -65,6 +67,19 @@ def unpacked(given: Given) -> Given:
     if hasattr(graph, "is_directed") and hasattr(graph, "nodes") and hasattr(graph, "edges"):
         return _of_networkx(given)
     return given
+
+
+def _of_pair(given: Given) -> Given:
+    """Take a pair of a graph and its labels, as OGB's data sets have them, apart."""
+    pair = given.graph
+    if not isinstance(pair, tuple) or len(pair) != 2 or not (isinstance(pair[0], Mapping) or _has(pair[0])):
+        return given
+    return replace(given, graph=pair[0], y=pair[1] if given.y is None else given.y)
+
+
+def _has(graph: Any) -> bool:
+    """Tell whether this is a graph of PyG or DGL."""
+    return hasattr(graph, "edge_index") or hasattr(graph, "ndata")
 
 
 def array(name: str, given: Any) -> np.ndarray:
@@ -89,7 +104,9 @@ def array(name: str, given: Any) -> np.ndarray:
 
 
 def sparse(name: str, given: Any) -> Any:
-    """Return a sparse tensor as a matrix of SciPy; anything else as it is."""
+    """Return a sparse tensor or matrix as one of SciPy whose arrays fit together; anything else as it is."""
+    if sp.issparse(given):
+        return checked(given, name)
     layout = str(getattr(given, "layout", "")).removeprefix("torch.")
     if layout not in ("sparse_coo", "sparse_csr", "sparse_csc"):
         return given
@@ -98,13 +115,13 @@ def sparse(name: str, given: Any) -> Any:
     if layout == "sparse_coo":
         given = given.detach().coalesce()
         rows, cols = array(name, given.indices())
-        return sp.coo_array((array(name, given.values()), (rows, cols)), shape=shape)
+        return checked(sp.coo_array((array(name, given.values()), (rows, cols)), shape=shape), name)
     by_row = layout == "sparse_csr"
     pointers, indices = (
         (given.crow_indices(), given.col_indices()) if by_row else (given.ccol_indices(), given.row_indices())
     )
     parts = (array(name, part) for part in (given.detach().values(), indices, pointers))
-    return (sp.csr_array if by_row else sp.csc_array)(tuple(parts), shape=shape)
+    return checked((sp.csr_array if by_row else sp.csc_array)(tuple(parts), shape=shape), name)
 
 
 def ends(graph: Any) -> np.ndarray:
@@ -151,7 +168,7 @@ def _of_pyg(given: Given) -> Given:
 def _of_sparse_tensor(adjacency: Any) -> Any:
     """Return PyG's ``adj_t`` as a matrix: entry (i, j) is an edge from j to i in both."""
     if hasattr(adjacency, "to_scipy"):
-        return adjacency.to_scipy(layout="csr")
+        return checked(adjacency.to_scipy(layout="csr"), "graph")
     return sparse("graph", adjacency)
 
 

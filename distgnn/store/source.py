@@ -23,12 +23,15 @@ class ImportOptions:
     `format`: one of `importers.FORMATS`. `features`, `labels`: companion files, or a rule that makes them
     from the graph: degree, onehot, random:WIDTH and degree:CLASSES. `ids`: the kind of node ids in lists of
     edges and tables, one of `IDS`; `node_list`: a table that lists all nodes in order. `id_column`,
-    `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in tables. `split`:
-    "0.6/0.2/0.2", seeded by `seed`, or a file, in place of the input's. `weights`: take edge weights from the
-    file instead of ones. `multilabel`: a node may have several classes, though none has in the input.
-    `regression`: labels are numbers to predict, one or several of a node.
-    `scratch`: folder for temporary copies of compressed features (default: the system's). `used`: the names
-    of columns that an importer has looked up, which fills it.
+    `label_column`, `source_column`, `target_column`, `weight_column`: column names (or numbers from 0) in
+    tables; `feature_columns` and `categorical` (words that become columns of zeros and ones): several,
+    between commas. `separator`, `comments`: marks in text, which the file shows by default. `missing`:
+    refuse, zero or mean, what stands for a feature without a number. `split`: "0.6/0.2/0.2", seeded by
+    `seed`, or a file, in place of the input's. `weights`: take edge weights from the file instead of ones.
+    `multilabel`: a node may have several classes, though none has in the input. `regression`: labels are
+    numbers to predict, one or several of a node. `scratch`: folder for temporary copies of compressed
+    features (default: the system's). `used`: the names of columns that an importer has looked up, which fills
+    it.
     """
 
     format: str | None = None
@@ -41,6 +44,12 @@ class ImportOptions:
     source_column: str | None = None
     target_column: str | None = None
     split: str | None = None
+    separator: str | None = None
+    comments: str | None = None
+    feature_columns: str | None = None
+    weight_column: str | None = None
+    missing: str = "refuse"
+    categorical: str | None = None
     seed: int = 0
     directed: bool | None = None
     weights: bool = False
@@ -62,7 +71,7 @@ class Source:
             unlabelled row; or, if they are numbers to predict, float32[n, classes], finite, and NaN in all of
             an unlabelled row.
         split: uint8[n]: 0 none, 1 train, 2 validation, 3 test.
-        width: columns of the features, 0 without features.
+        width: columns of the features, 0 without features; feature_names: of these, where they have names.
         edge_count: the number of edges that `edges()` will yield, where known without reading them.
         notes: one line for each oddity of the input.
         readings: the columns that were taken from each file, and their roles.
@@ -79,6 +88,7 @@ class Source:
     class_names: list[str] | None = None
     split: np.ndarray | None = None
     width: int = 0
+    feature_names: list[str] | None = None
     edge_count: int | None = None
     notes: Sequence[str] = ()
     readings: Sequence[str] = ()

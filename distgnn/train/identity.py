@@ -12,7 +12,10 @@ from distgnn.train.settings import Settings
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
 GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
 #: Settings that a run shares with the one whose checkpoint it goes on from, beside those of minibatches.
-SHARED = "seed dropout bias optimizer momentum dtype train_features normalize_features model sampler".split()
+SHARED = (
+    "seed dropout bias optimizer momentum dtype model sampler "
+    "train_features normalize_features standardize_features"
+).split()
 SHARED_BATCHES = ("fanout", "batch_size", "batches_per_update", "importance", "rescale")
 
 
@@ -22,6 +25,8 @@ def run_identity(s: Settings, store: Store, order: str, widths: Sequence[int]) -
     identity: dict[str, Any] = {f"graph {name}": store.manifest[name] for name in GRAPH}
     identity |= {f"content of {name}": hash for name, hash in store.manifest["content"].items()}
     identity |= {"graph multilabel": True} if store.multilabel else {}
+    names = store.manifest.get("feature_names")
+    identity |= {"graph feature_names": names} if names else {}
     identity |= {"loss": "mse"} if s.loss == "mse" else {}  # the others follow from the labels
     identity |= {"widths": list(widths)} | {name: getattr(s, name) for name in shared}
     # Trained features are saved by position and samples depend on it; all else is equal in every order.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import logging
 import os
@@ -21,9 +20,11 @@ from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
+from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced, writing
-from distgnn.nn.features import normalize_rows
+from distgnn.files.sheet import Sheet
+from distgnn.nn.features import normalize_rows, standardize
 from distgnn.nn.gcn import collect
 from distgnn.nn.loss import outputs
 from distgnn.nn.metrics import scores
@@ -37,7 +38,7 @@ from distgnn.train import room
 from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
 from distgnn.train.network import special
-from distgnn.train.saved import opened
+from distgnn.train.saved import opened, scaling
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
 from distgnn.train.targets import targets_of
@@ -81,17 +82,24 @@ class Predictor:
         which: str | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
-        arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
-        agree(comm, identity(store) | arguments)
+        with task(comm) as ours:
+            arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
+            agree(ours, identity(store) | arguments)
+            self._make(store, weights, ours, arguments | {"backend": backend})
+
+    def _make(self, store: Any, weights: Any, comm: Any, given: Mapping[str, Any]) -> None:
+        """Open both and load all that predictions need. Collective."""
         reader = opened(weights, Comm(comm, backends.get("numpy")))
         trained = reader.meta["run"]
-        filled = from_files(Settings(algorithm=algorithm, order=order, model=trained["model"]), store)
+        filled = from_files(
+            Settings(algorithm=given["algorithm"], order=given["order"], model=trained["model"]), store
+        )
         algorithm, order = filled.algorithm or "1d", filled.order
-        sizes = parse_grid(grid, algorithm)
-        self.grid = operators.make_grid(comm, algorithm, sizes, backend=backend)
+        sizes = parse_grid(given["grid"], algorithm)
+        self.grid = operators.make_grid(comm, algorithm, sizes, backend=given["backend"])
         own = "binary" if trained.get("graph multilabel") else "softmax"
         self.loss: str = trained.get("loss", own)
-        best, self.epoch = chosen(reader, which)
+        best, self.epoch = chosen(reader, given["which"])
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
             self._check(trained, weights)
@@ -101,6 +109,8 @@ class Predictor:
         refuse = lambda problem: UserError(f"{weights}: {problem}")  # noqa: E731
         room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)
+        if trained.get("standardize_features"):
+            standardize(self.X, scaling(reader.meta))
         with self.grid.world.together():
             take_over(reader, self.model.parameters, best=best)
             if trained["train_features"]:
@@ -124,7 +134,7 @@ class Predictor:
         if trained["model"] not in NETWORKS:
             problem = f"holds weights of model={trained['model']}; enter it in distgnn.nn.NETWORKS first"
             raise UserError(f"{weights}: {problem}")
-        same = ["graph width", "graph normalize"]
+        same = [f"graph {fact}" for fact in ("width", "normalize", "self_loops", "directed", "weighted")]
         if trained["train_features"]:  # these belong to the nodes they were trained for
             same = [name for name in trained if name.startswith(("graph ", "content of "))]
         content = {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
@@ -136,6 +146,11 @@ class Predictor:
                     f"the network was trained with {what} {trained[name]}, this graph has {here.get(name)}"
                 )
                 raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+        then, now = trained.get("graph feature_names"), self.store.manifest.get("feature_names")
+        if then and now and then != now:
+            k = next(k for k, pair in enumerate(zip(then, now, strict=False)) if pair[0] != pair[1])
+            problem = f"feature {k} is {now[k]} here, was {then[k]} in training; expected the same order"
+            raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
 
     def _names(self, meta: Mapping[str, Any], classes: int) -> list[str] | None:
         """Return the names of the network's classes. Warn if the store's classes have others."""
@@ -193,7 +208,8 @@ class Predictor:
         layer the logits. Where nodes or classes have names, "id" (n) and "class_name" (classes) are these; of
         classes as in the graph that the network was trained on. A ``.csv`` gets a line for each node: its id,
         the name of its class, and these numbers, in columns "probability_CLASS", by name where classes have
-        names. Where a node may have several classes, "label" is int8 (n, classes), 1 where the probability is
+        names, and texts such as ``=A1`` as :mod:`distgnn.files.sheet` says. Where a node may have several
+        classes, "label" is int8 (n, classes), 1 where the probability is
         above one half, else 0, and a line has as many, in columns "label_CLASS". A network that predicts
         numbers gives "prediction" alone, (n, columns), in columns "prediction_0" ... of a ``.csv``. Rank 0
         writes a part at a time and holds no more than that, the labels and, for an ``.npz``, the ids.
@@ -202,7 +218,11 @@ class Predictor:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced or written.
             UserError: another run writes it, or a number is not finite (on every rank).
         """
-        path, world, last = Path(path), self.grid.world, len(self.model.layers)
+        with task(self.grid.links.current):
+            return self._write(Path(path), layer, force)
+
+    def _write(self, path: Path, layer: int | None, force: bool) -> Path:
+        world, last = self.grid.world, len(self.model.layers)
         agree(world.mpi, {"out": path, "layer": layer, "force": force})
         with world.together():
             if path.suffix not in FORMATS:
@@ -370,7 +390,7 @@ class _Csv:
         self.text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
         names = None if like is None else names
         self.store, self.names = store, names if like is not None and like.ndim == 1 else None
-        self.lines, self.node = csv.writer(self.text, lineterminator="\n"), 0
+        self.lines, self.node = Sheet(self.text), 0
         width = names or range(Z.shape[1])
         labels = ["label"] if like is None or like.ndim == 1 else [f"label_{column}" for column in width]
         columns = [f"{name}_{column}" for column in width]

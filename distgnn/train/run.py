@@ -20,10 +20,11 @@ from distgnn import local, operators, records
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree, reduced
 from distgnn.comm.narrow import check_overflow
+from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, TrainingError, UserError, check_type
 from distgnn.ledger import MOST_EVENTS, Ledger, holds
 from distgnn.nn import optim
-from distgnn.nn.features import are_counts, normalize_rows
+from distgnn.nn.features import Scaling, are_counts, normalize_rows, scaling_of, standardize
 from distgnn.nn.loss import checked_loss, checked_metric, outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
@@ -49,11 +50,13 @@ from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
 from distgnn.train.settings import BATCH_SIZE, Settings
 from distgnn.train.stopping import Begun, PausedError, Stop
-from distgnn.train.targets import targets_of
+from distgnn.train.targets import targets_of, training_rows
 from distgnn.train.ways import parse_grid
 
 log = logging.getLogger(__name__)
 
+#: Scales of features that differ by more make training hard.
+APART = 10.0
 TIMED = 1000  # epochs, the latest, over which medians are taken: memory stays as it is
 
 
@@ -75,6 +78,7 @@ class Run:
     Attributes:
         settings: with all defaults filled in.
         store, order, grid, widths, model, X, targets, optimizer: what the run consists of.
+        scaling: of X, where it is standardised, else None.
         first_epoch: 1, or where the checkpoint goes on. check: the serial reference beside, or None.
         best: the epoch whose weights did best in validation, and these weights; see :class:`Best`. They are
             followed where `keep_best`, `patience` or a plateau asks for it.
@@ -87,6 +91,7 @@ class Run:
     Raises:
         UserError: settings that do not fit together, the store, the ranks, or a file that exists; or ranks
             disagree in settings or in the store's manifest (on every rank). Nothing was written then.
+        PeerError: another rank failed, in any way.
     """
 
     def __init__(
@@ -94,19 +99,20 @@ class Run:
         comm: MPI.Intracomm | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
-        settings = settings or Settings()
-        check_type("settings", settings, Settings, "a Settings, after the store")
-        agree(comm, identity(store) | settings.shared())
-        s = self.settings = resolved(from_files(settings, store), comm.Get_size())
-        name = str(s.algorithm)
-        operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
-        sizes = parse_grid(s.grid, name)
-        self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend, s.wire)
-        try:
-            self._make(store)
-        except UserError:  # on every rank
-            self.grid.free()
-            raise
+        with task(comm) as ours:
+            settings = settings or Settings()
+            check_type("settings", settings, Settings, "a Settings, after the store")
+            agree(ours, identity(store) | settings.shared())
+            s = self.settings = resolved(from_files(settings, store), comm.Get_size())
+            name = str(s.algorithm)
+            operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
+            sizes = parse_grid(s.grid, name)
+            self.grid = operators.make_grid(ours, name, sizes, s.replication, s.backend, s.wire)
+            try:
+                self._make(store)
+            except UserError:  # on every rank
+                self.grid.free()
+                raise
 
     def _make(self, store: Store | str | os.PathLike[str]) -> None:
         """Open the store and load all that training needs. Collective."""
@@ -154,7 +160,12 @@ class Run:
             TrainingError: a loss is not that of the serial reference, or a loss, gradient or update is not
                 finite (on every rank). The last checkpoint stays.
             UserError: checkpoint or trace can't be written, or another run writes to a file (on every rank).
+            PeerError: another rank failed, in any way.
         """
+        with task(self.grid.links.current):
+            yield from self._train(stop)
+
+    def _train(self, stop: Stop | None) -> Iterator[records.Epoch]:
         s, seconds, steps = self.settings, deque[float](maxlen=TIMED), deque[dict[str, float]](maxlen=TIMED)
         marks = deque[tuple[int, float, float]](maxlen=MOST_EVENTS if s.trace else 0)
         record, end, self._stop = records.Epoch(), records.End(), stop
@@ -203,7 +214,7 @@ class Run:
         self.order = self.store.order(s.order)
         if len(self.order.versions) > 1 and (s.samples or NETWORKS[str(s.model)].needs_own):
             what = "minibatches" if s.samples else f"model={s.model}"
-            problem = f"is for algorithm=3d, which {what} can't use; take another"
+            problem = f"orders rows and columns apart, which {what} can't use; take another"
             raise ArgumentError("order", self.order.name, problem)
         check_content(self.store)
         if s.samples and s.batch_size:
@@ -237,26 +248,39 @@ class Run:
         self.model = kind(A, self.widths, **network.options(s), **how_to)
         self.X = load_features(self.store, self.model.input_layout, dtype=s.dtype)
         holds(self.X, "features", self.X.block.nbytes)
-        self._normalize()
+        self.scaling: Scaling | None = None
         self.targets = targets_of(self.store, self.model, str(s.loss), s.metric)
         if self.targets.counts[TRAIN] == 0:
             problem = "no node of the training split has a label, so there is nothing to train on"
             raise UserError(f"{self.store.path}: {problem}")
+        self._normalize()
         self.parameters = parameters(self.model, self.X, s.train_features)
         self._follow()
         self.minibatches = self._minibatches() if s.samples else None
 
     def _normalize(self) -> None:
-        """Divide the rows of the features by their sums, where that is asked for or they are counts.
-        Collective.
+        """Divide the rows of the features by their sums, where that is asked for or they are counts; or
+        standardise the columns, where that is asked for or they differ. Collective.
         """
         s = self.settings
-        if s.normalize_features is None:
-            s = self.settings = dataclasses.replace(s, normalize_features=are_counts(self.X))
-            if s.normalize_features:
-                log.info("features are counts: rows are divided by their sums")
-        if s.normalize_features:
+        rows, columns = s.normalize_features, s.standardize_features
+        counts = (rows is None or (columns is None and not rows)) and are_counts(self.X)
+        if rows is None and counts:
+            log.info("features are counts: rows are divided by their sums")
+        rows = counts if rows is None else rows
+        if rows:
             normalize_rows(self.X)
+        if columns or (columns is None and not rows and not counts):
+            self.scaling, differ = scaling_of(self.X, training_rows(self.store, self.X.layout))
+            if columns is None and not differ > APART:
+                self.scaling = None
+            elif columns is None and self.grid.rank == 0:
+                how = "they are standardised by the training nodes; standardize_features=False leaves them"
+                log.warning("scales of features differ by %.2g times: %s", differ, how)
+        if self.scaling is not None:
+            standardize(self.X, self.scaling)
+        columns = self.scaling is not None
+        self.settings = dataclasses.replace(s, normalize_features=rows, standardize_features=columns)
 
     def _follow(self) -> None:
         """Decide whether the best weights are kept, and make what follows validation. Collective.
@@ -375,7 +399,7 @@ class Run:
         if s.checkpoint:
             state = self.grid.world, self.parameters, self.optimizer, epoch, self.identity(), self.rates
             names = self.store.manifest["class_names"]
-            checkpoint.save(s.checkpoint, *state, self.best, names, begun)
+            checkpoint.save(s.checkpoint, *state, self.best, names, begun, self.scaling)
             log.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return records.End(**records.named(measured))
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.loss import as_numbers
 from distgnn.nn.networks import REFERENCES
-from distgnn.nn.reference import GCNReference, labelled
+from distgnn.nn.reference import GCNReference, SageReference, labelled
 from distgnn.nn.reference_optim import ReferenceOptimizer
 from distgnn.sampling.block import Sample
+from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.spgemm import Replicated
 from distgnn.split import TRAIN
 from distgnn.store.checkpoint import CheckpointReader
@@ -22,6 +26,7 @@ from distgnn.train import sampler
 from distgnn.train.minibatches import Minibatches
 from distgnn.train.network import options
 from distgnn.train.settings import Settings
+from distgnn.train.stored import check_sample, off_diagonal, stored_matrix
 
 Array = Any
 
@@ -36,8 +41,45 @@ class Serial(Protocol):
         """
         ...
 
+    def shaken(self, seed: int, size: float) -> Serial:
+        """Copy the training as it stands. In the copy, parameters have relative errors of at most `size`,
+        other ones in each update, while losses and gradients are computed.
+        """
+        ...
 
-class FullGraph:
+
+class _Training:
+    """The state of a serial training: its network and optimiser. `shared`: names of what copies share."""
+
+    network: GCNReference
+    shared: Sequence[str] = ("labels", "rows")
+    train_features = False
+    errors: np.random.Generator | None = None
+    size = 0.0
+
+    def shaken(self, seed: int, size: float) -> Any:
+        """Copy the training as it stands, with errors of its parameters, see :class:`Serial`."""
+        network = self.network
+        kept = [getattr(self, name) for name in self.shared] + [network.A, network.nodes]
+        other = copy.deepcopy(self, {id(x): x for x in kept + [network.features] * (not self.train_features)})
+        other.errors, other.size = np.random.default_rng(seed), size
+        return other
+
+    @contextmanager
+    def _with_errors(self) -> Iterator[None]:
+        """Shake the parameters within the context, where the training is a shaken one."""
+        errors = self.errors
+        arrays = {} if errors is None else self.network.parameters(self.train_features)
+        exact = {name: array.copy() for name, array in arrays.items()}
+        for array in arrays.values():
+            assert errors is not None
+            array[...] = array * (1 + self.size * errors.uniform(-1, 1, array.shape))
+        yield
+        for name, array in arrays.items():
+            array[...] = exact[name]
+
+
+class FullGraph(_Training):
     """An update per epoch, from all training nodes.
 
     Args:
@@ -54,25 +96,29 @@ class FullGraph:
 
     def epoch(self, epoch: int, lr: float) -> Iterator[float]:
         """Yield the loss of the one update of the epoch."""
-        loss, gradients = self.network.epoch_gradients(self.labels, self.rows, epoch, self.train_features)
+        given = self.labels, self.rows, epoch, self.train_features
+        with self._with_errors():
+            loss, gradients = self.network.epoch_gradients(*given)
         yield loss
         self.network.update(self.optimizer, gradients, lr, epoch)
 
 
-class OnMinibatches:
+class OnMinibatches(_Training):
     """An update from every few minibatches, one after the other. They are drawn as in the run, by its sampler
-    on a whole graph; what is trained on them is the serial network.
+    on a whole graph, and must have entries of the stored matrix; the serial network is trained on them.
 
-    Args: as of :class:`FullGraph`; minibatches and graph have the same positions as its rows.
+    Args: as of :class:`FullGraph`; minibatches and A, what is sampled from, have its rows' positions.
     """
+
+    shared = "labels", "A", "sampler", "minibatches"
 
     def __init__(
         self, network: GCNReference, labels: Array, split: Array, optimizer: ReferenceOptimizer,
-        settings: Settings, graph: Replicated,
+        settings: Settings, A: sp.csr_array,
     ) -> None:  # fmt: skip
         self.network, self.labels, self.optimizer = network, labels, optimizer
         nodes = labelled(labels, split, TRAIN)
-        self.sampler = sampler.of(settings, graph, lambda: nodes)
+        self.A, self.sampler = A, sampler.of(settings, Replicated(A), lambda: nodes)
         size, self.per_update = int(settings.batch_size or 1), int(settings.batches_per_update or 1)
         self.minibatches = Minibatches(nodes, size, settings.seed)
 
@@ -80,7 +126,8 @@ class OnMinibatches:
         """Yield the mean loss over the minibatches of each update."""
         batches = self.minibatches.epoch(epoch)
         for first in range(0, len(batches), self.per_update):
-            loss, count, gradients = self._group(epoch, first, batches[first : first + self.per_update])
+            with self._with_errors():
+                loss, count, gradients = self._group(epoch, first, batches[first : first + self.per_update])
             if not np.isfinite(loss):
                 raise NotFiniteError(f"the loss is {loss}", self.network.layers - 1, epoch)
             yield loss / max(count, 1)
@@ -94,6 +141,7 @@ class OnMinibatches:
         total, count, sums = 0.0, 0, {name: 0 * w for name, w in self.network.parameters().items()}
         for number, batch in enumerate(batches, first):
             (sample,) = self.sampler.sample_at([batch], epoch=epoch, first=number)
+            check_sample(self.A, sample, self.sampler.fanout if isinstance(self.sampler, GraphSage) else None)
             count += len(sample.batch) if sample.loss_weights is None else int(sample.population or 0)
             if len(sample.batch):
                 step = (epoch - 1) * len(self.minibatches) + number + 1
@@ -123,20 +171,22 @@ def reference(
     s, n = settings, store.n
     inputs = order.layer(-1)  # features and labels as layer 0 takes them
     ids = inputs.permutation(0, n)
-    if s.samples:  # whose draws and masks depend on positions
-        graph = Replicated(sampler.source(s, store, order))
-        A, nodes = graph.A, np.arange(n)
-    else:
-        A, nodes = order.block((0, n), (0, n))[order.positions(ids)], ids  # rows in the order of the columns
+    A, nodes = stored_matrix(store, order, s.dtype), np.arange(n)
+    if not s.samples:  # whose draws and masks depend on positions
+        A, nodes = A[order.positions(ids)], ids  # rows in the order of the columns
+    elif REFERENCES[str(s.model)] is SageReference:
+        A = off_diagonal(A)
     network = REFERENCES[str(s.model)](A, widths, **options(s), dtype=s.dtype, nodes=nodes)
     network.features = _features(store, inputs, s)
+    labels, split = store.labels(inputs), store.split(inputs)
+    if s.standardize_features:
+        network.features = _standardized(network.features, network.features[labelled(labels, split, TRAIN)])
     optimizer = ReferenceOptimizer(s.optimizer, s.decays, s.momentum, s.clip)
     if checkpoint is not None:
         _take_over(checkpoint, network.parameters(s.train_features), optimizer)
-    labels = store.labels(inputs)
     labels = as_numbers(labels) if s.loss == "mse" else labels
-    training = network, labels, store.split(inputs), optimizer
-    return OnMinibatches(*training, s, graph) if s.samples else FullGraph(*training, s.train_features)
+    training = network, labels, split, optimizer
+    return OnMinibatches(*training, s, A) if s.samples else FullGraph(*training, s.train_features)
 
 
 def _features(store: Store, inputs: Order, settings: Settings) -> Array:
@@ -145,6 +195,12 @@ def _features(store: Store, inputs: Order, settings: Settings) -> Array:
         sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
         X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
     return X
+
+
+def _standardized(X: Array, training: Array) -> Array:
+    mean = training.mean(axis=0, dtype=np.float64)
+    spread = np.sqrt(((training - mean) ** 2).mean(axis=0))
+    return ((X - mean) / np.where(spread > 1e-6 * abs(mean), spread, 1)).astype(X.dtype)
 
 
 def _take_over(
