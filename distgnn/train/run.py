@@ -19,6 +19,7 @@ from mpi4py import MPI
 from distgnn import local, operators, records
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree, reduced
+from distgnn.comm.narrow import check_overflow
 from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, TrainingError, UserError, check_type
 from distgnn.ledger import MOST_EVENTS, Ledger, holds
@@ -390,6 +391,7 @@ class Run:
         s = self.settings
         try:  # weights may be finite, and what the network makes of them not: the last checkpoint stays
             measured = self.model.evaluate(self.X, self.targets, s.train_features)
+            check_overflow(self.grid)
         except TrainingError as error:
             raise error.in_epoch(epoch) from None
         if last:
