@@ -6,7 +6,7 @@ copies stay equal to the bit.
 
 A finite number that 16 bits can't hold travels as NaN, and the rank that rounds it notes its size. In
 training all ranks learn of it with a word that they reduce after each update anyway (see ``nn/finite.py``);
-``A @ H``, a forward pass by itself and an evaluation reduce a word for it.
+``A @ H``, a forward pass by itself, a checkpoint and the error of a loss that is not finite reduce a word.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from mpi4py import MPI
 from distgnn import local, operators, records
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree, reduced
+from distgnn.comm.narrow import check_overflow
 from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, TrainingError, UserError, check_type
 from distgnn.ledger import MOST_EVENTS, Ledger, holds
@@ -98,9 +99,9 @@ class Run:
         comm: MPI.Intracomm | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
-        settings = settings or Settings()
-        check_type("settings", settings, Settings, "a Settings, after the store")
         with task(comm) as ours:
+            settings = settings or Settings()
+            check_type("settings", settings, Settings, "a Settings, after the store")
             agree(ours, identity(store) | settings.shared())
             s = self.settings = resolved(from_files(settings, store), comm.Get_size())
             name = str(s.algorithm)
@@ -390,6 +391,7 @@ class Run:
         s = self.settings
         try:  # weights may be finite, and what the network makes of them not: the last checkpoint stays
             measured = self.model.evaluate(self.X, self.targets, s.train_features)
+            check_overflow(self.grid)
         except TrainingError as error:
             raise error.in_epoch(epoch) from None
         if last:

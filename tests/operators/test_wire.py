@@ -185,9 +185,9 @@ LARGE = [lambda X: X * 1.2e5, lambda X: X * 5e4, lambda X: np.where(X == X.max()
 @pytest.mark.ranks(1, 3, 4)
 @each("algorithm, aware", WAYS)
 def test_a_number_that_does_not_fit_is_an_error_on_every_rank(comm, algorithm, aware, backend):
-    """Or it did not travel, and the product is right; unchecked, it makes NaN. The next product is right."""
+    """Products without a lost number are right, also the next; unchecked, a lost one makes NaN."""
     A, X = problem()
-    rounds = comm.Get_size() > 1 or backend.on_device
+    rounds, some = comm.Get_size() > 1 or backend.on_device, set()
     for sizes in grids(algorithm, comm.Get_size()):
         grid = make_grid(comm, algorithm, sizes, backend=backend, wire="float16")
         operator = distribute(A, grid, algorithm, aware)
@@ -197,11 +197,12 @@ def test_a_number_that_does_not_fit_is_an_error_on_every_rank(comm, algorithm, a
                 exact, H = M.astype(np.float64) @ Z, dg.scatter(Z, times.input_layout)
                 unchecked = times.multiply(H)
                 lost = bool(grid.world.lowest(grid.narrow.overflow()))
-                assert rounds >= lost >= (rounds and number == 0)
+                assert rounds >= lost >= (backend.on_device and number == 0)
+                some.add(lost)
                 right(grid.world.share(dg.gather(unchecked)), exact, lost)
                 if lost:
                     with pytest.raises(
-                        WireOverflowError, match=r"a number of size \d+ in A @ H is too large"
+                        WireOverflowError, match=r"of size [\d.e+]+ in A @ H is too large"
                     ):
                         times @ H
                 else:
@@ -209,6 +210,7 @@ def test_a_number_that_does_not_fit_is_an_error_on_every_rank(comm, algorithm, a
                 fits = dg.scatter(X, times.input_layout)
                 right(grid.world.share(dg.gather(times @ fits)), M.astype(np.float64) @ X, False)
         grid.free()
+    assert (True in some) == rounds
 
 
 def right(Y, exact, lost):
@@ -219,9 +221,9 @@ def right(Y, exact, lost):
 
 
 @pytest.mark.ranks(4)
-@each("algorithm", ALGORITHMS)
+@each("algorithm", ("1d", "2d"))
 def test_infinity_that_was_there_stays(comm, algorithm):
-    """It is no overflow of 16 bits; bfloat16 has that of 2^15 numbers of each sign."""
+    """Infinity is no overflow of 16 bits; bfloat16 has that of 2^15 numbers of each sign."""
     A, X = problem()
     grid = make_grid(comm, algorithm, grids(algorithm, 4)[0], backend="numpy", wire="bfloat16")
     operator = distribute(A, grid, algorithm)

@@ -77,7 +77,7 @@ def test_gradients_of_a_mean_over_many_nodes_are_no_zeros(comm, monkeypatch):
 
 
 #: By name: numbers that are too large forward, or backward only, in (first layer's input, last weights).
-OVERFLOWS = {"a panel or sum of the forward pass": (1e7, 1), "a gradient of the backward pass": (1e-9, 1e9)}
+OVERFLOWS = {"a panel or sum of the forward pass": (1e7, 1), "a gradient of the backward pass": (1e-5, 1e8)}
 
 
 def overflows(comm, store, folder, where, backend="numpy", **settings):
