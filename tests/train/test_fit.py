@@ -223,7 +223,7 @@ def room() -> int:
         (None, {}, None),
         ("0/0.5/0.5", {}, "no node"),  # on rank 0 alone
         (None, {"weight_decay": -1.0}, "at least 0"),  # where there is a grid
-        (np.ones(N, int), {"keep_best": "val"}, "validation split"),  # where all is loaded
+        (np.r_[np.ones(N - 1, int), 3], {"keep_best": "val"}, "validation split"),  # where all is loaded
         (None, {"lr": 1e30, "optimizer": "sgd"}, "finite|is nan|is inf"),  # in training
     ],
 )
