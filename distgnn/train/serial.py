@@ -67,7 +67,7 @@ class _Training:
 
     @contextmanager
     def _with_errors(self) -> Iterator[None]:
-        """Shake the parameters within the context, where the training is a shaken one."""
+        """Change the parameters by errors within the context, where the training is a shaken one."""
         errors = self.errors
         arrays = {} if errors is None else self.network.parameters(self.train_features)
         exact = {name: array.copy() for name, array in arrays.items()}

@@ -151,11 +151,11 @@ class EdgeTable:
         done, pattern = 0, r"^\s*-?0[xX]" if self.options.ids else r"^\s*-?0[0-9xX]"
         for columns, _ in self._batches("words", "a node id"):
             for end, column in zip(self.ends, columns, strict=True):
-                found = pc.index(pc.match_substring_regex(column, pattern), True).as_py()
-                if found >= 0 and self.options.ids:
-                    raise self.table.bad(done + found, end, "", "a whole number in digits, or ids=text")
-                if found >= 0:
-                    self.why = column[found].as_py().strip()
+                row = pc.index(pc.match_substring_regex(column, pattern), True).as_py()
+                if row >= 0 and self.options.ids:
+                    raise self.table.bad(done + row, end, "", "a whole number in digits, or ids=text")
+                if row >= 0:
+                    self.why = column[row].as_py().strip()
                     return True
             done += len(columns[0])
         return False
@@ -259,8 +259,8 @@ class CodedEdges:
     def _first(self, which: Callable[[np.ndarray], Any]) -> int:
         done = 0
         for rows in self._rows():
-            if (found := which(rows["ends"])).any():
-                return done + int(np.argmax(found))
+            if (wrong := which(rows["ends"])).any():
+                return done + int(np.argmax(wrong))
             done += len(rows)
         return -1
 
@@ -362,11 +362,8 @@ def note_isolated(source: Imported, path: str, nodes: np.ndarray) -> None:
 
 def companion_ids(options: ImportOptions, names: Names | None) -> list[tuple[str, np.ndarray]]:
     """Read the ids, of the kind of `names`, in the tables of features and of labels."""
-    found = []
-    for path, read in ((options.features, feature_ids), (options.labels, label_ids)):
-        if path:
-            found.append((path, read(options, names)))
-    return found
+    tables = (options.features, feature_ids), (options.labels, label_ids)
+    return [(path, read(options, names)) for path, read in tables if path]
 
 
 def from_one(counts: Scan, more: str = "") -> str:

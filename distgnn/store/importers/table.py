@@ -140,26 +140,26 @@ class Table(ABC):
 
     def bad(self, row: int, column: int, text: object, expected: str) -> WrongValue:
         """Make the error for a value."""
-        found = f"{str(text)[:60]!r}" if text not in ("", None) else "nothing"
-        message = f"{self.place(row)}, {self.spot(column)}: {found}; expected {expected}"
+        field = f"{str(text)[:60]!r}" if text not in ("", None) else "nothing"
+        message = f"{self.place(row)}, {self.spot(column)}: {field}; expected {expected}"
         return WrongValue(message, str(text or ""), column)
 
 
 class TextTable(Table):
     """The columns of a text table. A first row without numbers is a header."""
 
-    told = False  # True if the format says the dialect
+    known = False  # True if the format says the dialect
 
     def __init__(self, path: Path, options: Any, whole_lines: bool = False) -> None:
         self.path, self.text = path, Text(path, options, whole_lines)
         self._look()
 
     @classmethod
-    def plain(cls, path: Path, kinds: Sequence[str], **told: Any) -> TextTable:
+    def plain(cls, path: Path, kinds: Sequence[str], **facts: Any) -> TextTable:
         """Open a table whose columns have these kinds, by a `Dialect` of these facts."""
         table = cls.__new__(cls)
         rows = [["0"] * len(kinds)]
-        table.path, table.text, table.told = path, Text(path, told=Dialect(rows=rows, **told)), True
+        table.path, table.text, table.known = path, Text(path, given=Dialect(rows=rows, **facts)), True
         table._look()
         return table
 
@@ -194,7 +194,7 @@ class TextTable(Table):
         except pa.ArrowException as error:
             self._refuse(wanted, done, str(error).splitlines()[0])
 
-    def _refuse(self, wanted: Sequence[Wanted], done: int, told: str = "") -> NoReturn:
+    def _refuse(self, wanted: Sequence[Wanted], done: int, problem: str = "") -> NoReturn:
         """Raise the error for the first row, after those done, that is not as wanted."""
         width = len(self.names)
         for line, fields in self.text.rows(done):
@@ -210,13 +210,13 @@ class TextTable(Table):
             for item in wanted:
                 if not _READS[item.kind](fields[item.column]):
                     text = fields[item.column]
-                    found = repr(text[:60]) if text else "nothing"
-                    message = f"{where}, {self.spot(item.column)}: {found}; expected {item.expected}"
+                    field = repr(text[:60]) if text else "nothing"
+                    message = f"{where}, {self.spot(item.column)}: {field}; expected {item.expected}"
                     raise WrongValue(message, text, item.column)
-        raise UserError(f"{self.path}: cannot be read as a table ({told})")
+        raise UserError(f"{self.path}: cannot be read as a table ({problem})")
 
     def _advice(self, fields: list[str]) -> str:
-        if self.told:
+        if self.known:
             return ""
         if fields[0][:1] in ("#", "%"):
             return f"; comments={fields[0][:1]} would skip such lines"

@@ -27,9 +27,9 @@ class Cleaned(io.RawIOBase):
     `leading_zeros`: a digit came behind a zero that began a number, if they are `watched`.
     """
 
-    def __init__(self, path: Path, told: dialect.Dialect, watched: bool = False) -> None:
-        self.path, self.dialect, self.watched, self.leading_zeros = path, told, watched, False
-        self.held, self.tail, self.line, left = memoryview(b""), b"", told.line + 1, told.start
+    def __init__(self, path: Path, form: dialect.Dialect, watched: bool = False) -> None:
+        self.path, self.dialect, self.watched, self.leading_zeros = path, form, watched, False
+        self.held, self.tail, self.line, left = memoryview(b""), b"", form.line + 1, form.start
         with reading(path):
             self.raw = pa.OSFile(os.fspath(path))
             self.file = unpacked(path, self.raw)
@@ -92,17 +92,17 @@ class Text:
     """A text table in `path`, and its dialect."""
 
     def __init__(
-        self, path: Path, options: Any = None, whole_lines: bool = False, told: dialect.Dialect | None = None
+        self, path: Path, options: Any = None, whole_lines: bool = False, given: dialect.Dialect | None = None
     ) -> None:  # fmt: skip
         self.path, self.leading_zeros, self.watched = path, False, True
-        self.dialect = told or dialect.tell(path, options, whole_lines)
+        self.dialect = given or dialect.tell(path, options, whole_lines)
 
     def take_header(self) -> None:
         """Take the header for a row."""
-        told = self.dialect
-        told.start, told.line = told.header
-        told.rows.insert(0, told.names)
-        told.names = []
+        form = self.dialect
+        form.start, form.line = form.header
+        form.rows.insert(0, form.names)
+        form.names = []
 
     def batches(self, types: dict[int, pa.DataType], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield columns, named by their numbers, of these types; ArrowException for wrong rows."""
