@@ -21,11 +21,14 @@ from distgnn import ledger
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local.aggregate import COMBINATIONS, REDUCTIONS, Semiring
+from distgnn.operators.aggregate_columns import Columns, columns_of
 from distgnn.operators.aggregate_passes import Adding, Pass, Picking
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_operators import check_operand
+from distgnn.operators.edge_passes import row_sums
 from distgnn.operators.kept import cached_property
+from distgnn.operators.moves import Moves, onto_columns, onto_rows
 
 Array = Any
 
@@ -67,7 +70,7 @@ class Picked:
             raise ArgumentError("reduce", self.how.reduce, "takes from all neighbours; max and min pick one")
         compare("nodes picked", picked=self)
         N = DistDense.empty(self.A.output_layout, self.shape, np.int64)
-        self.A._way.nodes(self.held, N)
+        self.A._nodes_picked(self.held, N)
         return N
 
 
@@ -79,6 +82,7 @@ class Aggregates:
     dtype: Any
     grid: Any
     pattern: Any
+    has_entries = True  # False for operators that are made of others
     multiply: Any
     multiply_adjoint: Any
     as_operand: Any
@@ -121,7 +125,7 @@ class Aggregates:
         if work is None:
             self.multiply(H, T)
         else:
-            self._way.forward(work, H, T)
+            self._aggregated(work, H, T)
         if reduce == "mean":
             T.block *= self._shares
         T.origin = made
@@ -165,23 +169,60 @@ class Aggregates:
         if work is None:
             self.multiply_adjoint(G, F)
         else:
-            self._way.backward(work, G, F)
+            self._aggregated_back(work, G, F)
         F.origin = made
         return F
 
     @cached_property
-    def _way(self) -> Any:
-        """The loops of the algorithm. Collective the first time."""
-        return self._aggregate_way()
+    def _columns(self) -> Columns:
+        """The columns that this rank's blocks read. Collective the first time."""
+        return columns_of(self._whole_rows)
 
-    def _aggregate_way(self) -> Any:
-        raise ArgumentError("A", repr(self), "aggregates nothing: take what it is made of, or distribute it")
+    @property
+    def _whole_rows(self) -> Moves:
+        """The moves of the entries."""
+        if not self.has_entries:
+            problem = "aggregates nothing: take what it is made of, or distribute it"
+            raise ArgumentError("A", repr(self), problem)
+        return self.pattern
+
+    def _aggregated(self, by: Pass, H: DistDense, T: DistDense) -> None:
+        moves = self._whole_rows
+        with moves.parts(H.block, T.block, "H") as parts:
+            for X, Y in parts:
+                with onto_rows(moves, Y, X, by=by) as blocks:
+                    for k, A_k, X_k, _, rows, out in blocks:
+                        by.product(k, A_k, X_k, out, rows, k > 0)
+
+    def _aggregated_back(self, by: Pass, G: DistDense, F: DistDense) -> None:
+        moves = self._whole_rows
+        moves.prepare()  # before parts travel
+        if moves.fiber is not None:
+            by.gathered(moves.fiber, moves.shares)
+        with moves.parts(G.block, F.block, "G") as parts:
+            for X, Y in parts:
+                with onto_columns(moves, Y, X) as blocks:
+                    for k, At_k, X_k, _, out in blocks:
+                        by.back(k, At_k, X_k, out)
+                by.held[:1] = []
+
+    def _nodes_picked(self, held: list[Array], N: DistDense) -> None:
+        moves, xp = self._whole_rows, self.grid.backend.xp
+        if moves.fiber is not None:
+            N.block[...] = held[0]
+            return
+        own = [self._columns.nodes_of(C).astype(np.int64) for C in held]
+        if not moves.left.same(N.layout, N.shape):
+            inner = DistDense(xp.concatenate(own, axis=1), moves.left, N.shape)
+            N.block = inner.redistribute(N.layout).block
+            return
+        N.block[...] = own[0] if moves.group is None else moves.group.allreduce(own[0], "max", matrix="nodes")
 
     @cached_property
     def _shares(self) -> Array:
         """1 over the number of entries of each row of this rank's block of the product. Collective, once."""
         pattern, m = self.pattern, self.shape[0]
-        counts = pattern.row_sums(self.grid.backend.xp.ones((pattern.size, 1), self.dtype))
+        counts = row_sums(pattern, self.grid.backend.xp.ones((pattern.size, 1), self.dtype))
         wanted = Layout(self.grid, self.output_layout.rows, Cut())
         counts = recut(DistDense(counts, pattern.row_layout, (m, 1)), wanted)
         return 1 / self.grid.backend.xp.maximum(counts.block, self.dtype.type(1))
@@ -202,5 +243,5 @@ class Aggregates:
     def _pass(self, how: Semiring, held: Any = ()) -> Pass | None:
         """Return what is done with blocks; None: they are multiplied."""
         if how.picks:
-            return Picking(how, self._way.columns, held)
+            return Picking(how, self._columns, held)
         return None if how.combine == "times" else Adding(how)

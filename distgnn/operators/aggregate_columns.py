@@ -11,6 +11,7 @@ from distgnn import ledger
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Range
 from distgnn.local.aggregate import Codes, code_type
+from distgnn.operators.moves import Moves
 
 Array = Any
 
@@ -75,3 +76,16 @@ class Columns:
         if not len(table):
             return xp.full(C.shape, -1, self.dtype)
         return xp.where(C < 0, self.dtype.type(-1), table[xp.maximum(C, 0)])
+
+
+def columns_of(moves: Moves) -> Columns:
+    """Return the columns that the blocks of these moves read. Collective."""
+    cut, grid, given = moves.A.input_layout.rows, moves.grid, moves.needed()
+    if not grid.shape:  # a minibatch's block, which this rank has alone
+        return Columns(grid, [range(*ends) for ends in moves.ranges()], moves.dtype)
+    if given is None:
+        return Columns.of(grid, cut, moves.ranges(), moves.dtype)
+    with grid.world.together():
+        taken = lambda ids, rows: ids if rows is None else ids[grid.backend.to_host(rows)]  # noqa: E731
+        nodes = [np.concatenate([taken(cut.ids(*ends), rows) for ends, rows in block]) for block in given]
+    return Columns(grid, nodes, moves.dtype)

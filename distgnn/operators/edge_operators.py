@@ -29,10 +29,11 @@ from distgnn.layout import Layout
 from distgnn.operators.additive_scores import AdditiveScores, additive_scores
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edge_products import dots, end_sums, multiply, multiply_adjoint
 from distgnn.operators.edge_softmax import SoftmaxEdges
-from distgnn.operators.edges import DistEdges, Function, Masked, Through, made
+from distgnn.operators.edges import DistEdges, Function, Masked, Through, check_edges, made
 from distgnn.operators.kept import cached_property
+from distgnn.operators.moves import Moves
 
 
 class EdgeOperators:
@@ -47,11 +48,11 @@ class EdgeOperators:
     output_layout: Layout[Any]
 
     @cached_property
-    def pattern(self) -> EdgePattern:
-        """The stored entries on this rank. Collective the first time."""
+    def pattern(self) -> Moves:
+        """The moves of the stored entries. Collective the first time."""
         return self._edge_pattern()
 
-    def _edge_pattern(self) -> EdgePattern:
+    def _edge_pattern(self) -> Moves:
         raise ArgumentError("A", repr(self), "has no edges: take those of what it is made of")
 
     def edges(self, values: Function | None = None, heads: int = 1) -> DistEdges:
@@ -85,7 +86,7 @@ class EdgeOperators:
         """
         self._check_ends(u, v)
         compare("A.edge_sum(u, v)", A=self, u=u, v=v)
-        return self.pattern.end_sums(u, v)
+        return end_sums(self.pattern, u, v)
 
     def edge_softmax(self, u: DistDense, v: DistDense, slope: float = 0.2) -> SoftmaxEdges:
         """Compute softmax(leaky_relu(u_i + v_j)) over each row, by head: the weights of graph attention.
@@ -126,7 +127,7 @@ class EdgeOperators:
         Raises:
             ArgumentError: edges of another operator, or not of :meth:`edge_softmax`. On every rank.
         """
-        self.pattern.check(P)
+        check_edges(self.pattern, P)
         if not isinstance(P, SoftmaxEdges):
             raise ArgumentError("P", repr(P), "expected what A.edge_softmax(u, v) returned")
         compare("A.edge_softmax_back(P, gradient)", A=self, P=P, gradient=gradient)
@@ -150,7 +151,7 @@ class EdgeOperators:
         Raises:
             ArgumentError, ValueError: as of these. On every rank.
         """
-        self.pattern.check(P)
+        check_edges(self.pattern, P)
         if not isinstance(P, SoftmaxEdges):
             raise ArgumentError("P", repr(P), "expected what A.edge_softmax(u, v) returned")
         check_pair(self, "G", G, "H", H)
@@ -173,8 +174,7 @@ class EdgeOperators:
             U: m x f in ``output_layout``; V: n x f in ``input_layout``; head k has columns k f/heads to
                 (k + 1) f/heads.
 
-        Cost: see the pattern of the algorithm, such as
-        :class:`~distgnn.operators.edges_of_rows.BlockRowEdges`.
+        Cost: see the moves of the algorithm, such as :class:`~distgnn.operators.moves.RowMoves`.
 
         Raises:
             ArgumentError: heads that do not divide f. ValueError: as of :meth:`edge_sum`. On every rank.
@@ -182,9 +182,7 @@ class EdgeOperators:
         check_pair(self, "U", U, "V", V)
         check_heads(heads, V.shape[1])
         compare(f"A.sddmm(U, V, heads={heads})", A=self, U=U, V=V)
-        E = self.pattern.empty(heads)
-        self.pattern.dots(U, V, E)
-        return E
+        return dots(self.pattern, U, V, heads)
 
     def additive_scores(
         self, L: DistDense, R: DistDense, a: Any, heads: int = 1, slope: float = 0.2
@@ -218,17 +216,17 @@ class EdgeOperators:
         """Compute ``A X``, or with ``back`` ``Aᵀ X``, with other values; see :meth:`DistSparse.multiply`."""
         taken, given = self.input_layout, self.output_layout
         side, call = 1, "A.multiply(H, values=E)"
-        product: Callable[..., None] = self.pattern.multiply
+        product: Callable[..., None] = multiply
         if back:
             taken, given = given, taken
-            side, call, product = 0, "A.multiply_adjoint(G, values=E)", self.pattern.multiply_adjoint
-        self.pattern.check(E)
+            side, call, product = 0, "A.multiply_adjoint(G, values=E)", multiply_adjoint
+        check_edges(self.pattern, E)
         check_operand(self, X, "G" if back else "H", side, taken)
         check_heads(E.heads, X.shape[1])
         if out is None:
             out = DistDense.empty(given, (self.shape[1 - side], X.shape[1]), self.dtype)
         out.origin = compare(call, A=self, X=X, E=E)
-        product(E, X, out)
+        product(self.pattern, E, X, out)
         return out
 
 

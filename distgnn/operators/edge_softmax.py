@@ -7,9 +7,11 @@ from typing import Any
 from distgnn import ledger
 from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
+from distgnn.operators import edge_passes
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators.edge_products import attention_back
 from distgnn.operators.edges import DistEdges, Through
+from distgnn.operators.moves import Moves
 
 Array = Any
 
@@ -24,17 +26,17 @@ class SoftmaxEdges(DistEdges):
 
     __slots__ = ("signs", "slope")
 
-    def __init__(self, pattern: EdgePattern, data: Array, signs: Array, slope: float) -> None:
+    def __init__(self, pattern: Moves, data: Array, signs: Array, slope: float) -> None:
         super().__init__(pattern, data)
         self.signs, self.slope = signs, slope
         ledger.holds(self, "edges", signs.nbytes)
 
     @classmethod
-    def of_sums(cls, pattern: EdgePattern, u: DistDense, v: DistDense, slope: float) -> SoftmaxEdges:
+    def of_sums(cls, pattern: Moves, u: DistDense, v: DistDense, slope: float) -> SoftmaxEdges:
         """Compute them. Collective."""
         data = pattern.grid.backend.empty((pattern.size, u.shape[1]), pattern.dtype)
         P = cls(pattern, data, entries.signs_for(data.size, pattern.grid.backend), slope)
-        pattern.softmax(data, (u, v), slope, P.signs)
+        edge_passes.softmax(pattern, data, (u, v), slope, P.signs)
         return P
 
     def back(self, gradient: DistEdges, overwrite: bool) -> tuple[DistDense, DistDense]:
@@ -43,7 +45,7 @@ class SoftmaxEdges(DistEdges):
             raise ArgumentError("gradient", repr(gradient), "expected other edges than P")
         data = self._operand(gradient) if overwrite else self._operand(gradient).copy()
         d, totals = gradient if overwrite else self.like(data), self._totals()
-        self.pattern.softmax_back(self.data, data, self.slope, self.signs, totals)
+        edge_passes.softmax_back(self.pattern, self.data, data, self.slope, self.signs, totals)
         return self._of_ends(d, totals)
 
     def back_of_product(
@@ -51,7 +53,7 @@ class SoftmaxEdges(DistEdges):
     ) -> tuple[DistDense, DistDense]:
         """Return the gradients of u and v; see ``A.attention_back``. Collective."""
         totals = self._totals()
-        d = self.pattern.attention_back(self, G, H, through, totals, self.slope, self.signs)
+        d = attention_back(self, G, H, through, totals, self.slope, self.signs)
         gradients = self._of_ends(d, totals)
         self.data = self.data[:0].copy()
         return gradients

@@ -11,8 +11,11 @@ import scipy.sparse as sp
 from distgnn import ledger
 from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
+from distgnn.operators import edge_passes
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.moves import Moves
+from distgnn.operators.numbers import Numbers, PiecewiseNumbers
 
 Array = Any
 
@@ -25,14 +28,14 @@ class DistEdges:
     otherwise; sums and maxima are over all ranks that have a part of a row.
 
     Attributes:
-        pattern: the :class:`~distgnn.operators.edge_pattern.EdgePattern` of the matrix.
+        pattern: the :class:`~distgnn.operators.moves.Moves` of the entries of the matrix.
         data: this rank's numbers, (its entries, heads), C-contiguous, on the grid's backend.
     """
 
     __slots__ = ("__weakref__", "data", "pattern")
     __array_ufunc__ = None
 
-    def __init__(self, pattern: Any, data: Array) -> None:
+    def __init__(self, pattern: Moves, data: Array) -> None:
         if data.ndim != 2 or len(data) != pattern.size or data.dtype != pattern.dtype:
             expected = f"expected ({pattern.size}, heads) of {pattern.dtype}"
             raise ValueError(f"edges: an array {data.shape} of {data.dtype}; {expected}")
@@ -84,7 +87,7 @@ class DistEdges:
 
     def _operand(self, other: Any) -> Any:
         if isinstance(other, DistEdges):
-            self.pattern.check(other)
+            check_edges(self.pattern, other)
             if other.heads != self.heads:
                 raise ArgumentError("edges", repr(other), f"expected {self.heads} heads, as {self!r} has")
             return other.data
@@ -96,6 +99,10 @@ class DistEdges:
         """Multiply the numbers of each entry by an array (heads, k) that all ranks have: k heads."""
         on = self.pattern.grid.backend
         return self.like(on.xp.ascontiguousarray(self.data @ on.asarray(weights, self.dtype)))
+
+    def numbers(self, place: slice, order: Array = None) -> Numbers:
+        """Give products the numbers of the block at this place; ``order``: as of :class:`Numbers`."""
+        return Numbers(self.data[place], order)
 
     def masked(self, through: Through) -> Masked:
         """Return these edges for products that read them changed, with no copy of all of them.
@@ -128,7 +135,7 @@ class DistEdges:
         """
         compare("softmax of edges", E=self)
         data = self.data.copy()
-        self.pattern.softmax(data)
+        edge_passes.softmax(self.pattern, data)
         return self.like(data)
 
     def softmax_back(self, gradient: DistEdges) -> DistEdges:
@@ -138,7 +145,7 @@ class DistEdges:
         """
         data = self._operand(gradient).copy()
         compare("softmax of edges, back", E=self)
-        self.pattern.softmax_back(self.data, data)
+        edge_passes.softmax_back(self.pattern, self.data, data)
         return self.like(data)
 
     # -- sums ------------------------------------------------------------------------------------------------
@@ -151,7 +158,7 @@ class DistEdges:
         pattern = self.pattern
         compare("row sums of edges", E=self)
         shape = pattern.A.shape[0], self.heads
-        sums = DistDense(pattern.row_sums(self.data), pattern.row_layout, shape)
+        sums = DistDense(edge_passes.row_sums(pattern, self.data), pattern.row_layout, shape)
         return recut(sums, pattern.A.output_layout)
 
     def row_sums_back(self, gradient: DistDense) -> DistEdges:
@@ -160,7 +167,7 @@ class DistEdges:
         Cost: what the rank lacks of its rows of the gradient.
         """
         pattern = self.pattern
-        return self.like(pattern.of_rows(recut(gradient, pattern.row_layout).block))
+        return self.like(edge_passes.of_rows(pattern, recut(gradient, pattern.row_layout).block))
 
     def column_sums(self) -> DistDense:
         """Sum the numbers of each column, n x heads in ``A.input_layout``. Collective.
@@ -222,6 +229,10 @@ class Masked:
         """Return what ranks compare of an operand."""
         return f"masked {self.E.as_operand()}"
 
+    def numbers(self, place: slice, order: Array = None) -> Numbers:
+        """Give products the numbers of the block at this place, when they read them."""
+        return PiecewiseNumbers(self, place, order)
+
     def part(self, place: slice, within: Any = slice(None)) -> Array:
         """Make the numbers of some of the entries at this place: a slice, or an array of where they are."""
         own = self.E.data[place]
@@ -234,7 +245,16 @@ class Masked:
         return numbers
 
 
-def made(pattern: Any, values: Function | None, heads: int) -> DistEdges:
+def check_edges(moves: Moves, E: Any) -> None:
+    """Raise ArgumentError, on every rank alike, unless E are edges of the operator of these moves."""
+    if not isinstance(E, (DistEdges, Masked)):
+        problem = "expected edges, such as A.edges() or A.edge_sum(u, v)"
+        raise ArgumentError("values", type(E).__name__, problem)
+    if E.pattern is not moves:
+        raise ArgumentError("values", repr(E), f"are edges of another operator than {moves.A!r}")
+
+
+def made(pattern: Moves, values: Function | None, heads: int) -> DistEdges:
     """Make edges of the matrix's own values, or of a function; see ``A.edges``."""
     on = pattern.grid.backend
     if values is None:

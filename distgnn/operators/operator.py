@@ -281,6 +281,8 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
 class Adjoint(DistSparse):
     """``Aᵀ`` as an operator of its own; holds no data, and has no products with weights."""
 
+    has_entries = False
+
     def __init__(self, forward: DistSparse) -> None:
         self.forward, self.name = forward, f"{forward.name} transposed"
         self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
@@ -318,6 +320,8 @@ class Adjoint(DistSparse):
 
 class Scaled(DistSparse):
     """``c A`` as an operator of its own; holds no data, and scales each product where it is."""
+
+    has_entries = False
 
     def __init__(self, forward: DistSparse, factor: float) -> None:
         self.forward, self.factor, self.name = forward, factor, forward.name

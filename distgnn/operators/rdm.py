@@ -16,15 +16,13 @@ from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, nested, within
 from distgnn.local.crossing import crossing
 from distgnn.local.epilogue import Epilogue
-from distgnn.operators.aggregate_ways import OfBlockRows, Way
 from distgnn.operators.block_1d import Block1D
-from distgnn.operators.block_rows import CoveredRows, NeededRows
+from distgnn.operators.block_rows import CoveredRows, NeededRows, RowMoves
 from distgnn.operators.by_columns import by_columns
 from distgnn.operators.crossing_rows import CrossingRows
 from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges_of_rows import BlockRowEdges
 from distgnn.operators.kept import cached_property
+from distgnn.operators.moves import Moves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -113,7 +111,11 @@ class Rdm(Block1D):
 
     def heights(self, X: DistDense) -> list[int]:
         """List the rows of each rank of the process row."""
-        ends = X.layout.rows.vector(self.grid, X.shape[0])
+        return self.heights_of(X.layout, X.shape[0])
+
+    def heights_of(self, layout: Layout, n: int) -> list[int]:
+        """List the rows of each rank of the process row, of n cut so."""
+        ends = layout.rows.vector(self.grid, n)
         return np.diff(within(ends, self.grid.coords["rows"], self.row.size)).tolist()
 
     def _needed_rows(self) -> NeededRows | CoveredRows:
@@ -135,12 +137,8 @@ class Rdm(Block1D):
         if self.crossing is not None and adjoint:
             self.crossing.prepare()
 
-    def _edge_pattern(self) -> EdgePattern:
-        crosses = self.crossing is not None
-        return BlockRowEdges(self, self._whole) if crosses else super()._edge_pattern()
-
-    def _aggregate_way(self) -> Way:
-        return super()._aggregate_way() if self.crossing is None else OfBlockRows(self._whole)
+    def _edge_pattern(self) -> Moves:
+        return RowMoves(self, None if self.crossing is None else self._whole)
 
     @cached_property
     def _whole(self) -> Rdm:

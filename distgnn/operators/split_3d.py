@@ -10,13 +10,11 @@ import numpy as np
 
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block, within
-from distgnn.operators.aggregate_ways import OfFibers, Way
 from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges_of_planes import FiberEdges
+from distgnn.operators.moves import Moves
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
-from distgnn.operators.summa_2d import Panel, Summa
+from distgnn.operators.summa_2d import Panel, PlaneMoves, Summa
 from distgnn.operators.weights import ReplicatedWeights
 
 
@@ -63,14 +61,12 @@ class Split3D(DistSparse):
         stages = [Panel(block(col_parts, s * layers + k), s, s, 0) for s in range(q)]
         self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
 
-    def _edge_pattern(self) -> EdgePattern:
-        layers, rows, cols = self.grid.shape["fibers"], self.output_layout.rows, self.input_layout.rows
-        blocks = Cut(("rows",), rows.vector(self.grid, self.shape[0])[::layers], self.row_order)
-        columns = cols.vector(self.grid, self.shape[1])
-        return FiberEdges(self, Layout(self.grid, blocks, Cut()), ("cols", "fibers"), columns)
-
-    def _aggregate_way(self) -> Way:
-        return OfFibers(self)
+    def _edge_pattern(self) -> Moves:
+        grid, (rows, cols) = self.grid, (self.output_layout.rows, self.input_layout.rows)
+        blocks = rows.vector(grid, self.shape[0])[:: self.fiber.size]
+        layout = Layout(grid, Cut(("rows",), blocks, self.row_order), Cut())
+        cut = ("cols", "fibers"), cols.vector(grid, self.shape[1])
+        return PlaneMoves(self, layout, *cut, self.fiber, self.shares)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         with self._whole(H.block.shape[1]) as partial:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -12,15 +12,16 @@ import numpy as np
 from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
 from distgnn.comm.panels import SparsePanels, broadcast, summed
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
-from distgnn.operators.aggregate_ways import OfPlane, Way
-from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges_of_planes import PlaneEdges
+from distgnn.local import edges as entries
+from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
+from distgnn.operators.moves import Moves
+from distgnn.operators.numbers import Numbers
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
@@ -76,12 +77,9 @@ class Summa2D(DistSparse):
         self.inner_parts = inner_parts
         self.plane = Summa(grid, source, self.output_layout.row_range, stages, block_size)
 
-    def _edge_pattern(self) -> EdgePattern:
+    def _edge_pattern(self) -> Moves:
         rows = Layout(self.grid, self.output_layout.rows, Cut())
-        return PlaneEdges(self, rows, ("cols",), self.inner_parts)
-
-    def _aggregate_way(self) -> Way:
-        return OfPlane(self)
+        return PlaneMoves(self, rows, ("cols",), self.inner_parts)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self.plane.multiply(H.block, T.block)
@@ -188,3 +186,77 @@ class Summa:
         roots, shapes = [p.r for p in self.panels], [(p.width, F.shape[1]) for p in self.panels]
         own = lambda k: F[self.panels[k].rows]  # noqa: E731
         return summed(self.grid, self.column, roots, own, shapes, F.dtype)
+
+
+class PlaneMoves(Moves):
+    """Moves of planes of processes, 2D and Split-3D: blocks and their entries travel along a row.
+
+    Words: columns, those of ``A @ H``, either way; entries, nnz heads/pr, either way; of Split-3D, rows those
+    along the fiber.
+
+    Args:
+        axes: that cut A's columns, the columns of a plane first; columns: the partition vector of that cut.
+        fiber, shares: of Split-3D, the ranks that have other columns, and their shares of the rows.
+    """
+
+    def __init__(
+        self, A: Any, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any, fiber: Comm | None = None,
+        shares: Any = None,
+    ) -> None:  # fmt: skip
+        self.plane, self.mine = A.plane, sorted(A.plane.A.mine)
+        blocks, cut = [A.plane.A.mine[k] for k in self.mine], Cut(axes, columns, A.col_order)
+        super().__init__(A, blocks, A.grid.along(*axes), row_layout, Layout(A.grid, cut, Cut()))
+        self.fiber, self.shares = fiber, shares
+        self.numbers = dict(zip(self.mine, self.places, strict=True))
+        self.sizes = [nnz for _, nnz, _, _ in self.plane.A.headers]
+
+    def forward(self) -> AbstractContextManager[Iterator[CSR]]:
+        return self.plane.A.broadcast()
+
+    def prepare(self) -> None:
+        _ = self.plane.At
+
+    @contextmanager
+    def back(self) -> Iterator[Iterator[tuple[int, CSR]]]:
+        with self.plane.At.broadcast() as panels:
+            yield enumerate(panels)
+
+    def ranges(self) -> list[Range]:
+        return [panel.columns for panel in self.plane.panels]
+
+    def rows_room(self, T: Any) -> AbstractContextManager[Any]:
+        return super().rows_room(T) if self.fiber is None else self.A._whole(T.shape[1])
+
+    @contextmanager
+    def rows_read(self, U: Any) -> Iterator[Any]:
+        with self.rows_room(U) as rows:
+            if self.fiber is not None:
+                rows = self.fiber.allgather_rows(U, self.shares, rows, "G", narrow=True)
+            yield rows
+
+    def columns_read(self, V: Any) -> AbstractContextManager[Iterator[Any]]:
+        return self.plane._broadcast(V)
+
+    def columns_written(self, F: Any) -> AbstractContextManager[Iterator[Any]]:
+        return self.plane._summed(F)
+
+    @contextmanager
+    def whole_columns(self, v: DistDense) -> Iterator[Iterator[Any]]:
+        own = recut(v, self.column_layout)
+        first, ranges = own.row_range[0], (self.plane.panels[k].columns for k in self.mine)
+        yield (own.block[start - first : stop - first] for start, stop in ranges)
+
+    @contextmanager
+    def entries_read(self, E: Any, transposed: bool = False) -> Iterator[Iterator[Numbers]]:
+        def own(k: int) -> Any:
+            numbers = E.numbers(self.numbers[k]).values
+            return entries.permuted(self.plane.A.mine[k], numbers) if transposed else numbers
+
+        how = self.plane.A.roots, own, [(nnz, E.heads) for nnz in self.sizes], self.dtype
+        with broadcast(self.grid, self.plane.row, "A", *how, room="panel of edges") as panels:
+            yield map(Numbers, panels)
+
+    def entries_written(self, E: Any) -> AbstractContextManager[Iterator[Any]]:
+        shapes = [(nnz, E.heads) for nnz in self.sizes]
+        own = lambda k: E.data[self.numbers[k]]  # noqa: E731
+        return summed(self.grid, self.plane.row, self.plane.A.roots, own, shapes, E.dtype, "partial edges")
