@@ -126,7 +126,7 @@ class CSR:
 
     @property
     def first_entry(self) -> int:
-        """Where the entries of these rows begin among those of the block that they are views of; else 0."""
+        """The number of entries that come before these rows in the block that they are a view of."""
         return int(self.cached.get("first entry", 0))
 
     def with_values(self, data: Any) -> CSR:

@@ -22,7 +22,7 @@ from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_products import head_bounds
 from distgnn.operators.edges import DistEdges
-from distgnn.operators.moves import Moves, onto_columns, onto_entries, onto_rows
+from distgnn.operators.moves import Moves
 
 Array = Any
 
@@ -45,9 +45,10 @@ class AdditiveScores(DistEdges):
         self.signs = [on.empty((size, width), np.uint8) for size in moves.sizes]
         ledger.holds(self, "edges", sum(signs.nbytes for signs in self.signs))
         own, bounds = a[slice(*right.col_range)], self._bounds()
-        with onto_entries(moves, self, left.block, right.block) as blocks:
-            for k, A_k, L_k, R_k, out in blocks:
-                additive.scores(A_k, L_k, R_k, own, bounds, slope, out, self.signs[k])
+        with moves.onto_entries(self, left.block, right.block) as steps:
+            for step, rows in steps:
+                signs = self.signs[step.k]
+                additive.scores(step.A, rows, step.B, own, bounds, slope, step.out, signs)
 
     def back(self, gradient: DistEdges) -> tuple[DistDense, DistDense, Array]:
         """Return the gradients of L, R and a from that of these scores. Collective.
@@ -60,15 +61,18 @@ class AdditiveScores(DistEdges):
         compare("scores, back", E=self, gradient=gradient)
         moves, numbers, bounds = self.pattern, self.like(self._operand(gradient)), self._bounds()
         M, N = (DistDense.empty(X.layout, X.shape, X.dtype) for X in (self.left, self.right))
-        with onto_rows(moves, M.block, E=numbers) as blocks:
-            for k, A_k, _, d_k, _, out in blocks:
-                ((_, _, values, _),) = d_k.pieces(A_k)
-                signs = self.signs[k][A_k.first_entry : A_k.first_entry + A_k.nnz]
-                additive.slope_sums(A_k, values, signs, self.slope, bounds, out, k > 0)
-        with onto_columns(moves, N.block, E=numbers) as blocks:
-            for k, At_k, _, d_k, out in blocks:
-                order = _inverse(entries.transposition(At_k)) if d_k.order is None else d_k.order
-                additive.slope_sums(At_k, d_k.gathered(), self.signs[k], self.slope, bounds, out, order=order)
+        how = self.slope, bounds
+        with moves.onto_rows(M.block, E=numbers) as steps:
+            for step in steps:
+                ((_, A_k, d_k, _),) = step.E.pieces(step.A)
+                signs = self.signs[step.k][A_k.first_entry : A_k.first_entry + A_k.nnz]
+                additive.slope_sums(A_k, d_k, signs, *how, step.out, step.add)
+        with moves.onto_columns(N.block, E=numbers) as steps:
+            for step in steps:
+                ((_, At_k, d_k, order),) = step.E.pieces(step.A)
+                d_k = d_k if order is None else entries.gathered(d_k, order)
+                order = _inverse(entries.transposition(At_k)) if order is None else order
+                additive.slope_sums(At_k, d_k, self.signs[step.k], *how, step.out, order=order)
         da = self._gradient_of_a(self.left, M) + self._gradient_of_a(self.right, N)
         for X in (M, N):
             X.block *= self.a[slice(*X.col_range)]

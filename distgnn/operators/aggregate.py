@@ -28,7 +28,7 @@ from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_operators import check_operand
 from distgnn.operators.edge_passes import row_sums
 from distgnn.operators.kept import cached_property
-from distgnn.operators.moves import Moves, onto_columns, onto_rows
+from distgnn.operators.moves import Moves
 
 Array = Any
 
@@ -82,7 +82,7 @@ class Aggregates:
     dtype: Any
     grid: Any
     pattern: Any
-    has_entries = True  # False for operators that are made of others
+    has_entries: bool
     multiply: Any
     multiply_adjoint: Any
     as_operand: Any
@@ -187,24 +187,17 @@ class Aggregates:
         return self.pattern
 
     def _aggregated(self, by: Pass, H: DistDense, T: DistDense) -> None:
-        moves = self._whole_rows
-        with moves.parts(H.block, T.block, "H") as parts:
-            for X, Y in parts:
-                with onto_rows(moves, Y, X, by=by) as blocks:
-                    for k, A_k, X_k, _, rows, out in blocks:
-                        by.product(k, A_k, X_k, out, rows, k > 0)
+        with self._whole_rows.onto_rows(T.block, H.block, by=by) as steps:
+            for step in steps:
+                by.product(step)
 
     def _aggregated_back(self, by: Pass, G: DistDense, F: DistDense) -> None:
         moves = self._whole_rows
-        moves.prepare()  # before parts travel
         if moves.fiber is not None:
             by.gathered(moves.fiber, moves.shares)
-        with moves.parts(G.block, F.block, "G") as parts:
-            for X, Y in parts:
-                with onto_columns(moves, Y, X) as blocks:
-                    for k, At_k, X_k, _, out in blocks:
-                        by.back(k, At_k, X_k, out)
-                by.held[:1] = []
+        with moves.onto_columns(F.block, G.block) as steps:
+            for step in steps:
+                by.back(step)
 
     def _nodes_picked(self, held: list[Array], N: DistDense) -> None:
         moves, xp = self._whole_rows, self.grid.backend.xp

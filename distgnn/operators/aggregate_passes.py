@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.layout import Range
@@ -15,6 +14,7 @@ from distgnn.local import aggregate as local
 from distgnn.local.aggregate import Semiring
 from distgnn.operators import aggregate_sums, summed
 from distgnn.operators.aggregate_columns import Columns
+from distgnn.operators.moves import Step
 
 Array = Any
 
@@ -25,14 +25,14 @@ class Adding(summed.Sum):
     def __init__(self, how: Semiring) -> None:
         self.how, self.held = how, list[Array]()
 
-    def product(self, k: int, A: CSR, H: Array, T: Array, rows: Range, merge: bool) -> None:
-        local.add(A, H, self.how, T, merge)
+    def product(self, step: Step) -> None:
+        local.add(step.A, step.B, self.how, step.out, step.add)
 
     def gathered(self, group: Comm, shares: np.ndarray) -> None:
         pass
 
-    def back(self, k: int, At: CSR, G: Array, F: Array) -> None:
-        local.add_back(At, G, self.how, F)
+    def back(self, step: Step) -> None:
+        local.add_back(step.A, step.B, self.how, step.out)
 
 
 class Picking(summed.Sum):
@@ -50,9 +50,10 @@ class Picking(summed.Sum):
     def begin(self, T: Array) -> None:
         self.C = self.on.empty(T.shape, self.columns.dtype)
 
-    def product(self, k: int, A: CSR, H: Array, T: Array, rows: Range, merge: bool) -> None:
-        """Take what block k makes of H into these rows, T; with ``merge``, beside what is there."""
-        local.best(A, H, self.columns.codes[k], self.how, T, self.C[slice(*rows)], merge)
+    def product(self, step: Step) -> None:
+        """Take what a block makes of H into rows of T."""
+        C, codes = self.C[slice(*step.rows)], self.columns.codes[step.k]
+        local.best(step.A, step.B, codes, self.how, step.out, C, step.add)
 
     def nothing(self, T: Array) -> None:
         T[...], self.C[...] = np.inf if self.how.least else -np.inf, -1
@@ -84,9 +85,10 @@ class Picking(summed.Sum):
         """Bring back what :meth:`scatter` kept, for all rows. Collective."""
         self.held = [self.columns.codes_of(group.allgather_rows(self.held[0], shares, matrix="G"))]
 
-    def back(self, k: int, At: CSR, G: Array, F: Array) -> None:
-        """Give block k's columns what of G comes from them, in F."""
-        local.best_back(At, G, self.held[0], self.columns.codes[k], self.how, F)
+    def back(self, step: Step) -> None:
+        """Give a block's columns what of G comes from them."""
+        codes = self.columns.codes[step.k].rows(*step.rows)
+        local.best_back(step.A, step.B, self.held[step.part], codes, self.how, step.out)
 
 
 Pass = Adding | Picking

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,18 +16,20 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.comm import fetch_costs
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
-from distgnn.comm.panels import broadcast, summed
+from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.errors import ArgumentError
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
-from distgnn.operators.by_columns import by_columns
+from distgnn.local.epilogue import Epilogue
+from distgnn.operators import products
 from distgnn.operators.covers import CoveredRows
-from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, cut_columns, load, load_transposed
 from distgnn.operators.moves import Moves
 from distgnn.operators.needed_rows import NeededRows
 from distgnn.operators.operator import DistSparse
+from distgnn.operators.row_moves import WholeRowMoves, row_moves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -70,8 +72,23 @@ class BlockRows(DistSparse):
         self.sparsity_aware = sparsity_aware
         self.A = self._needed_rows() if sparsity_aware else self._whole_blocks()
 
+    def _moves(self) -> Moves:
+        return row_moves(self, self.A)
+
+    def parts(self, X: Array, Y: Array, adjoint: bool) -> AbstractContextManager[Any]:
+        """Give pairs of columns of X and Y that are multiplied one after another. Collective."""
+        return nullcontext([(X, Y)])
+
     def _edge_pattern(self) -> Moves:
-        return RowMoves(self)
+        if self.sparsity_aware == "cover":
+            problem = "edges lie where their rows do, which covers leave; take True, or False"
+            raise ArgumentError("sparsity_aware", "cover", problem)
+        return super()._edge_pattern()
+
+    @cached_property
+    def moves_of_transpose(self) -> Moves | None:
+        """The moves of block rows of Aᵀ, where blocks of H travel whole. Collective the first time."""
+        return None if self.sparsity_aware else WholeRowMoves(self, self.At, transpose=True)
 
     @cached_property
     def At(self) -> WholeBlocks:
@@ -81,27 +98,14 @@ class BlockRows(DistSparse):
         transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
         return WholeBlocks(holders, self.column, self.stages, self.row_parts, panels, transposed, "G")
 
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self._product(H.block, T.block)
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+        products.multiply(self.moves, H.block, T.block, then)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self._adjoint_product(G.block, F.block)
-
-    def _product(self, H: Array, T: Array) -> None:
-        """Compute ``T_i = Σ_j A_ij H_j`` of blocks of H and T."""
-        self._block_row(self.A, H, T)
-
-    def _adjoint_product(self, G: Array, F: Array) -> None:
-        """Compute ``F_j = Σ_i A_ijᵀ G_i`` of blocks of G and F."""
-        self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
-
-    def _prepare(self, adjoint: bool) -> None:
-        """Load what a product, or its adjoint, needs beside A, once. Collective.
-
-        A caller with messages under way does so before: a rank that waits here keeps others from its rows.
-        """
-        blocks = self.At if adjoint and not self.sparsity_aware else self.A
-        blocks.prepare(adjoint)
+        if self.moves_of_transpose is not None:
+            products.multiply(self.moves_of_transpose, G.block, F.block)
+        else:
+            super()._multiply_adjoint(G, F)
 
     @staticmethod
     @abstractmethod
@@ -112,14 +116,6 @@ class BlockRows(DistSparse):
     def last_panel(grid: Axes) -> float:
         """Return the part of its block that the last panel has at least, 0 for as much as the others."""
         return 0.0
-
-    @abstractmethod
-    def _block_row(self, A_i: Any, H: Array, Z: Array) -> None:
-        """Compute ``Z_i = Σ_j A_ij H_j``."""
-
-    @abstractmethod
-    def _block_column(self, A_i: Any, G: Array, F: Array) -> None:
-        """Compute ``F_j = Σ_i A_ijᵀ G_i``, where rank i has A_ij."""
 
     def _windows(self) -> list[tuple[Range, Range]]:
         """List the rows and columns of this rank's blocks of A."""
@@ -207,13 +203,6 @@ class WholeBlocks:
         """Return the number of pairs that :meth:`rows_of` gives."""
         return len(self.blocks)
 
-    def prepare(self, adjoint: bool) -> None:
-        """Do nothing: all blocks are there."""
-
-    def begin_sum(self, H: Array, Z: Array) -> bool:
-        """Return False: nothing is in Z yet."""
-        return False
-
     @contextmanager
     def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
         """Give pairs of which the products add up to the block row's; own panels come first. Collective."""
@@ -222,102 +211,3 @@ class WholeBlocks:
         how = own, shapes, H.dtype, self.turns, self.buffers
         with broadcast(self.grid, self.comm, self.matrix, self.roots, *how) as panels:
             yield zip(self.blocks, panels, strict=True)
-
-
-class RowMoves(Moves):
-    """Moves of block rows: 1D, 1.5D, and RDM, which is 1D on columns. Entries are where their rows are.
-
-    Words: columns, those of ``A @ H`` without sums, either way; rows written, those of the sum over ``reps``;
-    entries written, of RDM an all-reduce over ``cols`` of nnz heads/r words.
-
-    Args:
-        A: the operator; held: another of the same matrix, whose blocks have the entries; default: A.
-    """
-
-    features: Comm
-
-    def __init__(self, A: Any, held: Any = None) -> None:
-        if A.sparsity_aware == "cover":
-            problem = "edges lie where their rows do, which covers leave; take True, or False"
-            raise ArgumentError("sparsity_aware", "cover", problem)
-        grid, held = A.grid, held or A
-        self.pairs, self.whole = held.A, not held.sparsity_aware
-        own = [] if self.whole or self.pairs.diagonal is None else [self.pairs.diagonal]
-        given = self.pairs.blocks if self.whole else [*own, *(block for block, *_ in self.pairs.groups)]
-        self.group = grid.along("reps") if "reps" in grid.shape else None
-        cuts = (A.row_parts, A.row_order), (A.col_parts, A.col_order)
-        layouts = (Layout(grid, Cut(("rows",), *cut), Cut()) for cut in cuts)
-        super().__init__(A, given, self.group or grid.along(), *layouts)
-        self.right, self.left = A.inner_layouts or (A.input_layout, A.output_layout)
-        self.features = grid.along(*(("cols",) if "cols" in grid.shape else ()))
-        self.primary = self.features.rank == 0
-
-    # -- blocks ----------------------------------------------------------------------------------------------
-
-    @property
-    def order(self) -> Sequence[int]:
-        if self.whole:
-            return np.argsort(self.pairs.turns).tolist()
-        own = int(self.pairs.diagonal is not None)
-        return [*range(own, len(self.blocks))[::-1], *range(own)]
-
-    @cached_property
-    def transposed(self) -> list[CSR]:
-        """The blocks, transposed where they are, once per node. Collective."""
-        if self.A.T is self.A and self.grid.shape["rows"] == 1:  # all of a symmetric matrix
-            return self.blocks
-        return self.A.holders().transposed(self.blocks)
-
-    def prepare(self) -> None:
-        _ = self.transposed if self.whole else self.pairs.prepare(adjoint=True)
-
-    @contextmanager
-    def back(self) -> Iterator[Iterator[tuple[int, CSR]]]:
-        if self.whole:
-            yield ((k, self.transposed[k]) for k in self.order)
-        else:
-            own, groups = self.pairs._transposed
-            yield zip(self.order, [*(At for At, *_ in groups), *([] if own is None else [own])], strict=True)
-
-    def ranges(self) -> list[Range]:
-        p, starts = self.pairs, self.A.col_parts.tolist()
-        cuts = [(starts[p.roots[turn]], p.rows[turn]) for turn in p.turns]
-        return [(first + rows.start, first + rows.stop) for first, rows in cuts]
-
-    def needed(self) -> list[list[tuple[Range, Array]]] | None:
-        if self.whole:
-            return None
-        p, (rows, parts) = self.pairs, (self.pairs.rows.needed, self.A.col_parts)
-        own = [] if p.diagonal is None else [[(block(parts, self.A.column.rank), None)]]
-        return [*own, *([(block(parts, j), rows[j]) for j in ranks if j in rows] for _, ranks, _ in p.groups)]
-
-    # -- moves -----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def columns_read(self, V: Array) -> Iterator[Iterator[Array]]:
-        with self.pairs.rows_of(V) as pairs:
-            yield (rows for _, rows in pairs)
-
-    @contextmanager
-    def columns_written(self, F: Array) -> Iterator[Iterator[Array]]:
-        p = self.pairs
-        if self.whole:  # panels, in an order that is the same on all ranks
-            shapes = [(cut.stop - cut.start, F.shape[1]) for cut in p.rows]
-            with summed(self.grid, p.comm, p.roots, lambda k: F[p.rows[k]], shapes, F.dtype) as panels:
-                yield panels
-        else:
-            with p.sums_in(F) as pairs:
-                yield (C for _, C in pairs)
-        if self.group is not None:  # the one process column with the stage has the sum
-            s = -(-self.grid.shape["rows"] // self.group.size)
-            self.group.bcast(F, self.grid.coords["rows"] // s, matrix="sums", narrow=True)
-
-    def whole_columns(self, v: DistDense) -> AbstractContextManager[Iterator[Array]]:
-        return self.columns_read(recut(v, self.column_layout).block)
-
-    def parts(self, X: Array, Y: Array, matrix: str) -> AbstractContextManager[Any]:
-        row, A = self.features, self.A
-        if row.size == 1:
-            return super().parts(X, Y, matrix)
-        heights = [A.heights_of(A.input_layout, A.shape[1]), A.heights_of(A.output_layout, A.shape[0])]
-        return by_columns(self.grid, row, X, Y, tuple(heights[:: 1 if matrix == "H" else -1]), matrix)

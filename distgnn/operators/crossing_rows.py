@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ from distgnn.local.crossing import Crossing
 from distgnn.operators.by_columns import by_columns
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders
+from distgnn.operators.moves import Step, Steps
+from distgnn.operators.needed_rows import NeededRows
+from distgnn.operators.row_moves import NeededRowMoves
+from distgnn.operators.summed import Sum
 
 Array = Any
-Product = Callable[[Array, Array], None]
 
 
 class CrossingRows:
@@ -42,30 +46,49 @@ class CrossingRows:
         self.rows, self.columns = (on.asarray(own[row.rank], np.int64) for own in by_rank)
         self.of_rows, self.of_columns = ([own.size for own in ranks] for ranks in by_rank)
 
-    def prepare(self) -> None:
-        """Make what the adjoint multiplies by. Collective."""
-        _ = self.near_transposed
-
     @cached_property
     def near_transposed(self) -> CSR:
         """The transpose of ``near``. Collective."""
         (made,) = self.holders.transposed([self.near])
         return made
 
-    def multiply(self, X: Array, Y: Array, product: Product, matrix: str, adjoint: bool) -> None:
-        """Compute ``Y = A X``, or ``Aᵀ X``, where ``product`` multiplies columns of the rows that travel.
+    @contextmanager
+    def parts(self, X: Array, Y: Array, adjoint: bool) -> Iterator[Iterator[tuple[Array, Array]]]:
+        """Give some columns at a time of the rows that travel, of X and of what is added to Y at the end.
 
-        Collective over the process row.
+        Collective over the process row. Columns begin to travel when the context is entered.
         """
         there, back = (self.rows, self.columns) if adjoint else (self.columns, self.rows)
         heights = (self.of_rows, self.of_columns) if adjoint else (self.of_columns, self.of_rows)
+        matrix = "G" if adjoint else "H"
         with self.grid.workspace.rooms() as take:
             sent = take("rows that travel", (there.size, X.shape[1]), X.dtype)
             came = take("rows that travelled", (back.size, X.shape[1]), X.dtype)
             local.gather_rows(X, there, sent)
             with by_columns(self.grid, self.row, sent, came, heights, matrix, "alltoallv") as parts:
-                near = self.near_transposed if adjoint else self.near
-                local.spmm(near, local.rounded(X, self.grid.wire), out=Y)
-                for X_k, Y_k in parts:
-                    product(X_k, Y_k)
+                yield parts
             local.scatter_add(came, back, Y)
+
+
+class CrossingMoves(NeededRowMoves):
+    """Moves of a matrix whose entries are multiplied where they are, or once their rows have crossed."""
+
+    def __init__(self, A: Any, pairs: NeededRows, crossing: CrossingRows) -> None:
+        super().__init__(A, pairs)
+        self.crossing = crossing
+
+    def prepare(self, adjoint: bool) -> None:
+        super().prepare(adjoint)
+        _ = self.crossing.near_transposed if adjoint else None
+
+    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
+        with self.crossing.parts(H, T, adjoint=False) as parts:
+            yield Step(-1, self.crossing.near, local.rounded(H, wire), None, T, (0, len(T)))
+            for X, Y in parts:
+                yield from self._rows_of_blocks(Y, X, None, by, wire)
+
+    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+        with self.crossing.parts(G, F, adjoint=True) as parts:
+            yield Step(-1, self.crossing.near_transposed, local.rounded(G, wire), None, F, (0, len(F)))
+            for X, Y in parts:
+                yield from self._columns_of_blocks(Y, X, None, wire)

@@ -44,6 +44,8 @@ class EdgeOperators:
     dtype: Any
     grid: Any
     as_operand: Any
+    moves: Moves
+    has_entries = True  # False for operators that are made of others
     input_layout: Layout[Any]
     output_layout: Layout[Any]
 
@@ -53,7 +55,9 @@ class EdgeOperators:
         return self._edge_pattern()
 
     def _edge_pattern(self) -> Moves:
-        raise ArgumentError("A", repr(self), "has no edges: take those of what it is made of")
+        if not self.has_entries:
+            raise ArgumentError("A", repr(self), "has no edges: take those of what it is made of")
+        return self.moves
 
     def edges(self, values: Function | None = None, heads: int = 1) -> DistEdges:
         """Make edges of A's own values, or of a function of the nodes at the ends of each entry.

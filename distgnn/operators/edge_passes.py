@@ -84,7 +84,7 @@ def softmax_back(
 
 
 def _whole_rows(moves: Moves) -> bool:
-    """Say whether this rank has all entries of its rows, in one block."""
+    """Return whether this rank has all entries of its rows, in one block."""
     return len(moves.blocks) == 1 and moves.across.size == 1
 
 

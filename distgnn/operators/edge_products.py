@@ -11,8 +11,8 @@ from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_passes import softmax_back
 from distgnn.operators.edges import DistEdges, Masked, Through
-from distgnn.operators.moves import Moves, onto_columns, onto_entries, onto_rows
-from distgnn.operators.numbers import Numbers, row_blocks
+from distgnn.operators.moves import Moves, Steps
+from distgnn.operators.numbers import row_blocks
 from distgnn.operators.relayout import relayout
 
 Array = Any
@@ -22,9 +22,8 @@ def multiply(moves: Moves, E: DistEdges | Masked, H: DistDense, T: DistDense) ->
     """Compute ``T = A H`` with the numbers of E in place of A's. Collective."""
     H, Z = recut(H, moves.right), _like(T, moves.left)
     bounds = head_bounds(E.heads, H)
-    with onto_rows(moves, Z.block, H.block, E) as blocks:
-        for k, A_k, H_k, E_k, _, out in blocks:
-            _product(A_k, E_k, H_k, bounds, out, k > 0)
+    with moves.onto_rows(Z.block, H.block, E) as steps:
+        _multiply(steps, bounds)
     if Z is not T:
         relayout(Z, T, "T")
 
@@ -33,27 +32,25 @@ def multiply_adjoint(moves: Moves, E: DistEdges | Masked, G: DistDense, F: DistD
     """Compute ``F = Aᵀ G`` with the numbers of E in place of A's. Collective."""
     G, C = recut(G, moves.left), _like(F, moves.right)
     bounds = head_bounds(E.heads, G)
-    with onto_columns(moves, C.block, G.block, E) as blocks:
-        for _, At_k, G_k, E_k, out in blocks:
-            _product(At_k, E_k, G_k, bounds, out)
+    with moves.onto_columns(C.block, G.block, E) as steps:
+        _multiply(steps, bounds)
     if C is not F:
         relayout(C, F, "T")
 
 
-def _product(
-    A: Any, numbers: Numbers, B: Array, bounds: Sequence[int], out: Array, add: bool = False
-) -> None:  # fmt: skip
-    for rows, A_part, values, order in numbers.pieces(A):
-        entries.multiply(A_part, values, B, bounds, out[rows], add, order)
+def _multiply(steps: Steps, bounds: Sequence[int]) -> None:
+    for step in steps:
+        for rows, A, values, order in step.E.pieces(step.A):
+            entries.multiply(A, values, step.B, bounds, step.out[rows], step.add, order)
 
 
 def dots(moves: Moves, U: DistDense, V: DistDense, heads: int) -> DistEdges:
     """Compute the dot products of rows of U and V, by head. Collective."""
     E, U, V = empty(moves, heads), recut(U, moves.left), recut(V, moves.right)
     bounds = head_bounds(heads, V)
-    with onto_entries(moves, E, U.block, V.block) as blocks:
-        for _, A_k, U_k, V_k, out in blocks:
-            entries.dots(A_k, U_k, V_k, bounds, out)
+    with moves.onto_entries(E, U.block, V.block) as steps:
+        for step, rows in steps:
+            entries.dots(step.A, rows, step.B, bounds, step.out)
     return E
 
 

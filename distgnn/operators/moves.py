@@ -12,7 +12,8 @@ entries. An algorithm is six moves, whatever the operation:
     Y = A H    reads columns, writes rows               sddmm    reads rows and columns, writes entries
     F = A'G    reads rows, writes columns               A(E) H   also reads entries
 
-The loops are :func:`onto_rows`, :func:`onto_columns` and :func:`onto_entries`; an operation calls its kernel.
+The loops are :meth:`Moves.onto_rows`, :meth:`Moves.onto_columns` and :meth:`Moves.onto_entries`; an operation
+calls its kernel in each :class:`Step` of one.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from itertools import accumulate, pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from distgnn import local
 from distgnn.arrays.csr import CSR
+from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.layout import Layout, Range
 from distgnn.local import edges as entries
@@ -35,6 +38,58 @@ from distgnn.operators.numbers import Numbers
 from distgnn.operators.summed import SUM, Sum
 
 Array = Any
+
+
+class Step(NamedTuple):
+    """Work of a rank on one block, or on some of its rows.
+
+    Attributes:
+        k: the number of the block; A: these rows of it, or of its transpose.
+        B: the rows that A's columns read; E: the numbers of its entries, or of the transpose's; or None.
+        out: where the result goes, ``rows`` of the block's; ``add``: it is added to what is there.
+        part: the number of the columns that are made at a time, see :meth:`Moves.parts`.
+        last: afterwards ``out`` is as the operation leaves it.
+    """
+
+    k: int
+    A: CSR
+    B: Array
+    E: Any
+    out: Array
+    rows: Range
+    add: bool = False
+    part: int = 0
+    last: bool = False
+
+
+Steps = Generator[Step, None, None]
+
+
+class Room:
+    """Room for the rows of blocks, perhaps summed over a group of ranks.
+
+    Args:
+        array: what blocks write to; by: what is done over blocks and ranks.
+    """
+
+    def __init__(self, grid: Grid, array: Array, group: Comm | None = None, by: Sum = SUM) -> None:
+        self.grid, self.array, self.group, self.by, self.summed = grid, array, group, by, False
+
+    def turns(self, last: bool) -> Generator[Range, None, None]:
+        """Give the rows that a block makes at a time: of the last one, some travel while others are made."""
+        if not last or self.group is None:
+            yield 0, len(self.array)
+        else:
+            self.summed = True
+            yield from self.by.turns(self.grid, self.group, self.array)
+
+    def close(self, empty: bool = False) -> None:
+        """End the rows; ``empty``: this rank had no block."""
+        if empty:
+            self.by.nothing(self.array)
+        if self.group is not None and not self.summed:
+            for _ in self.by.turns(self.grid, self.group, self.array):
+                pass
 
 
 class Moves(ABC):
@@ -48,12 +103,14 @@ class Moves(ABC):
 
     Attributes:
         places: of each block's entries among the rank's; size: how many it has; height: its rows.
-        left, right: how rows and columns are cut when they are moved.
+        left, right: how rows and columns are cut when they are moved beside entries.
         sizes: entries of each block that comes by, the rank's own or not.
         group: the ranks over which rows are summed, or None; fiber: those over which they are then scattered.
         features: the ranks that have copies of the entries and other columns of dense matrices, or None.
         primary: True on the one rank of each set of copies of the same entries that answers for them.
         piecewise: rows of dot products may be made some at a time, as this rank has all of A in one block.
+        ends_rows: the last block of a product ends all rows, for what is to be done with them.
+        wire: the 16 bits in which products read dense matrices, or None.
         names: numbers of the entries by which draws know them, int64, where a layer made some.
     """
 
@@ -62,12 +119,13 @@ class Moves(ABC):
     shares: Any = None
     features: Comm | None = None
     primary = True
+    ends_rows = False
     names: Array = None
 
     def __init__(
         self, A: Any, blocks: Sequence[CSR], across: Comm, row_layout: Layout[Any], column_layout: Layout[Any]
     ) -> None:
-        self.A, self.grid, self.dtype = A, A.grid, A.dtype
+        self.A, self.grid, self.dtype, self.wire = A, A.grid, A.dtype, A.grid.wire
         self.blocks, self.across = list(blocks), across
         self.row_layout, self.column_layout = row_layout, column_layout
         self.left, self.right = A.output_layout, A.input_layout
@@ -87,8 +145,11 @@ class Moves(ABC):
     def back(self) -> AbstractContextManager[Iterator[tuple[int, CSR]]]:
         """Give the number and the transpose of each block, in the order of :meth:`columns_written`."""
 
-    def prepare(self) -> None:  # noqa: B027
-        """Make what :meth:`back` gives, before messages are under way. Collective."""
+    def prepare(self, adjoint: bool) -> None:  # noqa: B027
+        """Make what :meth:`onto_rows`, or with ``adjoint`` :meth:`onto_columns`, needs.
+
+        Collective, before messages are under way: a rank that waits here keeps others from its rows.
+        """
 
     @abstractmethod
     def ranges(self) -> list[Range]:
@@ -114,15 +175,17 @@ class Moves(ABC):
         return nullcontext(T)
 
     @contextmanager
-    def rows_written(self, T: Array, by: Sum = SUM) -> Iterator[Room]:
-        """Give room for the rows of this rank's blocks; T gets what is made there."""
+    def rows_written(self, T: Array, by: Sum = SUM, begun: bool = False) -> Iterator[Room]:
+        """Give room for the rows of this rank's blocks; T gets what is made there, or what has ``begun``."""
         with self.rows_room(T) as array:
             by.begin(array)
-            room = Room(self, array, by)
+            room = Room(self.grid, array, self.group, by)
             yield room
-            room.close()
+            room.close(empty=not (self.sizes or begun))
             if self.fiber is not None:
                 by.scatter(self.fiber, array, self.shares, T)
+            elif self.group is None:
+                by.complete(array)
         by.end()
 
     # -- columns ---------------------------------------------------------------------------------------------
@@ -132,15 +195,15 @@ class Moves(ABC):
         """Give for each block the rows of V that it reads."""
 
     @abstractmethod
-    def columns_written(self, F: Array) -> AbstractContextManager[Iterator[Array]]:
-        """Give for each block room for what it adds to F, which is complete at the end."""
+    def columns_written(self, F: Array) -> AbstractContextManager[Iterator[Any]]:
+        """Give for each block an array, or a :class:`Room`, for what it adds to F, complete at the end."""
 
     def whole_columns(self, v: DistDense) -> AbstractContextManager[Iterator[Array]]:
         """Give for each own block the rows of a narrow matrix that it reads, all columns of them."""
         return nullcontext(iter([recut(v, self.column_layout).block]))
 
-    def parts(self, X: Array, Y: Array, matrix: str) -> AbstractContextManager[Any]:
-        """Give pairs of columns of X and Y, which are cut as A's, that are made one after another."""
+    def parts(self, X: Array, Y: Array, adjoint: bool = False) -> AbstractContextManager[Any]:
+        """Give pairs of columns of X and Y, cut as ``A @ X`` takes and gives them, made one after another."""
         return nullcontext([(X, Y)])
 
     # -- entries ---------------------------------------------------------------------------------------------
@@ -160,6 +223,97 @@ class Moves(ABC):
         yield (E.data[place] for place in self.places)
         if self.features is not None:
             self.features.allreduce(E.data, matrix="sums")
+
+    # -- loops -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def onto_rows(
+        self, T: Array, H: Array = None, E: Any = None, by: Sum = SUM, wire: str | None = None
+    ) -> Iterator[Steps]:  # fmt: skip
+        """Give the steps that make rows T. Collective.
+
+        Args:
+            H: of which blocks read columns, E: edges of which they read entries; or None.
+            by: what is done over blocks and ranks, such as their sum; wire: 16 bits in which H is read.
+        """
+        self.prepare(adjoint=False)
+        with closing(self._onto_rows(T, H, E, by, wire)) as steps:
+            yield steps
+
+    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
+        if E is not None:
+            yield from self._rows_of_blocks(T, H, E, by, wire)
+            return
+        with self.parts(H, T) as parts:
+            for number, (X, Y) in enumerate(parts):
+                for step in self._rows_of_blocks(Y, X, None, by, wire):
+                    yield step._replace(part=number) if number else step
+
+    def _rows_of_blocks(
+        self, T: Array, H: Array, E: Any, by: Sum, wire: str | None, begun: bool = False
+    ) -> Steps:  # fmt: skip
+        last, nothing = len(self.sizes) - 1, nullcontext(repeat(None, len(self.sizes)))
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            room, blocks = enter(self.rows_written(T, by, begun)), enter(self.forward())
+            columns = enter(nothing if H is None else self.columns_read(H))
+            numbers = enter(nothing if E is None else self.entries_read(E))
+            for k, (A_k, H_k, E_k) in enumerate(zip(blocks, columns, numbers, strict=True)):
+                read, ends = local.rounded(H_k, wire), k == last and self.ends_rows
+                with closing(room.turns(k == last)) as turns:
+                    for rows in turns:
+                        out = room.array[slice(*rows)]
+                        yield Step(k, A_k.rows(*rows), read, E_k, out, rows, begun or k > 0, last=ends)
+
+    @contextmanager
+    def onto_columns(
+        self, F: Array, G: Array = None, E: Any = None, wire: str | None = None
+    ) -> Iterator[Steps]:
+        """Give the steps that make columns F with the transposes of blocks. Collective.
+
+        Args:
+            G: of which blocks read rows, E: edges of which they read entries; or None.
+            wire: 16 bits in which G is read.
+        """
+        self.prepare(adjoint=True)
+        with closing(self._onto_columns(F, G, E, wire)) as steps:
+            yield steps
+
+    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+        if E is not None:
+            yield from self._columns_of_blocks(F, G, E, wire)
+            return
+        with self.parts(G, F, adjoint=True) as parts:
+            for number, (X, Y) in enumerate(parts):
+                for step in self._columns_of_blocks(Y, X, None, wire):
+                    yield step._replace(part=number) if number else step
+
+    def _columns_of_blocks(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+        last, nothing = len(self.sizes) - 1, nullcontext(repeat(None, len(self.sizes)))
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            rows = None if G is None else local.rounded(enter(self.rows_read(G)), wire)
+            rooms, blocks = enter(self.columns_written(F)), enter(self.back())
+            numbers = enter(nothing if E is None else self.entries_read(E, transposed=True))
+            for turn, (out, (k, At_k), E_k) in enumerate(zip(rooms, blocks, numbers, strict=True)):
+                room = out if isinstance(out, Room) else Room(self.grid, out)
+                with closing(room.turns(turn == last)) as turns:
+                    for own in turns:
+                        yield Step(k, At_k.rows(*own), rows, E_k, room.array[slice(*own)], own)
+
+    @contextmanager
+    def onto_entries(self, E: Any, U: Array, V: Array) -> Iterator[Iterator[tuple[Step, Array]]]:
+        """Give the steps that make entries E, each with the rows of U that its block reads. Collective.
+
+        Args:
+            U, V: of which blocks read rows and columns.
+        """
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            rows, rooms = enter(self.rows_read(U)), enter(self.entries_written(E))
+            blocks, columns = enter(self.forward()), enter(self.columns_read(V))
+            triples = enumerate(zip(blocks, columns, rooms, strict=True))
+            yield ((Step(k, A, V_k, None, out, (0, A.shape[0])), rows) for k, (A, V_k, out) in triples)
 
     # -- what is the same for all ----------------------------------------------------------------------------
 
@@ -181,95 +335,3 @@ class Moves(ABC):
                 rows.append(row_ids[on.to_host(entries.rows_of(block))])
                 columns.append(on.to_host(given[:, 0][block.indices]).astype(np.int64))
         return np.concatenate(rows), np.concatenate(columns)
-
-
-class Room:
-    """Room for the rows of a rank's blocks, perhaps summed over a group of ranks.
-
-    Attributes:
-        array: what blocks write to.
-    """
-
-    def __init__(self, moves: Moves, array: Array, by: Sum) -> None:
-        self.moves, self.array, self.by, self.summed = moves, array, by, False
-
-    def turns(self, last: bool) -> Generator[Range, None, None]:
-        """Give the rows that a block makes at a time: of the last one, some travel while others are made."""
-        group = self.moves.group
-        if not last or group is None:
-            yield 0, len(self.array)
-        else:
-            self.summed = True
-            yield from self.by.turns(self.moves.grid, group, self.array)
-
-    def close(self) -> None:
-        """Complete the rows."""
-        moves = self.moves
-        if not moves.sizes:
-            self.by.nothing(self.array)
-        if moves.group is not None and not self.summed:
-            for _ in self.by.turns(moves.grid, moves.group, self.array):
-                pass
-        if moves.group is None and moves.fiber is None:
-            self.by.complete(self.array)
-
-
-@contextmanager
-def onto_rows(moves: Moves, T: Array, H: Array = None, E: Any = None, by: Sum = SUM) -> Iterator[Any]:
-    """Give (k, A_k, H_k, E_k, rows, out) for the caller to make ``out``, some rows of what block k adds to T.
-
-    A_k has these rows of block k. From the second block on the caller adds to ``out``. Collective.
-
-    Args:
-        H: of which blocks read columns, E: edges of which they read entries; or None, as H_k and E_k then.
-        by: what is done over blocks and ranks, such as their sum.
-    """
-    with ExitStack() as stack:
-        enter = stack.enter_context
-        nothing = nullcontext(repeat(None, len(moves.sizes)))
-        room, blocks = enter(moves.rows_written(T, by)), enter(moves.forward())
-        columns = enter(nothing if H is None else moves.columns_read(H))
-        numbers = enter(nothing if E is None else moves.entries_read(E))
-        yield enter(closing(_turns(room, zip(blocks, columns, numbers, strict=True))))
-
-
-def _turns(room: Room, blocks: Any) -> Generator[Any, None, None]:
-    last = len(room.moves.sizes) - 1
-    for k, (A_k, H_k, E_k) in enumerate(blocks):
-        with closing(room.turns(k == last)) as turns:
-            for rows in turns:
-                yield k, A_k.rows(*rows), H_k, E_k, rows, room.array[slice(*rows)]
-
-
-@contextmanager
-def onto_columns(moves: Moves, F: Array, G: Array = None, E: Any = None) -> Iterator[Any]:
-    """Give (k, At_k, G_k, E_k, out) for the caller to make ``out``, what the transpose of block k adds to F.
-
-    Collective.
-
-    Args:
-        G: of which blocks read rows, E: edges of which they read entries; or None, as G_k and E_k then.
-    """
-    moves.prepare()
-    with ExitStack() as stack:
-        enter = stack.enter_context
-        rows = None if G is None else enter(moves.rows_read(G))
-        rooms, blocks = enter(moves.columns_written(F)), enter(moves.back())
-        nothing = nullcontext(repeat(None, len(moves.sizes)))
-        numbers = enter(nothing if E is None else moves.entries_read(E, transposed=True))
-        yield ((k, At_k, rows, E_k, out) for out, (k, At_k), E_k in zip(rooms, blocks, numbers, strict=True))
-
-
-@contextmanager
-def onto_entries(moves: Moves, E: Any, U: Array, V: Array) -> Iterator[Any]:
-    """Give (k, A_k, U_k, V_k, out) for the caller to make ``out``, the numbers of block k in E. Collective.
-
-    Args:
-        U, V: of which blocks read rows and columns.
-    """
-    with ExitStack() as stack:
-        enter = stack.enter_context
-        rows, rooms = enter(moves.rows_read(U)), enter(moves.entries_written(E))
-        blocks, columns = enter(moves.forward()), enter(moves.columns_read(V))
-        triples = enumerate(zip(rooms, blocks, columns, strict=True))
-        yield ((k, A_k, rows, V_k, out) for k, (out, A_k, V_k) in triples)

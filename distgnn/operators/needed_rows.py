@@ -69,17 +69,6 @@ class NeededRows:
         """Return the number of pairs that :meth:`rows_of` gives."""
         return len(self.groups) + (self.diagonal is not None)
 
-    def prepare(self, adjoint: bool) -> None:
-        """Make the transposes of the blocks, if the adjoint is wanted. Collective."""
-        _ = self._transposed if adjoint else None
-
-    def begin_sum(self, H: Array, Z: Array) -> bool:
-        """Return False: nothing is in Z yet."""
-        return False
-
-    def end_sum(self, G: Array, F: Array) -> None:
-        """Add nothing: all products are in F."""
-
     @contextmanager
     def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
         """Give pairs of which the products add up to the block row's. ``H`` stays as it is. Collective."""
@@ -108,6 +97,11 @@ class NeededRows:
             work += [([], (diagonal, F))] if diagonal else []
             with self.rows.add_back(products, F, work) as pairs:
                 yield pairs
+
+    def transposes(self) -> list[CSR]:
+        """List the transposes of the blocks, in the order of :meth:`sums_in`. Collective, once."""
+        own, groups = self._transposed
+        return [*(At_ij for At_ij, *_ in groups), *([] if own is None else [own])]
 
     @cached_property
     def _transposed(self) -> tuple[CSR | None, list[tuple[CSR, list[int], slice]]]:

@@ -8,7 +8,6 @@ from typing import Any
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import every, rows_within
 from distgnn.arrays.csr import CSR
-from distgnn.local import edges as entries
 
 Array = Any
 #: Places of rows, the block's entries in them, their numbers, which of these each has (None: its own).
@@ -26,15 +25,13 @@ class Numbers:
     def __init__(self, values: Array, order: Array = None) -> None:
         self.values, self.order = values, order
 
-    def gathered(self) -> Array:
-        """Return them in the order of the transposed block."""
-        return self.values if self.order is None else entries.gathered(self.values, self.order)
-
     def pieces(self, A: CSR) -> Iterator[Piece]:
         """Give what is multiplied at once of ``A``, the block or some of its rows."""
-        values, first = self.values, A.first_entry
-        whole = self.order is not None or A.nnz == len(values)
-        yield slice(None), A, values if whole else values[first : first + A.nnz], self.order
+        values, order = self.values, self.order
+        if A.nnz < len(values):
+            own = slice(A.first_entry, A.first_entry + A.nnz)
+            values, order = (values[own], None) if order is None else (values, order[own])
+        yield slice(None), A, values, order
 
 
 class PiecewiseNumbers(Numbers):

@@ -15,6 +15,7 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout, NodeOrder, written
 from distgnn.local.epilogue import Epilogue
+from distgnn.operators import products
 from distgnn.operators.aggregate import Aggregates
 from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense, gather, scatter
@@ -23,6 +24,7 @@ from distgnn.operators.edge_operators import EdgeOperators
 from distgnn.operators.edges import DistEdges, Masked
 from distgnn.operators.kept import cached_property
 from distgnn.operators.linear_operator import linear_operator
+from distgnn.operators.moves import Moves
 from distgnn.operators.sources import BlockSource, entries, identity
 from distgnn.operators.weights import DenseProducts
 
@@ -152,17 +154,25 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
         out.origin = call
         return out
 
-    @abstractmethod
+    @cached_property
+    def moves(self) -> Moves:
+        """The moves of products with dense matrices."""
+        return self._moves()
+
+    def _moves(self) -> Moves:
+        raise NotImplementedError(f"{self.name}: neither moves nor products")
+
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         """Compute ``T = A H``."""
+        products.multiply(self.moves, H.block, T.block)
 
     def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        """Compute ``T = A H``, and what becomes of it where one local product ends all rows of T."""
+        """Compute ``T = A H``, and do ``then`` where one local product ends all rows of T."""
         self._multiply(H, T)
 
-    @abstractmethod
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         """Compute ``F = Aᵀ G``."""
+        products.multiply_adjoint(self.moves, G.block, F.block)
 
     def __matmul__(self, H: Any) -> Any:
         """Compute ``A H``. Collective.

@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
-from distgnn.operators import summed
-from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, load
-from distgnn.operators.moves import Moves
+from distgnn.operators.moves import Moves, Room
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ShardedWeights
@@ -125,29 +122,11 @@ class Plexus3D(DistSparse):
             first.layers[key] = Plexus3D(self.grid, source, first=first, number=key)
         return first.layers[key]
 
-    def _edge_pattern(self) -> Moves:
+    def _moves(self) -> Moves:
         return ShardMoves(self)
 
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        with self._plane_block(H) as room:
-            F = H.block
-            if self.sharded:
-                F = self.out.allgather_rows(H.block, self.shares, room, "H", narrow=True)  # line 2
-            summed.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        if self.sharded:
-            with self._plane_block(F) as room:
-                local.spmm(self.plane.At, local.rounded(G.block, self.grid.wire), out=room)  # line 22
-                self.out.reduce_scatter_rows(room, self.shares, F.block, "sums", narrow=True)  # line 23
-        else:
-            summed.multiply(self.grid, self.out, self.plane.At, G.block, F.block)
-
-    def _plane_block(self, F: DistDense) -> AbstractContextManager[Any]:
+    def _plane_block(self, F: Any) -> AbstractContextManager[Any]:
         """Lend room for what all ranks along the third axis have of ``F``, where that is cut over it too."""
-        return self._plane_room(F.block)
-
-    def _plane_room(self, F: Any) -> AbstractContextManager[Any]:
         height = int(self.shares[-1]) if self.sharded else 0
         return self.grid.workspace.lend((height, F.shape[1]), F.dtype)
 
@@ -178,8 +157,8 @@ class ShardMoves(Moves):
         self.group, self.features = A.contract, grid.along(*A.input_layout.col_axes)
         self.primary = self.features.rank == 0
 
-    def prepare(self) -> None:
-        _ = self.A.plane.At
+    def prepare(self, adjoint: bool) -> None:
+        _ = self.A.plane.At if adjoint else None
 
     def back(self) -> AbstractContextManager[Iterator[tuple[int, CSR]]]:
         return nullcontext(iter([(0, self.A.plane.At)]))
@@ -190,15 +169,17 @@ class ShardMoves(Moves):
     @contextmanager
     def columns_read(self, V: Any) -> Iterator[Iterator[Any]]:
         A = self.A
-        with A._plane_room(V) as room:
+        with A._plane_block(V) as room:  # line 2
             yield iter([A.out.allgather_rows(V, A.shares, room, "H", narrow=True) if A.sharded else V])
 
     @contextmanager
     def columns_written(self, F: Any) -> Iterator[Iterator[Any]]:
         A = self.A
-        with A._plane_room(F) as room:
-            yield iter([room if A.sharded else F])
-            if A.sharded:
-                A.out.reduce_scatter_rows(room, A.shares, F, "sums", narrow=True)
-            else:
-                summed.add_up(self.grid, A.out, F)
+        if not A.sharded:
+            room = Room(self.grid, F, A.out)
+            yield iter([room])
+            room.close()
+            return
+        with A._plane_block(F) as whole:
+            yield iter([whole])
+            A.out.reduce_scatter_rows(whole, A.shares, F, "sums", narrow=True)  # line 23

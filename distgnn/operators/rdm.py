@@ -6,7 +6,7 @@ RDM, redistribution of dense matrices (Kurt et al., IPDPS 2023), and NeutronTP's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,17 @@ from distgnn.arrays.canonical import canonical
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, nested, within
 from distgnn.local.crossing import crossing
-from distgnn.local.epilogue import Epilogue
 from distgnn.operators.block_1d import Block1D
-from distgnn.operators.block_rows import CoveredRows, NeededRows, RowMoves
+from distgnn.operators.block_rows import CoveredRows, NeededRows
 from distgnn.operators.by_columns import by_columns
-from distgnn.operators.crossing_rows import CrossingRows
-from distgnn.operators.dense import DistDense
+from distgnn.operators.crossing_rows import CrossingMoves, CrossingRows
 from distgnn.operators.kept import cached_property
 from distgnn.operators.moves import Moves
+from distgnn.operators.row_moves import WholeRowMoves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
-Product = Callable[[Any, Any], None]
+Array = Any
 
 
 class Rdm(Block1D):
@@ -82,38 +81,22 @@ class Rdm(Block1D):
         )
         self.weights = ReplicatedWeights(self.output_layout)
 
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self._by_columns(H, T, self._product, "H")
+    def _moves(self) -> Moves:
+        if self.crossing is None:
+            return super()._moves()
+        return CrossingMoves(self, self.A, self.crossing)  # type: ignore[arg-type]
 
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        """End the product here where T is cut as what is multiplied, else when its columns were sent."""
+    def parts(self, X: Array, Y: Array, adjoint: bool) -> AbstractContextManager[Any]:
+        """Give some columns of the process row's rows at a time: from rows to columns, and back."""
         if self.row.size == 1:
-            super()._multiply_then(H, T, then)
-        else:
-            self._multiply(H, T)
+            return super().parts(X, Y, adjoint)
+        (m, n), there, back = self.shape, self.input_layout, self.output_layout
+        heights, matrix = (self.heights(there, n), self.heights(back, m)), "H"
+        if adjoint:
+            heights, matrix = heights[::-1], "G"
+        return by_columns(self.grid, self.row, X, Y, heights, matrix)
 
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self._by_columns(G, F, self._adjoint_product, "G")
-
-    def _by_columns(self, X: DistDense, Y: DistDense, product: Product, matrix: str) -> None:
-        adjoint = matrix == "G"
-        if self.row.size == 1:
-            product(X.block, Y.block)
-            return
-        self._prepare(adjoint)
-        if self.crossing is not None:
-            self.crossing.multiply(X.block, Y.block, product, matrix, adjoint)
-            return
-        heights = self.heights(X), self.heights(Y)
-        with by_columns(self.grid, self.row, X.block, Y.block, heights, matrix) as parts:  # rows to columns
-            for X_k, Y_k in parts:
-                product(X_k, Y_k)  # in 1D over `rows`; and an all-to-all: columns to rows
-
-    def heights(self, X: DistDense) -> list[int]:
-        """List the rows of each rank of the process row."""
-        return self.heights_of(X.layout, X.shape[0])
-
-    def heights_of(self, layout: Layout, n: int) -> list[int]:
+    def heights(self, layout: Layout, n: int) -> list[int]:
         """List the rows of each rank of the process row, of n cut so."""
         ends = layout.rows.vector(self.grid, n)
         return np.diff(within(ends, self.grid.coords["rows"], self.row.size)).tolist()
@@ -132,13 +115,8 @@ class Rdm(Block1D):
         width = np.array([divided.far.shape[1]])
         return NeededRows(holders, self.column, {0: divided.far}, width, self.dtype, None)
 
-    def _prepare(self, adjoint: bool) -> None:
-        super()._prepare(adjoint)
-        if self.crossing is not None and adjoint:
-            self.crossing.prepare()
-
     def _edge_pattern(self) -> Moves:
-        return RowMoves(self, None if self.crossing is None else self._whole)
+        return super()._edge_pattern() if self.crossing is None else WholeRowMoves(self, self._whole.A)
 
     @cached_property
     def _whole(self) -> Rdm:

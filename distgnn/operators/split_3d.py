@@ -10,7 +10,6 @@ import numpy as np
 
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block, within
-from distgnn.operators.dense import DistDense
 from distgnn.operators.moves import Moves
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
@@ -61,22 +60,12 @@ class Split3D(DistSparse):
         stages = [Panel(block(col_parts, s * layers + k), s, s, 0) for s in range(q)]
         self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
 
-    def _edge_pattern(self) -> Moves:
+    def _moves(self) -> Moves:
         grid, (rows, cols) = self.grid, (self.output_layout.rows, self.input_layout.rows)
         blocks = rows.vector(grid, self.shape[0])[:: self.fiber.size]
         layout = Layout(grid, Cut(("rows",), blocks, self.row_order), Cut())
         cut = ("cols", "fibers"), cols.vector(grid, self.shape[1])
         return PlaneMoves(self, layout, *cut, self.fiber, self.shares)
-
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        with self._whole(H.block.shape[1]) as partial:
-            self.plane.multiply(H.block, partial)  # 2D SUMMA in layer k
-            self.fiber.reduce_scatter_rows(partial, self.shares, T.block, "sums", narrow=True)
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        with self._whole(G.block.shape[1]) as whole:
-            whole = self.fiber.allgather_rows(G.block, self.shares, whole, "G", narrow=True)
-            self.plane.multiply_adjoint(whole, F.block)
 
     @contextmanager
     def _whole(self, width: int) -> Iterator[Any]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -37,6 +36,13 @@ class Summa2D(DistSparse):
     The columns of A are cut over ``cols`` and the rows of H over ``rows``: two partitions of the same range,
     which differ on a rectangular grid. The stages are the blocks of their common refinement, so that each has
     one owner on either side. Stages may be cut into narrower panels.
+
+    Algorithm 3, with the moves of :class:`PlaneMoves` and a kernel:
+
+        for q of the panels, those of all stages:                  line 3
+            A_q = BROADCAST(A_ir, P(i, :))                         line 9: forward
+            H_q = BROADCAST(H_rj, P(:, j))                         line 10: columns_read
+            T_ij = T_ij + A_q H_q                                  line 11: local.spmm
 
     Aᵀ is not distributed a second time (Table II). Its product sends the transposed panels of A, which a rank
     keeps from the first such product on, along the row, and sums panels of the result up the column.
@@ -77,15 +83,9 @@ class Summa2D(DistSparse):
         self.inner_parts = inner_parts
         self.plane = Summa(grid, source, self.output_layout.row_range, stages, block_size)
 
-    def _edge_pattern(self) -> Moves:
+    def _moves(self) -> Moves:
         rows = Layout(self.grid, self.output_layout.rows, Cut())
         return PlaneMoves(self, rows, ("cols",), self.inner_parts)
-
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self.plane.multiply(H.block, T.block)
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self.plane.multiply_adjoint(G.block, F.block)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
@@ -160,26 +160,11 @@ class Summa:
         shapes = [shape[::-1] for shape, *_ in self.A.headers]
         return SparsePanels(self.grid, self.row, self.A.roots, own, shapes)
 
-    def multiply(self, H: Any, T: Any) -> None:
-        """Compute ``T = A H``, all blocks of this rank."""
-        with self.A.broadcast() as panels, self._broadcast(H) as panels_of_H:  # lines 9-10
-            for q, (A_q, H_q) in enumerate(zip(panels, panels_of_H, strict=True)):  # line 3
-                local.spmm(A_q, local.rounded(H_q, self.grid.wire), out=T, accumulate=q > 0)  # line 11
-        if not self.panels:
-            T[...] = 0
-
     def _broadcast(self, H: Any) -> AbstractContextManager[Iterator[Any]]:
         """Give the panels of ``H``, each along its process column."""
         roots, shapes = [p.r for p in self.panels], [(p.width, H.shape[1]) for p in self.panels]
         own = lambda k: H[self.panels[k].rows]  # noqa: E731
         return broadcast(self.grid, self.column, "H", roots, own, shapes, H.dtype)
-
-    def multiply_adjoint(self, G: Any, F: Any) -> None:
-        """Compute ``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
-        read = local.rounded(G, self.grid.wire)
-        with self._summed(F) as panels_of_F, self.At.broadcast() as transposed:
-            for F_k, At_k in zip(panels_of_F, transposed, strict=True):
-                local.spmm(At_k, read, out=F_k)
 
     def _summed(self, F: Any) -> AbstractContextManager[Iterator[Any]]:
         """Give room for the panels of ``F``, each summed along its process column."""
@@ -213,8 +198,8 @@ class PlaneMoves(Moves):
     def forward(self) -> AbstractContextManager[Iterator[CSR]]:
         return self.plane.A.broadcast()
 
-    def prepare(self) -> None:
-        _ = self.plane.At
+    def prepare(self, adjoint: bool) -> None:
+        _ = self.plane.At if adjoint else None
 
     @contextmanager
     def back(self) -> Iterator[Iterator[tuple[int, CSR]]]:

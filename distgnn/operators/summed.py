@@ -11,7 +11,6 @@ from typing import Any
 
 from distgnn import local
 from distgnn.arrays.blocking import every
-from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -53,7 +52,7 @@ class Sum:
         T[...] = 0
 
     def complete(self, T: Array) -> None:
-        """Complete rows of which this rank has all entries."""
+        """End rows of which this rank has all entries."""
 
     def end(self) -> None:
         """End with a block of the product."""
@@ -62,24 +61,11 @@ class Sum:
 SUM = Sum()
 
 
-def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: bool = False) -> Array:
-    """Compute in ``out`` the sum over the group of ``A B``, or of ``out + A B`` with ``accumulate``.
-
-    Collective.
-
-    Args:
-        A: (m, k) CSR block; B: (k, f); out: (m, f) C-contiguous; m and f the same in the whole group.
-    """
-    read = local.rounded(B, grid.wire)
-    for rows in SUM.turns(grid, group, out):
-        local.spmm(A.rows(*rows), read, out[slice(*rows)], accumulate)
-    return out
-
-
 def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) -> Array:
-    """Multiply likewise a dense ``A`` (m, k) that is not transposed; ``how`` as of :func:`local.gemm`.
+    """Compute in ``out`` the sum over the group of ``A B``, dense and not transposed. Collective.
 
-    Row blocks have a multiple of the rows that :func:`local.gemm` takes at a time: rounding depends on them.
+    ``how``: as of :func:`local.gemm`. Row blocks have a multiple of the rows that :func:`local.gemm` takes at
+    a time: rounding depends on them.
     """
     for rows in SUM.turns(grid, group, out, TUNING.gemm_rows):
         local.gemm(A[slice(*rows)], B, out[slice(*rows)], **how)
