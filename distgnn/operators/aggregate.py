@@ -18,17 +18,15 @@ from typing import Any
 import numpy as np
 
 from distgnn import ledger
+from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local.aggregate import COMBINATIONS, REDUCTIONS, Semiring
-from distgnn.operators.aggregate_columns import Columns, columns_of
-from distgnn.operators.aggregate_passes import Adding, Pass, Picking
-from distgnn.operators.compared import compare
+from distgnn.operators.aggregate_passes import Adding, Columns, Pass, Picking, columns_of
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edge_operators import check_operand
+from distgnn.operators.edge_operators import EdgeOperators, check_operand
 from distgnn.operators.edge_passes import row_sums
 from distgnn.operators.kept import cached_property
-from distgnn.operators.moves import Moves
 
 Array = Any
 
@@ -74,20 +72,8 @@ class Picked:
         return N
 
 
-class Aggregates:
-    """Products of a sparse matrix over semirings. All are collective."""
-
-    name: str
-    shape: Any
-    dtype: Any
-    grid: Any
-    pattern: Any
-    has_entries: bool
-    multiply: Any
-    multiply_adjoint: Any
-    as_operand: Any
-    input_layout: Layout[Any]
-    output_layout: Layout[Any]
+class Aggregates(EdgeOperators):
+    """Operator with products over semirings. All methods are collective."""
 
     def aggregate(
         self, H: DistDense, reduce: str = "sum", combine: str = "pattern", keep: bool = False
@@ -176,23 +162,15 @@ class Aggregates:
     @cached_property
     def _columns(self) -> Columns:
         """The columns that this rank's blocks read. Collective the first time."""
-        return columns_of(self._whole_rows)
-
-    @property
-    def _whole_rows(self) -> Moves:
-        """The moves of the entries."""
-        if not self.has_entries:
-            problem = "aggregates nothing: take what it is made of, or distribute it"
-            raise ArgumentError("A", repr(self), problem)
-        return self.pattern
+        return columns_of(self.pattern)
 
     def _aggregated(self, by: Pass, H: DistDense, T: DistDense) -> None:
-        with self._whole_rows.onto_rows(T.block, H.block, by=by) as steps:
+        with self.pattern.onto_rows(T.block, H.block, by=by) as steps:
             for step in steps:
                 by.product(step)
 
     def _aggregated_back(self, by: Pass, G: DistDense, F: DistDense) -> None:
-        moves = self._whole_rows
+        moves = self.pattern
         if moves.fiber is not None:
             by.gathered(moves.fiber, moves.shares)
         with moves.onto_columns(F.block, G.block) as steps:
@@ -200,7 +178,7 @@ class Aggregates:
                 by.back(step)
 
     def _nodes_picked(self, held: list[Array], N: DistDense) -> None:
-        moves, xp = self._whole_rows, self.grid.backend.xp
+        moves, xp = self.pattern, self.grid.backend.xp
         if moves.fiber is not None:
             N.block[...] = held[0]
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from distgnn.layout import Axes
 from distgnn.operators.block_rows import BlockRows
 
 
@@ -32,10 +31,6 @@ class Block1D(BlockRows):
 
     name = "1d"
     axes: tuple[str, ...] = ("rows",)
-
-    @staticmethod
-    def share(grid: Axes, parts: int) -> range:
-        return range(parts)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

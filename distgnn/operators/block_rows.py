@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
@@ -21,14 +20,13 @@ from distgnn.comm.relay import upstream
 from distgnn.errors import ArgumentError
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
 from distgnn.local.epilogue import Epilogue
-from distgnn.operators import products
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, cut_columns, load, load_transposed
 from distgnn.operators.moves import Moves
 from distgnn.operators.needed_rows import NeededRows
-from distgnn.operators.operator import DistSparse
+from distgnn.operators.operator import DistSparse, multiply
 from distgnn.operators.row_moves import WholeRowMoves, row_moves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
@@ -99,18 +97,18 @@ class BlockRows(DistSparse):
         return WholeBlocks(holders, self.column, self.stages, self.row_parts, panels, transposed, "G")
 
     def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        products.multiply(self.moves, H.block, T.block, then)
+        multiply(self.moves, H.block, T.block, then)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         if self.moves_of_transpose is not None:
-            products.multiply(self.moves_of_transpose, G.block, F.block)
+            multiply(self.moves_of_transpose, G.block, F.block)
         else:
             super()._multiply_adjoint(G, F)
 
     @staticmethod
-    @abstractmethod
     def share(grid: Axes, parts: int) -> range:
         """Return the column blocks this rank multiplies; the same for all ranks of a process column."""
+        return range(parts)
 
     @staticmethod
     def last_panel(grid: Axes) -> float:

@@ -21,33 +21,32 @@ SC 2023). One head of graph attention, whose scores are leaky_relu(s_i + t_j):
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
-from distgnn.operators.additive_scores import AdditiveScores, additive_scores
-from distgnn.operators.compared import compare
+from distgnn.local.epilogue import Epilogue
+from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_products import dots, end_sums, multiply, multiply_adjoint
-from distgnn.operators.edge_softmax import SoftmaxEdges
+from distgnn.operators.edge_products import (
+    AdditiveScores,
+    SoftmaxEdges,
+    additive_scores,
+    dots,
+    end_sums,
+    multiply,
+    multiply_adjoint,
+)
 from distgnn.operators.edges import DistEdges, Function, Masked, Through, check_edges, made
 from distgnn.operators.kept import cached_property
 from distgnn.operators.moves import Moves
 
 
-class EdgeOperators:
-    """Operators of a sparse matrix on numbers of its stored entries. All are collective."""
+class EdgeOperators(Operator):
+    """Operator with numbers of its stored entries. All methods are collective."""
 
-    name: str
-    shape: Any
-    dtype: Any
-    grid: Any
-    as_operand: Any
     moves: Moves
-    has_entries = True  # False for operators that are made of others
-    input_layout: Layout[Any]
-    output_layout: Layout[Any]
 
     @cached_property
     def pattern(self) -> Moves:
@@ -55,8 +54,6 @@ class EdgeOperators:
         return self._edge_pattern()
 
     def _edge_pattern(self) -> Moves:
-        if not self.has_entries:
-            raise ArgumentError("A", repr(self), "has no edges: take those of what it is made of")
         return self.moves
 
     def edges(self, values: Function | None = None, heads: int = 1) -> DistEdges:
@@ -214,24 +211,52 @@ class EdgeOperators:
         compare(f"A.additive_scores(L, R, a, heads={heads}, slope={slope})", A=self, L=L, R=R)
         return additive_scores(self.pattern, L, R, weights, heads, float(slope))
 
-    def _with_values(
-        self, E: DistEdges | Masked, X: DistDense, out: DistDense | None, back: bool
+    def multiply(
+        self, H: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None,
+        *, then: Epilogue | None = None,
     ) -> DistDense:  # fmt: skip
-        """Compute ``A X``, or with ``back`` ``Aᵀ X``, with other values; see :meth:`DistSparse.multiply`."""
-        taken, given = self.input_layout, self.output_layout
-        side, call = 1, "A.multiply(H, values=E)"
-        product: Callable[..., None] = multiply
-        if back:
-            taken, given = given, taken
-            side, call, product = 0, "A.multiply_adjoint(G, values=E)", multiply_adjoint
-        check_edges(self.pattern, E)
-        check_operand(self, X, "G" if back else "H", side, taken)
-        check_heads(E.heads, X.shape[1])
-        if out is None:
-            out = DistDense.empty(given, (self.shape[1 - side], X.shape[1]), self.dtype)
-        out.origin = compare(call, A=self, X=X, E=E)
-        product(self.pattern, E, X, out)
+        """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
+
+        Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``. With ``values``, edges of
+        this operator, they stand in place of A's, for each head in its columns of ``H``, and all is checked.
+        The adjoint: ``dE = A.sddmm(G, H, E.heads)``, ``dH = A.multiply_adjoint(G, values=E)``. ``then``: what
+        becomes of the result, which is done with it where a kernel can; it says so.
+        """
+        if values is None:
+            return super().multiply(H, out, then=then)
+        self._check_product(values, "H", H, 1, self.input_layout)
+        out = (
+            DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+            if out is None
+            else out
+        )
+        out.origin = compare("A.multiply(H, values=E)", A=self, X=H, E=values)
+        multiply(self.pattern, values, H, out)
         return out
+
+    def multiply_adjoint(
+        self, G: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None
+    ) -> DistDense:
+        """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``.
+
+        ``values``: as of :meth:`multiply`.
+        """
+        if values is None:
+            return super().multiply_adjoint(G, out)
+        self._check_product(values, "G", G, 0, self.output_layout)
+        out = (
+            DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+            if out is None
+            else out
+        )
+        out.origin = compare("A.multiply_adjoint(G, values=E)", A=self, X=G, E=values)
+        multiply_adjoint(self.pattern, values, G, out)
+        return out
+
+    def _check_product(self, E: Any, name: str, X: DistDense, side: int, layout: Layout[Any]) -> None:
+        check_edges(self.pattern, E)
+        check_operand(self, X, name, side, layout)
+        check_heads(E.heads, X.shape[1])
 
 
 def check_heads(heads: int, width: int) -> None:

@@ -34,7 +34,6 @@ from distgnn.layout import Layout, Range
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.kept import cached_property
-from distgnn.operators.numbers import Numbers
 from distgnn.operators.summed import SUM, Sum
 
 Array = Any
@@ -208,7 +207,7 @@ class Moves(ABC):
 
     # -- entries ---------------------------------------------------------------------------------------------
 
-    def entries_read(self, E: Any, transposed: bool = False) -> AbstractContextManager[Iterator[Numbers]]:
+    def entries_read(self, E: Any, transposed: bool = False) -> AbstractContextManager[Iterator[Any]]:
         """Give for each block its numbers, those of the transposed blocks in the order of :meth:`back`."""
         turns = self.order if transposed else range(len(self.blocks))
         order = entries.transposition if transposed else (lambda block: None)

@@ -15,10 +15,11 @@ from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout, Range
 from distgnn.local.epilogue import Epilogue
+from distgnn.operators.base import Adjoint
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.moves import Moves
-from distgnn.operators.operator import Adjoint, DistSparse
+from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 
 
@@ -84,7 +85,7 @@ class OneRank(DistSparse):
                 alone.backend.copy_in(np.ascontiguousarray(source, target.dtype), target)
 
     @property
-    def T(self) -> DistSparse:
+    def T(self) -> Adjoint:
         """Not kept: a block and its adjoint, holding each other, would outlive the minibatch."""
         return Adjoint(self)
 

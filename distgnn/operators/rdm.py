@@ -6,29 +6,105 @@ RDM, redistribution of dense matrices (Kurt et al., IPDPS 2023), and NeutronTP's
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 
+from distgnn import local
 from distgnn.arrays.canonical import canonical
+from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
 from distgnn.layout import Cut, Layout, nested, within
-from distgnn.local.crossing import crossing
-from distgnn.operators.block_1d import Block1D
-from distgnn.operators.block_rows import CoveredRows, NeededRows
+from distgnn.local.crossing import Crossing, crossing
+from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.by_columns import by_columns
-from distgnn.operators.crossing_rows import CrossingMoves, CrossingRows
+from distgnn.operators.covers import CoveredRows
 from distgnn.operators.kept import cached_property
-from distgnn.operators.moves import Moves
-from distgnn.operators.row_moves import WholeRowMoves
+from distgnn.operators.loading import Holders
+from distgnn.operators.moves import Moves, Step, Steps
+from distgnn.operators.needed_rows import NeededRows
+from distgnn.operators.row_moves import NeededRowMoves, WholeRowMoves
 from distgnn.operators.sources import BlockSource, blocks
+from distgnn.operators.summed import Sum
 from distgnn.operators.weights import ReplicatedWeights
 
 Array = Any
 
 
-class Rdm(Block1D):
+class CrossingRows:
+    """The entries of A that a rank multiplies by itself, and the rows that travel for the others.
+
+    Args:
+        row: the process row; divided: A as it is divided among its ranks.
+
+    Attributes:
+        near: the entries of which this rank has row and column.
+        rows, columns: where its rows of the product and of H lie that travel, int64 on the device.
+        of_rows, of_columns: how many travel, by rank.
+
+    Extra memory: the rows that travel, of H and of the product.
+    """
+
+    def __init__(self, grid: Grid, row: Comm, divided: Crossing, dtype: Any) -> None:
+        self.grid, self.row, on = grid, row, grid.backend
+        self.holders = Holders(grid, ("near", grid.rank))
+        (self.near,) = self.holders.make("near", lambda on: [CSR.from_scipy(divided.near, on, dtype)])
+        by_rank = divided.rows, divided.columns
+        self.rows, self.columns = (on.asarray(own[row.rank], np.int64) for own in by_rank)
+        self.of_rows, self.of_columns = ([own.size for own in ranks] for ranks in by_rank)
+
+    @cached_property
+    def near_transposed(self) -> CSR:
+        """The transpose of ``near``. Collective."""
+        (made,) = self.holders.transposed([self.near])
+        return made
+
+    @contextmanager
+    def parts(self, X: Array, Y: Array, adjoint: bool) -> Iterator[Iterator[tuple[Array, Array]]]:
+        """Give some columns at a time of the rows that travel, of X and of what is added to Y at the end.
+
+        Collective over the process row. Columns begin to travel when the context is entered.
+        """
+        there, back = (self.rows, self.columns) if adjoint else (self.columns, self.rows)
+        heights = (self.of_rows, self.of_columns) if adjoint else (self.of_columns, self.of_rows)
+        matrix = "G" if adjoint else "H"
+        with self.grid.workspace.rooms() as take:
+            sent = take("rows that travel", (there.size, X.shape[1]), X.dtype)
+            came = take("rows that travelled", (back.size, X.shape[1]), X.dtype)
+            local.gather_rows(X, there, sent)
+            with by_columns(self.grid, self.row, sent, came, heights, matrix, "alltoallv") as parts:
+                yield parts
+            local.scatter_add(came, back, Y)
+
+
+class CrossingMoves(NeededRowMoves):
+    """Moves of a matrix whose entries are multiplied where they are, or once their rows have crossed."""
+
+    def __init__(self, A: Any, pairs: NeededRows, crossing: CrossingRows) -> None:
+        super().__init__(A, pairs)
+        self.crossing = crossing
+
+    def prepare(self, adjoint: bool) -> None:
+        super().prepare(adjoint)
+        _ = self.crossing.near_transposed if adjoint else None
+
+    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
+        with self.crossing.parts(H, T, adjoint=False) as parts:
+            yield Step(-1, self.crossing.near, local.rounded(H, wire), None, T, (0, len(T)))
+            for X, Y in parts:
+                yield from self._rows_of_blocks(Y, X, None, by, wire)
+
+    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+        with self.crossing.parts(G, F, adjoint=True) as parts:
+            yield Step(-1, self.crossing.near_transposed, local.rounded(G, wire), None, F, (0, len(F)))
+            for X, Y in parts:
+                yield from self._columns_of_blocks(Y, X, None, wire)
+
+
+class Rdm(BlockRows):
     """``H`` in P block rows on a grid of r x c ranks, and ``A`` in r block rows.
 
     The c ranks of a process row hold the same block row of A. While A multiplies, each has c times the rows
@@ -116,7 +192,8 @@ class Rdm(Block1D):
         return NeededRows(holders, self.column, {0: divided.far}, width, self.dtype, None)
 
     def _edge_pattern(self) -> Moves:
-        return super()._edge_pattern() if self.crossing is None else WholeRowMoves(self, self._whole.A)
+        moves = super()._edge_pattern()
+        return moves if self.crossing is None else WholeRowMoves(self, self._whole.A)
 
     @cached_property
     def _whole(self) -> Rdm:

@@ -17,10 +17,10 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.edges import Numbers
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
 from distgnn.operators.moves import Moves
-from distgnn.operators.numbers import Numbers
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
