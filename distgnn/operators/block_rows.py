@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -72,10 +72,6 @@ class BlockRows(DistSparse):
 
     def _moves(self) -> Moves:
         return row_moves(self, self.A)
-
-    def parts(self, X: Array, Y: Array, adjoint: bool) -> AbstractContextManager[Any]:
-        """Give pairs of columns of X and Y that are multiplied one after another. Collective."""
-        return nullcontext([(X, Y)])
 
     def _edge_pattern(self) -> Moves:
         if self.sparsity_aware == "cover":
@@ -197,15 +193,9 @@ class WholeBlocks:
         blocks.clear()
         self.blocks = [made[turn] for turn in self.turns]
 
-    def __len__(self) -> int:
-        """Return the number of pairs that :meth:`rows_of` gives."""
-        return len(self.blocks)
-
-    @contextmanager
-    def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
-        """Give pairs of which the products add up to the block row's; own panels come first. Collective."""
+    def rows_of(self, H: Array) -> AbstractContextManager[Iterator[Array]]:
+        """Give the rows of H that each block reads; own panels come first. Collective."""
         shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
         own = lambda stage: H[self.rows[stage]]  # noqa: E731
         how = own, shapes, H.dtype, self.turns, self.buffers
-        with broadcast(self.grid, self.comm, self.matrix, self.roots, *how) as panels:
-            yield zip(self.blocks, panels, strict=True)
+        return broadcast(self.grid, self.comm, self.matrix, self.roots, *how)

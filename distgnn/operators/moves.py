@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import accumulate, pairwise, repeat
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ class Step(NamedTuple):
         k: the number of the block; A: these rows of it, or of its transpose.
         B: the rows that A's columns read; E: the numbers of its entries, or of the transpose's; or None.
         out: where the result goes, ``rows`` of the block's; ``add``: it is added to what is there.
-        part: the number of the columns that are made at a time, see :meth:`Moves.parts`.
+        part: the number of the columns that are made at a time, see `rdm`.
         last: afterwards ``out`` is as the operation leaves it.
     """
 
@@ -65,29 +65,41 @@ Steps = Generator[Step, None, None]
 
 
 class Room:
-    """Room for the rows of blocks, perhaps summed over a group of ranks.
+    """Room for the rows of blocks, perhaps summed over a group of ranks; a context that completes them.
 
     Args:
-        array: what blocks write to; by: what is done over blocks and ranks.
+        array: what blocks write to; by: what is done over blocks and ranks; empty: there is no block.
     """
 
-    def __init__(self, grid: Grid, array: Array, group: Comm | None = None, by: Sum = SUM) -> None:
-        self.grid, self.array, self.group, self.by, self.summed = grid, array, group, by, False
+    def __init__(
+        self, grid: Grid, array: Array, group: Comm | None = None, by: Sum = SUM, empty: bool = False
+    ) -> None:
+        self.grid, self.array, self.group, self.by, self.empty = grid, array, group, by, empty
+        self.summed = False
 
-    def turns(self, last: bool) -> Generator[Range, None, None]:
-        """Give the rows that a block makes at a time: of the last one, some travel while others are made."""
-        if not last or self.group is None:
-            yield 0, len(self.array)
-        else:
-            self.summed = True
-            yield from self.by.turns(self.grid, self.group, self.array)
+    def __enter__(self) -> Room:
+        self.by.begin(self.array)
+        return self
 
-    def close(self, empty: bool = False) -> None:
-        """End the rows; ``empty``: this rank had no block."""
-        if empty:
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self.complete()
+            self.by.end()
+
+    def turns(self) -> Generator[Range, None, None]:
+        """Give the rows that the last block makes at a time: some travel while others are made."""
+        assert self.group is not None
+        self.summed = True
+        return self.by.turns(self.grid, self.group, self.array)
+
+    def complete(self) -> None:
+        """End the rows. Collective."""
+        if self.empty:
             self.by.nothing(self.array)
-        if self.group is not None and not self.summed:
-            for _ in self.by.turns(self.grid, self.group, self.array):
+        if self.group is None:
+            self.by.complete(self.array)
+        elif not self.summed:
+            for _ in self.turns():
                 pass
 
 
@@ -169,23 +181,9 @@ class Moves(ABC):
         """Give the rows of this rank's blocks."""
         return nullcontext(U)
 
-    def rows_room(self, T: Array) -> AbstractContextManager[Array]:
-        """Give memory for the rows of this rank's blocks, of which T gets this rank's share."""
-        return nullcontext(T)
-
-    @contextmanager
-    def rows_written(self, T: Array, by: Sum = SUM, begun: bool = False) -> Iterator[Room]:
+    def rows_written(self, T: Array, by: Sum = SUM, begun: bool = False) -> AbstractContextManager[Room]:
         """Give room for the rows of this rank's blocks; T gets what is made there, or what has ``begun``."""
-        with self.rows_room(T) as array:
-            by.begin(array)
-            room = Room(self.grid, array, self.group, by)
-            yield room
-            room.close(empty=not (self.sizes or begun))
-            if self.fiber is not None:
-                by.scatter(self.fiber, array, self.shares, T)
-            elif self.group is None:
-                by.complete(array)
-        by.end()
+        return Room(self.grid, T, self.group, by, not (self.sizes or begun))
 
     # -- columns ---------------------------------------------------------------------------------------------
 
@@ -200,10 +198,6 @@ class Moves(ABC):
     def whole_columns(self, v: DistDense) -> AbstractContextManager[Iterator[Array]]:
         """Give for each own block the rows of a narrow matrix that it reads, all columns of them."""
         return nullcontext(iter([recut(v, self.column_layout).block]))
-
-    def parts(self, X: Array, Y: Array, adjoint: bool = False) -> AbstractContextManager[Any]:
-        """Give pairs of columns of X and Y, cut as ``A @ X`` takes and gives them, made one after another."""
-        return nullcontext([(X, Y)])
 
     # -- entries ---------------------------------------------------------------------------------------------
 
@@ -225,10 +219,9 @@ class Moves(ABC):
 
     # -- loops -----------------------------------------------------------------------------------------------
 
-    @contextmanager
     def onto_rows(
         self, T: Array, H: Array = None, E: Any = None, by: Sum = SUM, wire: str | None = None
-    ) -> Iterator[Steps]:  # fmt: skip
+    ) -> AbstractContextManager[Steps]:
         """Give the steps that make rows T. Collective.
 
         Args:
@@ -236,38 +229,11 @@ class Moves(ABC):
             by: what is done over blocks and ranks, such as their sum; wire: 16 bits in which H is read.
         """
         self.prepare(adjoint=False)
-        with closing(self._onto_rows(T, H, E, by, wire)) as steps:
-            yield steps
+        return closing((self._onto_rows if E is None else self._rows_of_blocks)(T, H, E, by, wire))
 
-    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
-        if E is not None:
-            yield from self._rows_of_blocks(T, H, E, by, wire)
-            return
-        with self.parts(H, T) as parts:
-            for number, (X, Y) in enumerate(parts):
-                for step in self._rows_of_blocks(Y, X, None, by, wire):
-                    yield step._replace(part=number) if number else step
-
-    def _rows_of_blocks(
-        self, T: Array, H: Array, E: Any, by: Sum, wire: str | None, begun: bool = False
-    ) -> Steps:  # fmt: skip
-        last, nothing = len(self.sizes) - 1, nullcontext(repeat(None, len(self.sizes)))
-        with ExitStack() as stack:
-            enter = stack.enter_context
-            room, blocks = enter(self.rows_written(T, by, begun)), enter(self.forward())
-            columns = enter(nothing if H is None else self.columns_read(H))
-            numbers = enter(nothing if E is None else self.entries_read(E))
-            for k, (A_k, H_k, E_k) in enumerate(zip(blocks, columns, numbers, strict=True)):
-                read, ends = local.rounded(H_k, wire), k == last and self.ends_rows
-                with closing(room.turns(k == last)) as turns:
-                    for rows in turns:
-                        out = room.array[slice(*rows)]
-                        yield Step(k, A_k.rows(*rows), read, E_k, out, rows, begun or k > 0, last=ends)
-
-    @contextmanager
     def onto_columns(
         self, F: Array, G: Array = None, E: Any = None, wire: str | None = None
-    ) -> Iterator[Steps]:
+    ) -> AbstractContextManager[Steps]:
         """Give the steps that make columns F with the transposes of blocks. Collective.
 
         Args:
@@ -275,30 +241,7 @@ class Moves(ABC):
             wire: 16 bits in which G is read.
         """
         self.prepare(adjoint=True)
-        with closing(self._onto_columns(F, G, E, wire)) as steps:
-            yield steps
-
-    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
-        if E is not None:
-            yield from self._columns_of_blocks(F, G, E, wire)
-            return
-        with self.parts(G, F, adjoint=True) as parts:
-            for number, (X, Y) in enumerate(parts):
-                for step in self._columns_of_blocks(Y, X, None, wire):
-                    yield step._replace(part=number) if number else step
-
-    def _columns_of_blocks(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
-        last, nothing = len(self.sizes) - 1, nullcontext(repeat(None, len(self.sizes)))
-        with ExitStack() as stack:
-            enter = stack.enter_context
-            rows = None if G is None else local.rounded(enter(self.rows_read(G)), wire)
-            rooms, blocks = enter(self.columns_written(F)), enter(self.back())
-            numbers = enter(nothing if E is None else self.entries_read(E, transposed=True))
-            for turn, (out, (k, At_k), E_k) in enumerate(zip(rooms, blocks, numbers, strict=True)):
-                room = out if isinstance(out, Room) else Room(self.grid, out)
-                with closing(room.turns(turn == last)) as turns:
-                    for own in turns:
-                        yield Step(k, At_k.rows(*own), rows, E_k, room.array[slice(*own)], own)
+        return closing((self._onto_columns if E is None else self._columns_of_blocks)(F, G, E, wire))
 
     @contextmanager
     def onto_entries(self, E: Any, U: Array, V: Array) -> Iterator[Iterator[tuple[Step, Array]]]:
@@ -307,12 +250,57 @@ class Moves(ABC):
         Args:
             U, V: of which blocks read rows and columns.
         """
-        with ExitStack() as stack:
-            enter = stack.enter_context
-            rows, rooms = enter(self.rows_read(U)), enter(self.entries_written(E))
-            blocks, columns = enter(self.forward()), enter(self.columns_read(V))
+        with (
+            self.rows_read(U) as rows, self.entries_written(E) as rooms,
+            self.forward() as blocks, self.columns_read(V) as columns,
+        ):  # fmt: skip
             triples = enumerate(zip(blocks, columns, rooms, strict=True))
             yield ((Step(k, A, V_k, None, out, (0, A.shape[0])), rows) for k, (A, V_k, out) in triples)
+
+    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
+        """Give the steps of the parts of H and T, whose columns are those of ``A @ H``."""
+        return self._rows_of_blocks(T, H, E, by, wire)
+
+    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+        """Give the steps of the parts of G and F, whose columns are those of ``A.T @ G``."""
+        return self._columns_of_blocks(F, G, E, wire)
+
+    def _rows_of_blocks(
+        self, T: Array, H: Array, E: Any, by: Sum, wire: str | None, begun: bool = False
+    ) -> Steps:  # fmt: skip
+        last = len(self.sizes) - 1
+        with (
+            self.rows_written(T, by, begun) as room, self.forward() as blocks,
+            self._nothing() if H is None else self.columns_read(H) as columns,
+            self._nothing() if E is None else self.entries_read(E) as numbers,
+        ):  # fmt: skip
+            whole = 0, len(room.array)
+            for k, (A_k, H_k, E_k) in enumerate(zip(blocks, columns, numbers, strict=True)):
+                read, add = local.rounded(H_k, wire), begun or k > 0
+                if k < last or room.group is None:
+                    yield Step(k, A_k, read, E_k, room.array, whole, add, last=k == last and self.ends_rows)
+                    continue
+                with closing(room.turns()) as turns:
+                    for rows in turns:
+                        yield Step(k, A_k.rows(*rows), read, E_k, room.array[slice(*rows)], rows, add)
+
+    def _columns_of_blocks(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+        with (
+            nullcontext() if G is None else self.rows_read(G) as rows,
+            self.columns_written(F) as rooms, self.back() as blocks,
+            self._nothing() if E is None else self.entries_read(E, transposed=True) as numbers,
+        ):  # fmt: skip
+            read = local.rounded(rows, wire)
+            for out, (k, At_k), E_k in zip(rooms, blocks, numbers, strict=True):
+                if not isinstance(out, Room):
+                    yield Step(k, At_k, read, E_k, out, (0, len(out)))
+                    continue
+                with closing(out.turns()) as turns:
+                    for own in turns:
+                        yield Step(k, At_k.rows(*own), read, E_k, out.array[slice(*own)], own)
+
+    def _nothing(self) -> AbstractContextManager[Iterator[None]]:
+        return nullcontext(repeat(None, len(self.sizes)))
 
     # -- what is the same for all ----------------------------------------------------------------------------
 

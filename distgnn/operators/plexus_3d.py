@@ -176,9 +176,8 @@ class ShardMoves(Moves):
     def columns_written(self, F: Any) -> Iterator[Iterator[Any]]:
         A = self.A
         if not A.sharded:
-            room = Room(self.grid, F, A.out)
-            yield iter([room])
-            room.close()
+            with Room(self.grid, F, A.out) as room:
+                yield iter([room])
             return
         with A._plane_block(F) as whole:
             yield iter([whole])

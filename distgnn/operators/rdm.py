@@ -6,7 +6,7 @@ RDM, redistribution of dense matrices (Kurt et al., IPDPS 2023), and NeutronTP's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -28,7 +28,6 @@ from distgnn.operators.moves import Moves, Step, Steps
 from distgnn.operators.needed_rows import NeededRows
 from distgnn.operators.row_moves import NeededRowMoves, WholeRowMoves
 from distgnn.operators.sources import BlockSource, blocks
-from distgnn.operators.summed import Sum
 from distgnn.operators.weights import ReplicatedWeights
 
 Array = Any
@@ -91,17 +90,12 @@ class CrossingMoves(NeededRowMoves):
         super().prepare(adjoint)
         _ = self.crossing.near_transposed if adjoint else None
 
-    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
-        with self.crossing.parts(H, T, adjoint=False) as parts:
-            yield Step(-1, self.crossing.near, local.rounded(H, wire), None, T, (0, len(T)))
-            for X, Y in parts:
-                yield from self._rows_of_blocks(Y, X, None, by, wire)
-
-    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
-        with self.crossing.parts(G, F, adjoint=True) as parts:
-            yield Step(-1, self.crossing.near_transposed, local.rounded(G, wire), None, F, (0, len(F)))
-            for X, Y in parts:
-                yield from self._columns_of_blocks(Y, X, None, wire)
+    def _in_parts(self, X: Array, Y: Array, adjoint: bool, steps: Callable[[Array, Array], Steps]) -> Steps:
+        with self.crossing.parts(X, Y, adjoint) as parts:
+            near = self.crossing.near_transposed if adjoint else self.crossing.near
+            yield Step(-1, near, local.rounded(X, self.wire), None, Y, (0, len(Y)))
+            for X_k, Y_k in parts:
+                yield from steps(X_k, Y_k)
 
 
 class Rdm(BlockRows):
@@ -164,8 +158,6 @@ class Rdm(BlockRows):
 
     def parts(self, X: Array, Y: Array, adjoint: bool) -> AbstractContextManager[Any]:
         """Give some columns of the process row's rows at a time: from rows to columns, and back."""
-        if self.row.size == 1:
-            return super().parts(X, Y, adjoint)
         (m, n), there, back = self.shape, self.input_layout, self.output_layout
         heights, matrix = (self.heights(there, n), self.heights(back, m)), "H"
         if adjoint:

@@ -10,7 +10,7 @@ Lines of CAGNET's Algorithm 1 (of 1.5D's Algorithm 2), and where they are:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -57,9 +57,6 @@ class RowMoves(Moves):
         self.primary = self.features.rank == 0
         self.ends_rows = self.reps is None and self.features.size == 1
 
-    def parts(self, X: Array, Y: Array, adjoint: bool = False) -> AbstractContextManager[Any]:
-        return self.A.parts(X, Y, adjoint != self.transpose)
-
     @cached_property
     def transposed(self) -> list[CSR]:
         """The blocks, transposed where they are, once per node, in :attr:`order`. Collective, once."""
@@ -75,10 +72,26 @@ class RowMoves(Moves):
     def back(self) -> AbstractContextManager[Iterator[tuple[int, CSR]]]:
         return nullcontext(zip(self.order, self.transposed, strict=True))
 
-    @contextmanager
-    def columns_read(self, V: Array) -> Iterator[Iterator[Array]]:
-        with self.pairs.rows_of(V) as pairs:
-            yield (rows for _, rows in pairs)
+    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
+        if self.features.size == 1:
+            return self._rows_of_blocks(T, H, E, by, wire)
+        steps = lambda X, Y: self._rows_of_blocks(Y, X, E, by, wire)  # noqa: E731
+        return self._in_parts(H, T, self.transpose, steps)
+
+    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+        if self.features.size == 1:
+            return self._columns_of_blocks(F, G, E, wire)
+        steps = lambda X, Y: self._columns_of_blocks(Y, X, E, wire)  # noqa: E731
+        return self._in_parts(G, F, not self.transpose, steps)
+
+    def _in_parts(self, X: Array, Y: Array, adjoint: bool, steps: Callable[[Array, Array], Steps]) -> Steps:
+        with self.A.parts(X, Y, adjoint) as parts:
+            for number, (X_k, Y_k) in enumerate(parts):
+                for step in steps(X_k, Y_k):
+                    yield step._replace(part=number)
+
+    def columns_read(self, V: Array) -> AbstractContextManager[Iterator[Array]]:
+        return self.pairs.rows_of(V)
 
     def whole_columns(self, v: DistDense) -> AbstractContextManager[Iterator[Array]]:
         return self.columns_read(recut(v, self.column_layout).block)
@@ -138,7 +151,7 @@ class NeededRowMoves(RowMoves):
 
     @property
     def order(self) -> Sequence[int]:
-        return [*range(self.own, len(self.blocks))[::-1], *range(self.own)]
+        return self.pairs.order
 
     def transposes(self) -> list[CSR]:
         return self.pairs.transposes()
@@ -152,10 +165,8 @@ class NeededRowMoves(RowMoves):
         groups = (ranks for _, ranks, _ in self.pairs.groups)
         return [*own, *([(block(parts, j), rows[j]) for j in ranks if j in rows] for ranks in groups)]
 
-    @contextmanager
-    def sums_in(self, F: Array) -> Iterator[Iterator[Array]]:
-        with self.pairs.sums_in(F) as pairs:
-            yield (room for _, room in pairs)
+    def sums_in(self, F: Array) -> AbstractContextManager[Iterator[Array]]:
+        return self.pairs.sums_in(F)
 
 
 class CoveredMoves(NeededRowMoves):

@@ -10,10 +10,11 @@ import numpy as np
 
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block, within
-from distgnn.operators.moves import Moves
+from distgnn.operators.moves import Moves, Room
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.summa_2d import Panel, PlaneMoves, Summa
+from distgnn.operators.summed import SUM, Sum
 from distgnn.operators.weights import ReplicatedWeights
 
 
@@ -64,14 +65,7 @@ class Split3D(DistSparse):
         grid, (rows, cols) = self.grid, (self.output_layout.rows, self.input_layout.rows)
         blocks = rows.vector(grid, self.shape[0])[:: self.fiber.size]
         layout = Layout(grid, Cut(("rows",), blocks, self.row_order), Cut())
-        cut = ("cols", "fibers"), cols.vector(grid, self.shape[1])
-        return PlaneMoves(self, layout, *cut, self.fiber, self.shares)
-
-    @contextmanager
-    def _whole(self, width: int) -> Iterator[Any]:
-        """Lend room for this rank's block of the product before it is scattered along the fiber."""
-        with self.grid.workspace.rooms() as take:
-            yield take("whole rows", (int(self.shares[-1]), width), self.dtype)
+        return FiberMoves(self, layout, ("cols", "fibers"), cols.vector(grid, self.shape[1]))
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
@@ -83,3 +77,34 @@ class Split3D(DistSparse):
         sides = [q for q in range(1, ranks + 1) if ranks % (q * q) == 0]
         best = sorted(sides, key=lambda q: (2 * q + ranks // (q * q), q))
         return [{"rows": q, "cols": q, "fibers": ranks // (q * q)} for q in best]
+
+
+class FiberMoves(PlaneMoves):
+    """Moves of a layer of Split-3D: rows are gathered, or summed and scattered, along the fiber."""
+
+    def __init__(
+        self, A: Split3D, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any
+    ) -> None:  # fmt: skip
+        super().__init__(A, row_layout, axes, columns)
+        self.fiber, self.shares = A.fiber, A.shares
+
+    @contextmanager
+    def rows_read(self, U: Any) -> Iterator[Any]:
+        with self._whole(U.shape[1]) as rows:
+            yield self.A.fiber.allgather_rows(U, self.shares, rows, "G", narrow=True)
+
+    @contextmanager
+    def rows_written(self, T: Any, by: Sum = SUM, begun: bool = False) -> Iterator[Room]:
+        with self._whole(T.shape[1]) as rows:
+            by.begin(rows)
+            yield Room(self.grid, rows)
+            if not self.sizes:
+                by.nothing(rows)
+            by.scatter(self.A.fiber, rows, self.shares, T)
+        by.end()
+
+    @contextmanager
+    def _whole(self, width: int) -> Iterator[Any]:
+        """Lend room for the rows of the layer's block."""
+        with self.grid.workspace.rooms() as take:
+            yield take("whole rows", (int(self.shares[-1]), width), self.dtype)

@@ -11,7 +11,6 @@ import numpy as np
 
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
-from distgnn.comm.group import Comm
 from distgnn.comm.panels import SparsePanels, broadcast, summed
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
@@ -174,24 +173,20 @@ class Summa:
 
 
 class PlaneMoves(Moves):
-    """Moves of planes of processes, 2D and Split-3D: blocks and their entries travel along a row.
+    """Moves of a plane of processes: blocks and their entries travel along a row.
 
-    Words: columns, those of ``A @ H``, either way; entries, nnz heads/pr, either way; of Split-3D, rows those
-    along the fiber.
+    Words: columns, those of ``A @ H``, either way; entries, nnz heads/pr, either way.
 
     Args:
         axes: that cut A's columns, the columns of a plane first; columns: the partition vector of that cut.
-        fiber, shares: of Split-3D, the ranks that have other columns, and their shares of the rows.
     """
 
     def __init__(
-        self, A: Any, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any, fiber: Comm | None = None,
-        shares: Any = None,
+        self, A: Any, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any
     ) -> None:  # fmt: skip
         self.plane, self.mine = A.plane, sorted(A.plane.A.mine)
         blocks, cut = [A.plane.A.mine[k] for k in self.mine], Cut(axes, columns, A.col_order)
         super().__init__(A, blocks, A.grid.along(*axes), row_layout, Layout(A.grid, cut, Cut()))
-        self.fiber, self.shares = fiber, shares
         self.numbers = dict(zip(self.mine, self.places, strict=True))
         self.sizes = [nnz for _, nnz, _, _ in self.plane.A.headers]
 
@@ -208,16 +203,6 @@ class PlaneMoves(Moves):
 
     def ranges(self) -> list[Range]:
         return [panel.columns for panel in self.plane.panels]
-
-    def rows_room(self, T: Any) -> AbstractContextManager[Any]:
-        return super().rows_room(T) if self.fiber is None else self.A._whole(T.shape[1])
-
-    @contextmanager
-    def rows_read(self, U: Any) -> Iterator[Any]:
-        with self.rows_room(U) as rows:
-            if self.fiber is not None:
-                rows = self.fiber.allgather_rows(U, self.shares, rows, "G", narrow=True)
-            yield rows
 
     def columns_read(self, V: Any) -> AbstractContextManager[Iterator[Any]]:
         return self.plane._broadcast(V)
