@@ -227,11 +227,12 @@ def kernels(xp: Any, block: CSR, B: Any, out: Any, variants: bool) -> dict[str, 
 
 def narrow_kernels(xp: Any, block: CSR, B: Any, out: Any, kind: str, variants: bool) -> dict[str, Work]:
     """Return the products that read B in 16 bits, and the rounding alone, by name."""
-    read = cuda.rounded(B, kind)
+    beyond = xp.zeros(1, np.int32)
+    read = cuda.rounded(B, kind, beyond)
     works: dict[str, Work] = {
-        f"raw, {kind}": lambda: cuda.spmm(block, cuda.rounded(B, kind), out),
+        f"raw, {kind}": lambda: cuda.spmm(block, cuda.rounded(B, kind, beyond), out),
         f"raw, {kind} read": lambda: cuda.spmm(block, read, out),
-        f"{ROUNDING} {kind}": lambda: cuda.rounded(B, kind),
+        f"{ROUNDING} {kind}": lambda: cuda.rounded(B, kind, beyond),
     }
     if variants:
         plan = csr.Plan.of(xp, block)
@@ -242,7 +243,8 @@ def narrow_kernels(xp: Any, block: CSR, B: Any, out: Any, kind: str, variants: b
 
 def in_16_bits(B: np.ndarray, kind: str) -> np.ndarray:
     """Return the numbers that are left of B."""
-    return widen(narrow(B, np.empty(B.shape, np.uint16), kind), np.empty_like(B), kind)
+    bits = narrow(B, np.empty(B.shape, np.uint16), kind, np.zeros(1, np.int32))
+    return widen(bits, np.empty_like(B), kind)
 
 
 def torch_kernel(block: CSR, B: Any) -> dict[str, Work]:

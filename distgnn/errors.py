@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from distgnn.terminal import printable
+
 
 class UserError(Exception):
     """Bad input: the message names the file or argument, what is wrong, and what would be right, in one line.
@@ -14,7 +16,7 @@ class UserError(Exception):
     """
 
     def __init__(self, message: object = "") -> None:
-        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(message)))
+        super().__init__(printable(message))
 
 
 class ArgumentError(UserError):
@@ -67,6 +69,28 @@ class TrainingError(Exception):
     def __init__(self, message: str, epoch: int | None = None) -> None:
         super().__init__(message)
         self.epoch = epoch
+
+    def in_epoch(self, epoch: int) -> TrainingError:
+        """Return the same error with the epoch that it came in, where it says that."""
+        return self
+
+
+class WireOverflowError(TrainingError):
+    """A number too large for the 16 bits in which features and gradients travel; raised on every rank.
+
+    Attributes:
+        problem: the number, where it was, and the remedy.
+    """
+
+    def __init__(self, problem: str, epoch: int | None = None) -> None:
+        super().__init__(problem if epoch is None else f"epoch {epoch}: {problem}", epoch)
+        self.problem = problem
+
+    def in_epoch(self, epoch: int) -> WireOverflowError:
+        return WireOverflowError(self.problem, epoch)
+
+    def __reduce__(self) -> tuple[type[WireOverflowError], tuple[str, int | None]]:
+        return type(self), (self.problem, self.epoch)
 
 
 class PeerError(RuntimeError):

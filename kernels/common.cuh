@@ -12,10 +12,12 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // The upper half of a float32.
 struct Bfloat16 {
+  static constexpr unsigned BEYOND = 0x7F7F8000u;  // the least number that rounds to infinity: NaN from there on
   unsigned short bits;
   static __device__ inline unsigned narrow(unsigned x) {
-    const bool is_nan = (x & 0x7FFFFFFFu) > 0x7F800000u;
-    return (is_nan ? x | 0x00400000u : x + 0x7FFFu + (x >> 16 & 1u)) >> 16;
+    const unsigned size = x & 0x7FFFFFFFu;
+    const bool lost = size >= BEYOND && size != 0x7F800000u;
+    return (lost ? x | 0x7FC00000u : x + 0x7FFFu + (x >> 16 & 1u)) >> 16;
   }
   static __device__ inline float widen(unsigned h) { return __uint_as_float(h << 16); }
   static __device__ inline void widen(unsigned word, float& low, float& high) {
@@ -25,11 +27,12 @@ struct Bfloat16 {
 
 // Of IEEE 754. Below 2^-14 its numbers are steps of 2^-24, the last bit of a float32 between 1/2 and 1.
 struct Float16 {
+  static constexpr unsigned BEYOND = 0x477FF000u;  // 65520
   unsigned short bits;
   static __device__ inline unsigned narrow(unsigned x) {
     const unsigned size = x & 0x7FFFFFFFu, sign = (x & 0x80000000u) >> 16;
-    if (size > 0x7F800000u) return sign | 0x7E00u | (size >> 13 & 0x3FFu);
-    if (size >= 143u << 23) return sign | 0x7C00u;
+    if (size == 0x7F800000u) return sign | 0x7C00u;
+    if (size >= BEYOND) return sign | 0x7E00u | (size >> 13 & 0x3FFu);
     if (size < 113u << 23) return sign | (__float_as_uint(__uint_as_float(size) + 0.5f) - 0x3F000000u);
     return sign | (size - (112u << 23) + 0xFFFu + (size >> 13 & 1u)) >> 13;
   }

@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(THREADS)
   products[p] = Q_values[q] * values[i];
 }
 
-// Sums of values[order[i]] over runs of equal keys, in this order, each where its run begins. kept: 1 there
-// unless the sum is 0, else 0.
+// Sums of values[order[i]] over runs of equal keys, in this order, each where its run begins. kept: 1 there,
+// else 0.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     sum_runs(int64 count, const int64* __restrict__ keys, const int64* __restrict__ order,
@@ -62,11 +62,12 @@ __global__ void __launch_bounds__(THREADS)
   const int64 p = flat_index();
   if (p >= count) return;
   const int64 key = keys[p];
+  const bool begins = p == 0 || keys[p - 1] != key;
   T sum = 0;
-  if (p == 0 || keys[p - 1] != key)
+  if (begins)
     for (int64 i = p; i < count && keys[i] == key; i++) sum += values[order[i]];
   sums[p] = sum;
-  kept[p] = sum != 0;
+  kept[p] = begins;
 }
 
 // positions[k] = the k-th of the numbers i whose part pointers[i] .. pointers[i + 1] is not empty.

@@ -2,12 +2,20 @@
 
 #include "common.cuh"
 
+// The bits of a number; those of a finite one that becomes NaN raise `beyond`.
+template <class Kind> __device__ inline unsigned short narrowed(float number, int* beyond) {
+  const unsigned x = __float_as_uint(number), size = x & 0x7FFFFFFFu;
+  if (size >= Kind::BEYOND && size < 0x7F800000u) atomicMax(beyond, int(size));
+  return static_cast<unsigned short>(Kind::narrow(x));
+}
+
 // to[i] = from[i], rounded.
 template <class Kind>
 __global__ void __launch_bounds__(THREADS)
-    narrow(int64 size, const float* __restrict__ from, unsigned short* __restrict__ to) {
+    narrow(int64 size, const float* __restrict__ from, unsigned short* __restrict__ to,
+           int* __restrict__ beyond) {
   const int64 i = flat_index();
-  if (i < size) to[i] = static_cast<unsigned short>(Kind::narrow(__float_as_uint(from[i])));
+  if (i < size) to[i] = narrowed<Kind>(from[i], beyond);
 }
 
 // to[i, :] = from[i, :], rounded, of f columns, and zeros behind them up to `pitch`, a multiple of 4. A thread
@@ -15,7 +23,7 @@ __global__ void __launch_bounds__(THREADS)
 template <class Kind>
 __global__ void __launch_bounds__(THREADS)
     narrow_padded(int64 size, const float* __restrict__ from, int f, int pitch,
-                  unsigned short* __restrict__ to) {
+                  unsigned short* __restrict__ to, int* __restrict__ beyond) {
   const int64 i = 4 * flat_index();
   if (i >= size) return;
   const int64 row = f == pitch ? 0 : i / pitch, column = i - row * pitch;
@@ -29,7 +37,7 @@ __global__ void __launch_bounds__(THREADS)
   Pack<unsigned short, 4> bits;
 #pragma unroll
   for (int v = 0; v < 4; v++)
-    bits.at[v] = static_cast<unsigned short>(Kind::narrow(__float_as_uint(x.at[v])));
+    bits.at[v] = narrowed<Kind>(x.at[v], beyond);
   store(to + i, bits);
 }
 
@@ -37,12 +45,12 @@ __global__ void __launch_bounds__(THREADS)
 template <class Kind, int G>
 __global__ void __launch_bounds__(THREADS)
     narrow_rows(int64 count, const int64* __restrict__ rows, const float* __restrict__ from, int width,
-                unsigned short* __restrict__ to) {
+                unsigned short* __restrict__ to, int* __restrict__ beyond) {
   const int64 row = flat_index() / G;
   if (row >= count) return;
   const float* source = from + rows[row] * width;
   for (int c = threadIdx.x % G; c < width; c += G)
-    to[row * width + c] = static_cast<unsigned short>(Kind::narrow(__float_as_uint(source[c])));
+    to[row * width + c] = narrowed<Kind>(source[c], beyond);
 }
 
 // to[i] = from[i], or to[i] += from[i] with `accumulate`.

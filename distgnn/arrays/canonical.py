@@ -32,18 +32,44 @@ def canonical(matrix: Any, dtype: Any = None) -> Any:
     if hasattr(matrix, "as_canonical"):
         return matrix.as_canonical()
     matrix = as_matrix(matrix)
-    if dtype is None and matrix.dtype == np.float16:
-        dtype = np.float32  # SciPy computes with no shorter numbers
-    try:
-        csr = _converted(matrix, dtype)
-    except (IndexError, TypeError, ValueError) as error:
-        raise _refused(matrix, f"is no sparse matrix ({error})") from None
+    csr = checked(matrix, "matrix", dtype).tocsr()
     csr.indptr, csr.indices = _native(csr.indptr), _native(csr.indices)
     if not _sparsetools.csr_has_canonical_format(csr.shape[0], csr.indptr, csr.indices):
         csr = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=True)
         csr.sum_duplicates()
     csr.has_sorted_indices = csr.has_canonical_format = True
     return csr
+
+
+def checked(matrix: Any, argument: str, dtype: Any = None) -> Any:
+    """Convert a matrix to SciPy's COO, CSR, CSC or BSR, whose arrays compiled code may follow.
+
+    Entries stay as they are, duplicates and stored zeros included, and their arrays are shared.
+
+    Args:
+        matrix: of SciPy, or dense. argument: its name in errors.
+        dtype: of the values; default: their own, float32 for float16, as SciPy computes with no shorter ones.
+
+    Raises:
+        ArgumentError: values that are no real numbers, pointers that do not rise or that end behind the
+            entries, indices that are no signed integers or out of range.
+    """
+    check_real(argument, matrix.dtype)
+    if dtype is None and matrix.dtype == np.float16:
+        dtype = np.float32
+    try:
+        for name in ("indptr", "indices", "offsets"):
+            if getattr(matrix, name, np.empty(0, int)).dtype.kind != "i":
+                raise TypeError(f"{name} are not signed integers")
+        matrix = matrix if sp.issparse(matrix) else _native(matrix, dtype)
+        own = _WRAPPERS.get(getattr(matrix, "format", ""), sp.csr_array)(matrix)  # an object of our own
+        own.data = _native(own.data, dtype)  # before anything is summed
+        if own.format != "coo":  # whose coordinates are in range now
+            _check_compressed(own)
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        problem = f"is no sparse matrix ({error})"
+        raise ArgumentError(argument, type(matrix).__name__, problem) from None
+    return own
 
 
 def as_matrix(matrix: Any) -> Any:
@@ -97,26 +123,9 @@ def identical(A: sp.csr_array, B: sp.csr_array) -> bool:
     return A.shape == B.shape and all(np.array_equal(*pair) for pair in arrays)
 
 
-def _converted(matrix: Any, dtype: Any) -> sp.csr_array:
-    """Convert to CSR of the same entries, an object of our own.
-
-    Arrays are checked before SciPy follows them.
-    """
-    for name in ("indptr", "indices", "offsets"):
-        if getattr(matrix, name, np.empty(0, int)).dtype.kind != "i":
-            raise TypeError(f"{name} are not signed integers")
-    matrix = matrix if sp.issparse(matrix) else _native(matrix, dtype)
-    wrapper = _WRAPPERS.get(getattr(matrix, "format", ""), sp.csr_array)
-    own = wrapper(matrix)  # an object of our own; lengths agree now, and coordinates are in range
-    own.data = _native(own.data, dtype)  # before anything is summed
-    if own.format != "coo":
-        _check_compressed(own)
-    return own.tocsr()
-
-
 def _check_compressed(matrix: Any) -> None:
     """Raise ValueError unless row (column) pointers rise, and column (row) numbers are in range."""
-    height, width = matrix.shape
+    height, width = (1, *matrix.shape)[-2:]  # a vector is one row
     if matrix.format == "bsr":
         height, width = height // matrix.blocksize[0], width // matrix.blocksize[1]
     line, across, count, limit = "row", "column", height, width

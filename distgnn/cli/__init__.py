@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
-from distgnn import __version__
+from distgnn import __version__, terminal
 from distgnn.cli import config, output, suggest
 from distgnn.cli.values import AddedUp
 from distgnn.comm import launch
 from distgnn.errors import UserError
+from distgnn.terminal import printable
 
 #: In the order in which ``--help`` shows them.
 COMMANDS = (
@@ -30,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command on every rank of the job, once all ranks agree on what that is.
 
     Returns:
-        0 done, 1 failed, 2 bad usage or input, of which rank 0 printed one line, 75 for a training that was
-        asked to stop. Any other exception is a bug; the abort hook then ends all ranks with exit code 1.
+        0 done, 1 failed or not printed (a closed pipe), 2 bad usage or input, of which rank 0 printed one
+        line, 75 for a training that was asked to stop. Any other exception is a bug; the abort hook then ends
+        all ranks with exit code 1.
 
     Raises:
         SystemExit(0): after ``--help`` and ``--version``.
@@ -43,13 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = agreed(sys.argv[1:] if argv is None else argv, origins)
         with output.opened(args):
             code = command_module(args.command).run(args)
-        sys.stdout.flush()
-        return code or 0
-    except BrokenPipeError:  # as in `distgnn info STORE | head`
-        if launch.launched()[0] > 1:
-            raise  # the other ranks must learn of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return 1
+        return code or int(terminal.lost())
     except UserError as error:
         words = sys.argv[1:] if argv is None else argv
         own = command_parser(words[0]) if words and words[0] in COMMANDS else None
@@ -80,9 +76,10 @@ def agreed(argv: Sequence[str], origins: config.Origins) -> argparse.Namespace:
         sources = {f"--{name}": by for name, by in origins.sources.items()}
         agree(watched(world), process() | facts(outcome), sources)
     if launch.is_first():
-        print(outcome.text if isinstance(outcome, Help) else "", end="", flush=True)
+        if isinstance(outcome, Help):
+            terminal.show(outcome.text.removesuffix("\n"))
         for line in origins.warnings:
-            print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)
+            terminal.show(f"distgnn: warning: {printable(line)}", error=True)
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome

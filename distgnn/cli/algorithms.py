@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from distgnn.report import text
+from distgnn.terminal import show
 
 HELP = "the table of what is implemented and where"
 COLUMNS = ("name", "title", "paper", "section", "axes", "file", "command")
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
 
     if is_first():
         rows = [dataclasses.asdict(row) for row in TABLE]
-        print(json.dumps(rows, indent=2) if args.json else markdown(rows) if args.markdown else plain(rows))
+        show(json.dumps(rows, indent=2) if args.json else markdown(rows) if args.markdown else plain(rows))
 
 
 def plain(rows: list[dict[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from distgnn.errors import ArgumentError
+from distgnn.terminal import show
 
 HELP = "time a kernel and print GFLOP/s, GB/s and the ratio to all else installed that computes the same"
 
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> None:
     if min(args.widths) < 1:
         raise ArgumentError("widths", min(args.widths), "a width is at least 1")
     ceilings = timing.copy_bandwidth(args.clock), timing.cache_bandwidth(args.clock)
-    print(describe(ceilings), flush=True)
+    show(describe(ceilings))
     points = []
     for name in args.graph:
         A = spmm.graph(name)
@@ -35,8 +36,8 @@ def run(args: argparse.Namespace) -> None:
             options = args.seconds, args.clock, args.plain_memory
             points.append(spmm.measure(name, A, width, ceilings, *options))
             lines = spmm.table(points[-1:], ceilings).splitlines()
-            print(*(lines if len(points) == 1 else lines[2:]), sep="\n", flush=True)
-    print(f"\n{spmm.summary(points)}")
+            show(*(lines if len(points) == 1 else lines[2:]))
+    show(f"\n{spmm.summary(points)}")
 
 
 def describe(ceilings: tuple[float, float]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distgnn.errors import ArgumentError
 from distgnn.report import text
+from distgnn.terminal import show
 
 if TYPE_CHECKING:
     from distgnn.plan.calibrate import Calibration
@@ -58,9 +58,9 @@ def _run(args: argparse.Namespace, world: Any) -> None:
                 with writing("out", args.out), replaced(Path(args.out)) as file:
                     file.write(toml.encode())
             for line in calibration.warnings:
-                print(f"distgnn: warning: {line}", file=sys.stderr, flush=True)
+                show(f"distgnn: warning: {line}", error=True)
             printed = "" if args.out else f"\n\n{toml.strip()}"
-            print(json.dumps(calibration.record()) if args.json else table(calibration) + printed, flush=True)
+            show(json.dumps(calibration.record()) if args.json else table(calibration) + printed)
 
 
 def table(calibration: Calibration) -> str:

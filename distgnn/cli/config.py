@@ -1,5 +1,7 @@
 """Settings of a command: a flag wins over ``DISTGNN_FLAG_NAME``, that over a TOML file, that over a default.
 
+A file names no output, and neither it nor the environment lets one be replaced (``--force``).
+
 A value from the environment or the file goes through the flag's own type and choices and becomes its default.
 An unknown name is an error in a file and a warning in the environment, which other programs use too.
 """
@@ -24,6 +26,12 @@ _NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "ini
 #: Settings for some algorithms only: these, or (none) the one that was chosen where they are set.
 _HOME = {"grid": (), "replication": ("1.5d",), "sparsity-aware": ("1d", "1.5d", "rdm"),
          "block-rows": ("1.5d", "3d")}  # fmt: skip
+
+#: Settings for the command line alone: files come from strangers, and an environment outlives its purpose.
+_ALONE = ("force",)
+#: Files that a command writes or replaces, for the command line and the environment, by command or for all.
+_OUTPUTS = {"train": ("checkpoint", "log", "resume", "trace"), "report": ("figure", "out", "table"),
+            "plan": ("out", "svg"), "": ("log-dir", "out")}  # fmt: skip
 
 Words = Sequence[str]
 Layer = dict[str, tuple[Any, str]]  # flag name -> value, file or variable that says it
@@ -78,6 +86,12 @@ def apply(
     given = _given(parser, flags, argv)
     path = given.pop("config", environ.get("DISTGNN_CONFIG"))
     from_file = _read(path, command, commands, flags) if path else {}
+    for name in sorted(from_file.keys() & {*_ALONE, *_OUTPUTS[""], *_OUTPUTS.get(command, ())}):
+        problem = f"a file can't say what is written or replaced; give --{name} on the command line"
+        raise UserError(f"{path}: {name}: {problem}")
+    for variable in (_variable(name) for name in _ALONE if name in flags):
+        if variable in environ:
+            raise UserError(f"{variable}: is for the command line alone; unset it, and give --force there")
     variables = {name: _variable(name) for name in flags if _variable(name) in environ}
     layers = [from_file, {name: (environ[variable], variable) for name, variable in variables.items()}]
     origins = Origins(warnings=_leave_out_other_algorithms(layers, given))

@@ -22,6 +22,7 @@ from distgnn.records import Epoch
 from distgnn.report.metrics import scores, title
 from distgnn.report.numbers import size
 from distgnn.stages import stage
+from distgnn.terminal import printable, show
 from distgnn.train.check import CheckFailedError
 from distgnn.train.left_open import left_open
 from distgnn.train.recipes import DEFAULT
@@ -52,24 +53,24 @@ def train(
     if plan is not None:
         run.record["plan"] = plan.record()
     if speaks:
-        print(*([plan] if plan else []), describe(run), sep="\n", flush=True)
+        show(*([plan] if plan else []), printable(describe(run)))
     try:
-        with progress(speaks, run.first_epoch, settings.epochs) as show:
+        with progress(speaks, run.first_epoch, settings.epochs) as tell:
             for record in run.train(stop):
-                show(record)
+                tell(record)
     except TrainingError as failure:
         if run.grid.rank == 0:
             prefix = "--check: " if isinstance(failure, CheckFailedError) else ""
-            print(f"distgnn: error: {prefix}{failure}", file=sys.stderr, flush=True)
+            show(f"distgnn: error: {prefix}{failure}", error=True)
         return 1
     if speaks and run.end:
-        print(summary(run), flush=True)
+        show(summary(run))
     if run.log_lost:
-        print(f"distgnn: warning: {run.log_lost}", file=sys.stderr, flush=True)
+        show(f"distgnn: warning: {run.log_lost}", error=True)
     if run.stopped is None:
         return 0
     if run.grid.rank == 0:
-        print(f"distgnn: {stopped(run.stopped, settings.checkpoint)}", file=sys.stderr, flush=True)
+        show(f"distgnn: {stopped(run.stopped, settings.checkpoint)}", error=True)
     return CODE
 
 
@@ -119,13 +120,13 @@ def progress(shown: bool, first_epoch: int, epochs: int) -> Iterator[Callable[[E
     step, bar = max(1, total // 50), sys.stdout.isatty() and sys.stderr.isatty()
     with stage("train", total, "epochs") as advance:
 
-        def show(record: Epoch) -> None:
+        def tell(record: Epoch) -> None:
             epoch = record["epoch"]
             advance(1, _numbers(record))
             if shown and not bar and ((epoch - first_epoch) % step == 0 or epoch == epochs):
-                print(f"epoch {epoch:4d}  {_numbers(record)}  {record['seconds']:.4f} s", flush=True)
+                show(f"epoch {epoch:4d}  {_numbers(record)}  {record['seconds']:.4f} s")
 
-        yield show
+        yield tell
 
 
 def _numbers(record: Epoch) -> str:

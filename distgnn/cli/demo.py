@@ -16,6 +16,7 @@ from distgnn.cli.values import count
 from distgnn.errors import ArgumentError
 from distgnn.report.numbers import size
 from distgnn.report.text import markdown
+from distgnn.terminal import show
 
 HELP = "make a graph, train it with every algorithm (on 4 ranks by default), check that they agree, report"
 RANKS = 4
@@ -50,14 +51,14 @@ def run(args: argparse.Namespace) -> int:
     first, rows = comm.Get_rank() == 0, []
     _make_store(out, args.nodes)
     if first:
-        print(f"training on {comm.Get_size()} ranks, {args.epochs} epochs with each algorithm\n", flush=True)
-        print(_line(HEADER), flush=True)
+        show(f"training on {comm.Get_size()} ranks, {args.epochs} epochs with each algorithm\n")
+        show(_line(HEADER))
     for name in ALGORITHMS:
         if _train(out, name, args.epochs):
             return 1
         if first:
             rows.append(read_log(out / f"{name}.jsonl"))
-            print(_line(cells(rows[-1], rows[0])), flush=True)
+            show(_line(cells(rows[-1], rows[0])))
     return int(comm.bcast(first and conclude(rows, out)))
 
 
@@ -68,7 +69,7 @@ def _relaunch() -> None:
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
-        print("distgnn: no mpiexec found, so the demo runs on one rank", file=sys.stderr)
+        show("distgnn: no mpiexec found, so the demo runs on one rank", error=True)
         return
     os.execv(mpiexec, [mpiexec, "-n", str(RANKS), sys.executable, "-m", "distgnn", *sys.argv[1:]])
 
@@ -85,9 +86,9 @@ def _make_store(out: Path, nodes: int) -> None:
         (out / MARK).touch()
         graph = out / "graph"
         made = _parse(f"generate sbm @ --nodes {nodes} --features 64 --size-exponent 2 --force", graph)
-        print(generate.summary(str(graph), generate.generate(made)), flush=True)
+        show(generate.summary(str(graph), generate.generate(made)))
         stored = _parse("prepare @ @.dg --force", graph)
-        print(prepare.summary(prepare.prepare(stored)), flush=True)
+        show(prepare.summary(prepare.prepare(stored)))
 
     on_first_rank(work)
 
@@ -173,8 +174,5 @@ def conclude(rows: list[dict[str, Any]], out: Path) -> bool:
     (out / "report.md").write_text(text)
     page = out / "report.html"
     write([out / row["log"] for row in rows], [], page, force=True)
-    print(
-        f"\n{verdict}\nreport: {page} (open it in a browser), {out / 'report.md'}; logs: {out}/*.jsonl",
-        flush=True,
-    )
+    show(f"\n{verdict}\nreport: {page} (open it in a browser), {out / 'report.md'}; logs: {out}/*.jsonl")
     return not agree

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from distgnn.terminal import printable, show
+
 HELP = "write the weights of a checkpoint as .npz or .safetensors, for PyTorch and others"
 
 
@@ -18,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from distgnn.cli.first_rank import on_first_rank
 
-    on_first_rank(lambda: print(answer(args), flush=True))
+    on_first_rank(lambda: show(answer(args)))
 
 
 def answer(args: argparse.Namespace) -> str:
@@ -26,4 +28,5 @@ def answer(args: argparse.Namespace) -> str:
 
     config = export_weights(args.weights, args.out, args.which, args.force)
     widths = "-".join(map(str, config["widths"]))
-    return f"{args.out}: {config['model']} {widths}, weights after epoch {config['epoch']}"
+    line = f"{args.out}: {config['model']} {widths}, weights after epoch {config['epoch']}"
+    return printable(line)

@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 from distgnn.cli.values import numbers
+from distgnn.terminal import printable, show
 
 HELP = "make an R-MAT, planted-partition or road-like graph of any size"
 
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     def work() -> None:
         made = generate(args)
         if not args.quiet:
-            print(summary(args.out, made), flush=True)
+            show(summary(args.out, made))
 
     on_first_rank(work)
 
@@ -109,4 +110,4 @@ def summary(out: str, graph: dict[str, Any]) -> str:
     features = f"{graph['width']} features" if graph["width"] else "no features"
     labels = f"{graph['classes']} classes" if graph["classes"] else "no labels"
     parts = f"{graph['n']} nodes, {edges}, {features}, {labels}, seed {graph['seed']}"
-    return f"{out}: {graph['kind']} graph, {parts}"
+    return f"{printable(out)}: {graph['kind']} graph, {parts}"

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from distgnn.cli.values import count, widths
+from distgnn.terminal import printable, show
 
 WIDTH = 128  # of a store without features
 
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from distgnn.cli.first_rank import on_first_rank
 
-    on_first_rank(lambda: print(answer(args), flush=True))
+    on_first_rank(lambda: show(answer(args)))
 
 
 def answer(args: argparse.Namespace) -> str:
@@ -75,7 +76,7 @@ def text(path: str, facts: dict[str, Any]) -> str:
     if "verified" in facts:
         lines.append(("verified", f"{facts['verified']} files are as they were written"))
     indent = max(len(name) for name, _ in lines) + 2
-    return "\n".join(f"{name:{indent}}{value}" for name, value in lines)
+    return "\n".join(printable(f"{name:{indent}}{value}") for name, value in lines)
 
 
 def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -110,7 +111,7 @@ def ids_text(facts: dict[str, Any]) -> str:
     first = facts["ids"]["first"]
     kind = "text" if isinstance(first[0], str) else "integers"
     shown = ", ".join(map(str, first)) + ", ..." * (facts["n"] > len(first))
-    return f"{kind}: {''.join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)}"
+    return f"{kind}: {shown}"
 
 
 def order_lines(name: str, order: dict[str, Any]) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from distgnn import stages
 from distgnn.comm.launch import launched
 from distgnn.errors import ArgumentError, UserError
 from distgnn.stages import Stage
+from distgnn.terminal import printable, show, write
 
 EVERY = 5.0  # seconds between lines, at least; of long work a fiftieth of the time that it has taken
 DELAY = 1.0  # seconds after which a bar appears
@@ -78,21 +79,28 @@ def opened(args: argparse.Namespace) -> Iterator[None]:
 
 def _on_stderr(args: argparse.Namespace, rank: int) -> logging.Handler:
     """Add a handler for stderr. The command line prints a line of an error itself."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _OnStderr()
     level = logging.INFO if args.verbose and rank == 0 else logging.WARNING
     handler.setLevel(logging.ERROR if args.quiet else level)
     handler.addFilter(lambda record: record.levelno < logging.ERROR)
     whose = f"rank {rank}: " if rank else ""
-    handler.setFormatter(_Lower(f"distgnn: %(level)s: {whose}%(message)s"))
+    handler.setFormatter(_Line(f"distgnn: %(level)s: {whose}%(message)s"))
     return handler
 
 
-class _Lower(logging.Formatter):
-    """With the level in small letters, as argparse and compilers write it."""
+class _OnStderr(logging.Handler):
+    """A handler of messages that people read at once."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        show(self.format(record), error=True)
+
+
+class _Line(logging.Formatter):
+    """A formatter of messages as one line each; `level` is in small letters, as compilers write it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.level = record.levelname.lower()
-        return super().formatMessage(record)
+        return printable(super().formatMessage(record))
 
 
 def _in_file(folder: Path, rank: int) -> logging.Handler:
@@ -103,7 +111,7 @@ def _in_file(folder: Path, rank: int) -> logging.Handler:
     except OSError as error:
         raise ArgumentError("log_dir", folder, f"cannot write it ({error.strerror})") from None
     handler.setLevel(logging.DEBUG)
-    handler.setFormatter(logging.Formatter(FORMAT.format(rank=rank), "%Y-%m-%dT%H:%M:%S"))
+    handler.setFormatter(_Line(FORMAT.format(rank=rank), "%Y-%m-%dT%H:%M:%S"))
     return handler
 
 
@@ -162,7 +170,7 @@ class Bars:
         if (bar := self.bars.pop(id(stage), None)) is not None:
             bar.close()
             if stage.stopped and stage.seconds >= DELAY:
-                print(f"distgnn: {outcome(stage)}", file=self.stream, flush=True)
+                write(self.stream, f"distgnn: {outcome(stage)}")
 
 
 class Lines:
@@ -215,7 +223,7 @@ class Lines:
     def _say(self, stage: Stage, text: str) -> None:
         self.told.add(id(stage))
         self.last = time.monotonic()
-        print(f"distgnn: {text}", file=self.stream, flush=True)
+        write(self.stream, f"distgnn: {text}")
 
 
 def describe(stage: Stage) -> str:

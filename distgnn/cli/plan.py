@@ -12,6 +12,7 @@ from distgnn.cli.config import typed
 from distgnn.cli.flags import add_setting, in_groups
 from distgnn.cli.values import count
 from distgnn.errors import ArgumentError, UserError
+from distgnn.terminal import show
 from distgnn.train.settings import AUTO, Settings
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def numbers_of_ranks(text: str) -> list[int]:
 def run(args: argparse.Namespace) -> None:
     from distgnn.cli.first_rank import on_first_rank
 
-    on_first_rank(lambda: print(answer(args), flush=True))
+    on_first_rank(lambda: show(answer(args)))
 
 
 def answer(args: argparse.Namespace) -> str:

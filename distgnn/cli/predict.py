@@ -7,6 +7,7 @@ from typing import Any
 
 from distgnn.cli.flags import add_setting
 from distgnn.cli.values import count
+from distgnn.terminal import printable, show
 
 HELP = "classes, probabilities or embeddings of all nodes, from a checkpoint"
 
@@ -41,7 +42,5 @@ def run(args: argparse.Namespace, comm: Any = None) -> None:
     measured = predictor.scores(args.metric)
     if predictor.grid.rank == 0 and not args.quiet:
         score_texts = "".join(f", {text}" for text in scores(measured))
-        print(
-            f"{path}: {predictor.store.n} nodes, by the weights after epoch {predictor.epoch}{score_texts}",
-            flush=True,
-        )
+        line = f"{path}: {predictor.store.n} nodes, by the weights after epoch {predictor.epoch}{score_texts}"
+        show(printable(line))

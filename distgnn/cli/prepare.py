@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distgnn.cli.values import AddedUp
 from distgnn.store import rules
+from distgnn.terminal import printable, show
 
 if TYPE_CHECKING:
     from distgnn.partition import Quality
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
     def work(comm: Any) -> None:
         done = prepare(args, comm)
         if not args.quiet and (comm is None or comm.Get_rank() == 0):
-            print(summary(done), flush=True)
+            show(summary(done))
 
     on_all_ranks(work)
 
@@ -131,7 +131,7 @@ def prepare(args: argparse.Namespace, comm: Any = None) -> Summary:
     if team.rank == 0:
         for note in source.notes:
             explained = config.Origins().explain(UserError(note), [command_parser("prepare")])
-            print(f"distgnn: warning: {explained}", file=sys.stderr, flush=True)
+            show(f"distgnn: warning: {explained}", error=True)
     written |= {"seed": args.seed, "shards": shards, "self_loops": args.self_loops}
     return write_store(source, args.out, comm=comm, **written)
 
@@ -156,7 +156,7 @@ def summary(done: Summary) -> str:
         *(partition_line(name, quality) for name, quality in done.partitions.items()),
         f"{done.seconds:.1f} s, peak memory {done.peak_bytes / 2**20:.0f} MiB",
     ]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def partition_line(name: str, q: Quality) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from distgnn.cli.values import count
+from distgnn.terminal import printable, show
 
 HELP = "make an HTML page of logs: loss, time, scaling, load balance, messages, memory"
 
@@ -32,6 +33,6 @@ def run(args: argparse.Namespace) -> None:
     def work() -> None:
         write(*given)
         if not args.quiet:
-            print(*(name for name in (args.out, args.figure, args.table) if name), sep="\n", flush=True)
+            show(*(printable(name) for name in (args.out, args.figure, args.table) if name))
 
     on_first_rank(work)

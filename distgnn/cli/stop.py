@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from distgnn.comm.launch import is_first
@@ -64,5 +64,6 @@ class Stop:
             if is_first():
                 once_more = "; Ctrl-C once more stops at once" if number == signal.SIGINT else ""
                 line = f"distgnn: {signal.Signals(number).name}: stops after this update{once_more}\n"
-                os.write(2, line.encode())
+                with suppress(OSError):  # a closed pipe
+                    os.write(2, line.encode())
         self.number = number

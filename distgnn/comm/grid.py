@@ -46,7 +46,8 @@ class Grid(Axes):
         backend: an array backend or its name; default: a GPU where there is one.
         wire: "bfloat16" or "float16": features and gradients of nodes travel between ranks in 16 bits, where
             they are float32 (see ``narrow.py``). On a GPU, sparse products read them in 16 bits too, on one
-            rank as on several, and sum in float32. Default: as they are, so that results are exact.
+            rank as on several, and sum in float32. Default: as they are, so that results are exact. Numbers
+            that 16 bits can't hold become NaN, and a WireOverflowError of training and of ``A @ H``.
         axes: the size of each axis, by name; their product must be ``comm.size``.
 
     Attributes:
@@ -131,6 +132,10 @@ class Grid(Axes):
         color = self.index(*(axis for axis in self.shape if axis not in axes))
         return self.groups.split(world, color, self.index(*axes), self.count(*axes))
 
+    def rounded(self, B: Any) -> Any:
+        """Return what sparse products read of ``B``: on a GPU its 16 bits, where messages have 16 bits."""
+        return B if self.narrow is None else self.narrow.operand(B)
+
     def along_on_host(self, *axes: str) -> Comm:
         """Return the group of :meth:`along`, to move host arrays whatever the grid's backend.
 
@@ -142,7 +147,8 @@ class Grid(Axes):
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
             group, derive = self.along(*axes), partial(self._split, axes)
-            self._along[key] = Comm(None, host, group.name, None, group.ranks, self.links, derive)
+            how = group.name, None, group.ranks, self.links, derive, group.nodes
+            self._along[key] = self.groups(None, host, *how)
         return self._along[key]
 
     @contextmanager

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from distgnn.errors import UserError
+from distgnn.terminal import ready, show
 
 #: How launchers tell a process its job's size and its rank in it, the innermost launcher first: `mpiexec`
 #: inside a Slurm job starts its helpers with `srun`, so Slurm's variables count only without another's.
@@ -48,6 +49,9 @@ STALL_LIMIT, STALL_VARIABLE = 300.0, "DISTGNN_STALL"
 #: Bytes of addresses that NumPy takes when it is loaded, and SciPy and HDF5. With fewer, OpenBLAS asks for
 #: memory for ever, with Python's lock held, while other ranks wait without a word.
 NUMPY, OTHERS = 80 << 20, 240 << 20
+
+#: Where MPICH's ranks of a node meet, and bytes that each takes there (MPICH 5.0.2: 1,057,856 to 1,059,392).
+SHARED, SHARED_BY_RANK = "/dev/shm", 1035 << 10
 
 NO_LIBRARY = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
 
@@ -95,10 +99,12 @@ def begin() -> None:
     Collective. What fails afterwards is raised on all ranks or ends the job; nothing is left waiting.
     """
     global _meeting
+    ready()
     limit_threads()
     abort_on_error()
     if launched()[0] > 1 and _meeting is None:
         limit = START_LIMIT
+        warn_of_shared_memory()
         try:
             with suppress(UserError):  # which check_start raises on all ranks
                 limit = seconds(START_VARIABLE, START_LIMIT)
@@ -108,6 +114,23 @@ def begin() -> None:
             _end_early(NO_LIBRARY if no_library(error) else f"can't start MPI: {error}")
         if world.Get_size() > 1:
             _meeting = world.Dup()
+
+
+def warn_of_shared_memory(folder: str = SHARED, environ: Mapping[str, str] = os.environ) -> None:
+    """Warn where the ranks of a node have too little of /dev/shm, which ends in a bus error, or never.
+
+    Call this before MPI is started. The first rank of a node speaks, where MPICH's launcher says which it is.
+    """
+    here = environ.get("MPI_LOCALNRANKS", "")
+    if not here.isdecimal() or int(here) == 1 or environ.get("MPI_LOCALRANKID") != "0":
+        return
+    needed = int(here) * SHARED_BY_RANK
+    with suppress(OSError):
+        facts = os.statvfs(folder)
+        if (free := facts.f_bavail * facts.f_frsize) < needed:
+            left = f"{folder} has {free >> 10} KiB free, MPI takes {needed >> 10} KiB and may fail or hang"
+            advice = f"make it larger (docker --shm-size), or remove {folder}/mpich_shm_* of killed jobs"
+            show(f"distgnn: warning: {left}; {advice} ({where()})", error=True)
 
 
 def no_library(error: BaseException) -> bool:
@@ -161,16 +184,16 @@ def leave(error: UserError) -> int:
     world = connected_world()
     if world is None:
         if is_first():
-            print(line, file=sys.stderr, flush=True)
+            show(line, error=True)
         elif launched()[0] > 1:
             # unconnected processes: some launchers kill the job at the first exit, let rank 0 speak before
             time.sleep(1)
         return 2
     if world.Get_rank() == 0:
-        print(line, file=sys.stderr, flush=True)
+        show(line, error=True)
     if not _all_arrive(world):
         if world.Get_rank() != 0:
-            print(f"{line} (only on {where()})", file=sys.stderr, flush=True)
+            show(f"{line} (only on {where()})", error=True)
         abort(world, 2)
     return 2
 
@@ -224,11 +247,13 @@ def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType
     text = "" if interrupted else "".join(lines)
     if world is not None or launched()[0] > 1:
         how = "was interrupted" if interrupted else f"failed: {' '.join(lines[-1].split())}"
-        text += f"distgnn: {where()} {how}\n"
+        text += f"distgnn: {where()} {how}"
     elif interrupted:
-        text = "interrupted\n"
-    print(text, end="", file=sys.stderr, flush=True)
-    sys.stdout.flush()
+        text = "interrupted"
+    show(text.removesuffix("\n"), error=True)
+    if sys.stdout is not None:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
     if world is not None:
         abort(world)
     _tell_launcher(1)
@@ -245,7 +270,7 @@ def _end_early(problem: str) -> NoReturn:
     """End the job from this rank, on which MPI does not start: others may wait in MPI for ever."""
     if not is_first():
         time.sleep(1)  # what is wrong everywhere is told by rank 0
-    print(f"distgnn: error: {problem} ({where()})", file=sys.stderr, flush=True)
+    show(f"distgnn: error: {problem} ({where()})", error=True)
     _tell_launcher(2)
     sys.exit(2)
 
@@ -297,8 +322,7 @@ def abort(world: Any, code: int = 1) -> None:
 
 def say(what: str) -> None:
     """Print a line about this rank on stderr."""
-    sys.stdout.flush()
-    print(f"distgnn: {where()} {what}", file=sys.stderr, flush=True)
+    show(f"distgnn: {where()} {what}", error=True)
 
 
 @contextmanager
@@ -332,7 +356,8 @@ def _watch(parent: int, reads: int, seconds: float) -> NoReturn:
     if not select.select([reads], [], [], seconds + min(rank, 20) / 10)[0] and os.getppid() == parent:
         problem = f"MPI did not start in {seconds:g} s: some rank has ended before, or comes late"
         advice = f"{START_VARIABLE} is the limit in seconds, 0 for none"
-        os.write(2, f"distgnn: error: {problem}; {advice} ({where()})\n".encode())
+        with suppress(OSError):
+            os.write(2, f"distgnn: error: {problem}; {advice} ({where()})\n".encode())
         os.kill(parent, signal.SIGKILL)
     os._exit(0)
 

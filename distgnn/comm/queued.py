@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import ledger, local, progress
+from distgnn import ledger, progress
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.flight import Flight
@@ -321,7 +321,7 @@ class QueuedSeries(Series):
             with on.beside("sums", mark):
                 narrow.add_up([by_rank[rank] for rank in sorted(by_rank)], flat[own])
                 if self.root is None:
-                    local.narrow(flat[own], parts[group.rank], narrow.kind)
+                    narrow.into(flat[own], parts[group.rank], "sums")
                 mark = on.mark()
         if self.root is None:
             mark = narrow.unwire(bits, flat, self.nccl.allgather(parts[group.rank], bits, bounds, [mark]))

@@ -96,7 +96,7 @@ class Rows:
     def _packed(self, X: Array, rows: Array, out: Array) -> Array:
         """Gather rows of X in ``out``, rounded where that has 16 bits."""
         if self.comm.narrow is not None and out.dtype == BITS:
-            return local.narrow_rows(X, rows, out, self.comm.narrow.kind)
+            return self.comm.narrow.rows_into(X, rows, out)
         return local.gather_rows(X, rows, out)
 
     @contextmanager

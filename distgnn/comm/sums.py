@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import local, progress
+from distgnn import progress
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.arrays.tuning import TUNING
@@ -248,7 +248,7 @@ def add_together(
         with on.beside("sums"):
             if total is not None and group.narrow is not None:
                 group.narrow.add_up(numbers, total[: own.size])
-                local.narrow(total[: own.size], own, group.narrow.kind)
+                group.narrow.into(total[: own.size], own, "sums")
             else:
                 _add_up(numbers, own)
             added = on.mark()

@@ -37,6 +37,8 @@ def read_regular(path: AnyPath, most: int) -> str:
         content = file.read(min(facts.st_size, most) + 1)
     if len(content) > most:
         raise ValueError(f"it has more than {most} bytes")
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError("it begins with the byte order mark of UTF-16; save it as UTF-8")
     return content.decode("utf-8")
 
 
@@ -65,11 +67,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_toml(path: AnyPath) -> dict[str, Any]:
     """Read a TOML file of at most SETTINGS_BYTES, DEPTH levels and numbers of 64 bits.
 
+    It may begin with the byte order mark of UTF-8.
+
     Raises:
         OSError: no file, or one that may not be read.
         ValueError: another kind of file, or other text.
     """
-    text = read_regular(path, SETTINGS_BYTES)
+    text = read_regular(path, SETTINGS_BYTES).removeprefix("\ufeff")
     try:
         if _DOTTED.search(_QUOTED.sub("", text)):
             raise RecursionError

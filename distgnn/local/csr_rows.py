@@ -81,7 +81,7 @@ def at_most_one_per_row(A: Any) -> bool:
 
 
 def scaled_rows(A: Any, B: Any) -> Any:
-    """Compute ``A B`` for an ``A`` with at most one entry per row; no stored zeros, like SciPy's products."""
+    """Compute ``A B`` for an ``A`` with at most one entry per row."""
     xp = backend.module(B.data)
     taken, columns, values = gather(B, A.indices)
     dtype = np.result_type(A.dtype, B.dtype)
@@ -90,19 +90,7 @@ def scaled_rows(A: Any, B: Any) -> Any:
         values *= A.data.astype(dtype, copy=False)[owners(taken)]
     counts = xp.zeros(A.shape[0], np.int64)
     counts[lengths(A) > 0] = taken
-    return without_zeros(unpack((counts, columns, values), B.shape[1], B))
-
-
-def without_zeros(A: Any) -> Any:
-    """Return the matrix without stored zeros; the same one where it has none.
-
-    CuPy's own ``eliminate_zeros`` removes negative numbers too (CuPy 14.2, issue 7335).
-    """
-    kept = A.data != 0
-    if bool(kept.all()):
-        return A
-    pointers = row_pointers(kept)[A.indptr].astype(A.indptr.dtype)
-    return type(A)((A.data[kept], A.indices[kept], pointers), shape=A.shape)
+    return unpack((counts, columns, values), B.shape[1], B)
 
 
 def sort_rows(A: Any) -> Any:

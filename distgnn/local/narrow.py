@@ -1,7 +1,8 @@
 """Float32 numbers rounded to the 16 bits in which they travel between ranks, and back.
 
-Both types round to nearest, ties to even; infinities and NaN stay what they are. float16 is infinite from
-65520 on, and has steps of 2^-24 below 2^-14. bfloat16 has the range of float32.
+Both types round to nearest, ties to even; infinities and NaN stay what they are. float16 has steps of 2^-24
+below 2^-14. Finite numbers that would round to infinity become NaN, which no ReLU takes for 0: in float16
+from 65520 on, in bfloat16 the last 2^15 numbers of float32.
 """
 
 from __future__ import annotations
@@ -22,20 +23,29 @@ KINDS = ("bfloat16", "float16")
 BITS = np.dtype(np.uint16)
 
 
-def narrow(X: Array, out: Array, kind: str) -> Array:
+#: The largest number that each type holds.
+LARGEST = {"bfloat16": 2.0**128 - 2.0**120, "float16": 65504.0}
+_INFINITE, _BEYOND = 0x7F800000, {"bfloat16": 0x7F7F8000, "float16": 0x477FF000}
+
+
+def narrow(X: Array, out: Array, kind: str, beyond: Array) -> Array:
     """Compute ``out = X``, rounded, and return ``out``.
 
-    X float32, C-contiguous; out uint16 of the same shape, on the same device.
+    X float32, C-contiguous; out uint16 of the same shape, on the same device. beyond: int32 (1), there too,
+    is raised to the bits of the size of the largest finite number that became NaN.
     """
-    KERNELS.kernel("narrow", X)(X, out, kind)
+    KERNELS.kernel("narrow", X)(X, out, kind, beyond)
     return out
 
 
-def narrow_rows(X: Array, rows: Array, out: Array, kind: str) -> Array:
-    """Compute ``out[i] = X[rows[i]]``, rounded, as :func:`gather_rows` does without rounding."""
+def narrow_rows(X: Array, rows: Array, out: Array, kind: str, beyond: Array) -> Array:
+    """Compute ``out[i] = X[rows[i]]``, rounded, as :func:`gather_rows` does without rounding.
+
+    beyond: as of :func:`narrow`.
+    """
     ledger.charge("spmm", "gather rows", touched=rows.nbytes + 3 * out.nbytes)
     with ledger.timed("spmm", "gather rows", synchronize=backend.of(X).synchronize):
-        KERNELS.kernel("narrow_rows", X)(X, rows, out, kind)
+        KERNELS.kernel("narrow_rows", X)(X, rows, out, kind, beyond)
     return out
 
 
@@ -45,12 +55,13 @@ def widen(X: Array, out: Array, kind: str, accumulate: bool = False) -> Array:
     return out
 
 
-def _narrow_compiled(X: Array, out: Array, kind: str) -> None:
-    host.built().narrow(X.reshape(1, -1), None, out.reshape(1, -1), kind, isa=host.isa())
+def _narrow_compiled(X: Array, out: Array, kind: str, beyond: Array) -> None:
+    _narrow_rows_compiled(X.reshape(1, -1), None, out.reshape(1, -1), kind, beyond)
 
 
-def _narrow_rows_compiled(X: Array, rows: Array, out: Array, kind: str) -> None:
-    host.built().narrow(X, rows, out, kind, isa=host.isa())
+def _narrow_rows_compiled(X: Array, rows: Array, out: Array, kind: str, beyond: Array) -> None:
+    if most := host.built().narrow(X, rows, out, kind, isa=host.isa()):
+        beyond[0] = max(int(beyond[0]), most)
 
 
 def _widen_compiled(X: Array, out: Array, kind: str, accumulate: bool) -> None:
@@ -58,18 +69,21 @@ def _widen_compiled(X: Array, out: Array, kind: str, accumulate: bool) -> None:
     host.built().widen(*flat, kind, accumulate=accumulate, isa=host.isa())
 
 
-def _narrow_numpy(X: Array, out: Array, kind: str) -> None:
+def _narrow_numpy(X: Array, out: Array, kind: str, beyond: Array) -> None:
+    bits = X.view(np.uint32)
+    size = bits & np.uint32(0x7FFFFFFF)
+    lost = (size >= _BEYOND[kind]) & (size < _INFINITE)
+    beyond[0] = max(int(beyond[0]), int(size.max(where=lost, initial=0)))
     if kind == "float16":
         with np.errstate(over="ignore"):
-            out.view(np.float16)[...] = X
+            out.view(np.float16)[...] = np.where(lost, np.float32(np.nan), X)
         return
-    bits = X.view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-    out[...] = np.where(np.isnan(X), bits | np.uint32(0x400000), rounded) >> np.uint32(16)
+    out[...] = np.where(lost | np.isnan(X), bits | np.uint32(0x7FC00000), rounded) >> np.uint32(16)
 
 
-def _narrow_rows_numpy(X: Array, rows: Array, out: Array, kind: str) -> None:
-    _narrow_numpy(X[rows], out, kind)
+def _narrow_rows_numpy(X: Array, rows: Array, out: Array, kind: str, beyond: Array) -> None:
+    _narrow_numpy(X[rows], out, kind, beyond)
 
 
 def _widen_numpy(X: Array, out: Array, kind: str, accumulate: bool) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import _sparsetools
 
 from distgnn import ledger
 from distgnn.arrays import backend
@@ -17,11 +19,12 @@ from distgnn.local import csr_rows, cuda
 
 
 def spgemm(A: Any, B: Any) -> Any:
-    """Compute ``A B`` of two sparse matrices: sorted rows, no duplicates, no stored zeros.
+    """Compute ``A B`` of two sparse matrices: sorted rows, no duplicates.
 
-    By SciPy, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q (matrix-sampling
-    paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits. On a GPU by
-    ``extract.cu``, which sums in the same order.
+    An entry stands wherever an entry of A meets one of B, whatever their values: where these are 0, or sums
+    cancel, it is 0. By SciPy, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q
+    (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits. On a
+    GPU by ``extract.cu``, which sums in the same order.
 
     Args:
         A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical. Shapes that don't fit raise
@@ -57,7 +60,38 @@ def _product(A: Any, B: Any, multiplications: int) -> Any:
 
 def _by_scipy(A: Any, B: Any) -> Any:
     A = csr_rows.with_indices(A, B.indices.dtype)
-    return csr_rows.scaled_rows(A, B) if csr_rows.at_most_one_per_row(A) else csr_rows.sort_rows(A @ B)
+    if csr_rows.at_most_one_per_row(A):
+        return csr_rows.scaled_rows(A, B)
+    return csr_rows.sort_rows(_by_sparsetools(A, B))
+
+
+def _by_sparsetools(A: Any, B: Any) -> sp.csr_array:
+    """Call the routines behind SciPy's ``A @ B``, which drops sums that are 0, and put these back."""
+    kind, (m, k) = np.result_type(A.indptr, A.indices, B.indptr), (A.shape[0], B.shape[1])
+    factors = [np.asarray(array, kind) for M in (A, B) for array in (M.indptr, M.indices)]
+    count = _sparsetools.csr_matmat_maxnnz(m, k, *factors)
+    kind = np.result_type(kind, index_type(count))
+    (a, columns_a, b, columns_b) = (np.asarray(array, kind) for array in factors)
+    pointers, columns = np.empty(m + 1, kind), np.empty(count, kind)
+    values = np.empty(count, np.result_type(A.dtype, B.dtype))
+    entries = a, columns_a, A.data, b, columns_b, B.data, pointers, columns, values
+    _sparsetools.csr_matmat(m, k, *entries)
+    kept = int(pointers[-1])
+    C = sp.csr_array((values[:kept], columns[:kept], pointers), shape=(m, k))
+    return C if kept == count else _with_zeros(C, _ones(A) @ _ones(B))
+
+
+def _ones(A: Any) -> sp.csr_array:
+    return sp.csr_array((np.ones(A.nnz, np.float32), A.indices, A.indptr), shape=A.shape)
+
+
+def _with_zeros(C: sp.csr_array, pattern: sp.csr_array) -> sp.csr_array:
+    """Return C with the entries of a pattern, of which its own are some."""
+    C, pattern = csr_rows.sort_rows(C), csr_rows.sort_rows(pattern)
+    keys = (csr_rows.owners(csr_rows.lengths(M)) * C.shape[1] + M.indices for M in (pattern, C))
+    values = np.zeros(pattern.nnz, C.dtype)
+    values[np.searchsorted(*keys)] = C.data
+    return sp.csr_array((values, pattern.indices, pattern.indptr), shape=C.shape)
 
 
 def _on_gpu(A: Any, B: Any) -> Any:

@@ -67,18 +67,18 @@ def spmm(
     return out
 
 
-def rounded(B: Any, kind: str | None) -> Any:
+def rounded(B: Any, kind: str, beyond: Any) -> Any:
     """Return what :func:`spmm` reads of ``B``, in one product or several: on a GPU 16 bits of that kind.
 
-    ``B`` itself is returned where ``kind`` is None, on a host, of other types than float32, and where
-    cuSPARSE multiplies. Weights, sums and results stay float32, values that have 16 bits already what they
-    are. Cost: 6 bytes per number, and 2 of memory until the products are done.
+    ``B`` itself is returned on a host, of other types than float32, and where cuSPARSE multiplies. Weights,
+    sums and results stay float32, values that have 16 bits already what they are. ``beyond``: as of
+    :func:`narrow`. Cost: 6 bytes per number, and 2 of memory until the products are done.
     """
-    function = None if kind is None else KERNELS.find("rounded", B)
+    function = KERNELS.find("rounded", B)
     if function is None:
         return B
     with ledger.timed("spmm", "spmm", synchronize=backend.of(B).synchronize):
-        return function(B, kind)
+        return function(B, kind, beyond)
 
 
 def _in_row_blocks(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
@@ -106,8 +106,8 @@ def _then(A: CSR, B: Any, out: Any, accumulate: bool, then: Epilogue) -> None:
         progress.poll()
 
 
-def _rounded(B: Any, kind: str) -> Any:
-    return cuda.rounded(B, kind) if _spmm_kernel("cupy", B.dtype) is cuda.spmm else B
+def _rounded(B: Any, kind: str, beyond: Any) -> Any:
+    return cuda.rounded(B, kind, beyond) if _spmm_kernel("cupy", B.dtype) is cuda.spmm else B
 
 
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:

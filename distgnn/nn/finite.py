@@ -78,7 +78,7 @@ class Watch:
     def check(self) -> None:
         """Raise NotFiniteError, the same on every rank, where any rank saw a number that is not finite.
 
-        Collective.
+        WireOverflowError: where one did not fit into 16 bits. Collective.
 
         Cost: on a GPU one wait for it; one number from every rank, not charged.
         """
@@ -92,9 +92,14 @@ class Watch:
         if self.bad is not None:
             marks = backend.of(self.bad).to_host(self.bad).reshape(2, len(self.order))
             seen += [row * len(self.order) + self.order.index(i) for row, i in np.argwhere(marks).tolist()]
-        first = self.parameters[0].matrix.grid.world.lowest(min(seen))
+        grid = self.parameters[0].matrix.grid
+        if grid.narrow is not None and (overflow := grid.narrow.overflow()):
+            seen.append(overflow)  # below all suspects, which it may have made
+        first = grid.world.lowest(min(seen))
         if first == seen[0]:
             return
+        if first < 0:
+            raise grid.narrow.error(first)
         updated, place = divmod(first, len(self.order))
         p = self.parameters[self.order[place]]
         what = _KINDS.get(p.kind, p.kind) if updated else f"the gradient of the {_KINDS.get(p.kind, p.kind)}"

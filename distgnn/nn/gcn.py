@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
@@ -12,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from distgnn.arrays.canonical import check_real
+from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import Layout
 from distgnn.local.epilogue import Epilogue
@@ -92,6 +94,10 @@ class GCN:
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
+        order = A.input_layout.rows.order
+        if self.needs_own and order != A.output_layout.rows.order:
+            network = f"which {type(self).__name__} can't use; take another"
+            raise ArgumentError("order", order and order.name, f"orders rows and columns apart, {network}")
         if product_order == TRANSFORM and not all(map(associative, operators)):
             problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
             raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)
@@ -172,6 +178,7 @@ class GCN:
         """
         Z = self._forward(self._plans(keep)[after:layers], X, epoch, after)
         self.grid.workspace.forget(Z.block)
+        check_overflow(self.grid)
         return Z
 
     def _nodes(self, layout: Layout) -> Array:
@@ -245,11 +252,12 @@ class GCN:
         scale = 2.0 ** (max(mean_over, 1).bit_length() - 1) if self.grid.wire == "float16" else 1.0
         scaled([G.block], scale)
         dH, later = cast(Any, G), Later()
-        for layer, buffers in zip(reversed(self.layers), reversed(kept), strict=True):
-            buffers.later = later
-            of_layer, dH = layer.backward(buffers, dH, need_input or layer.index > 0)
-            gradients.insert(0, of_layer)
-        later.finish()
+        with nullcontext() if self.grid.narrow is None else self.grid.narrow.gradients():
+            for layer, buffers in zip(reversed(self.layers), reversed(kept), strict=True):
+                buffers.later = later
+                of_layer, dH = layer.backward(buffers, dH, need_input or layer.index > 0)
+                gradients.insert(0, of_layer)
+            later.finish()
         blocks = list(map(block_of, self._by_kind(gradients)))
         scaled(blocks if dH is None else [*blocks, dH.block], 1 / scale)
         return blocks, dH
@@ -302,8 +310,11 @@ class GCN:
         """Make the error that names the first layer whose output is not finite on the whole graph.
 
         Collective. It names the last layer if there is none.
+
+        WireOverflowError: a number did not fit into 16 bits, so that others are not finite (on every rank).
         """
         self.drop()
+        check_overflow(self.grid)
         H = X
         for layer, plan in zip(self.layers, self._plans(keep=False), strict=True):
             H = layer.forward(Buffers(plan, epoch), H)
@@ -340,12 +351,16 @@ class GCN:
 
         `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
+        seen, problem = dict[str, float](), ""
         with lent(self._forward(self._plans(False, need_input), X, None)) as Z:
             try:
-                return scores(Z, targets)
+                seen = scores(Z, targets)
             except FloatingPointError as error:
                 problem = str(error)
-        raise self.not_finite(X, problem)
+        check_overflow(self.grid)
+        if problem:
+            raise self.not_finite(X, problem)
+        return seen
 
     # -- global weights --------------------------------------------------------------------------------------
 

@@ -48,13 +48,17 @@ def spmm(A: sp.csr_array, H: np.ndarray) -> np.ndarray:
 def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = None) -> sp.csr_array:
     """Compute D^-1/2 (A + I) D^-1/2 with D the row sums (Kipf and Welling).
 
-    Loops that are there are not doubled. Values are of `dtype`, by default as A promotes, computed in double
-    precision.
+    Loops that are stored are not doubled, nor those of weight 0. Values are of `dtype`, by default as A
+    promotes, computed in double precision.
     """
     dtype = value_type(as_matrix(A).dtype, dtype)
     A = canonical(A, np.float64)
     if self_loops:
-        A = A + sp.diags_array((A.diagonal() == 0).astype(np.float64))
+        stored = sp.coo_array(A)
+        added = np.setdiff1d(np.arange(A.shape[0]), stored.row[stored.row == stored.col])
+        rows, columns = (np.concatenate([ends, added]) for ends in (stored.row, stored.col))
+        values = np.concatenate([stored.data, np.ones(len(added))])
+        A = sp.csr_array((values, (rows, columns)), shape=A.shape)
     degrees = np.asarray(A.sum(axis=1)).ravel()
     scale = np.zeros_like(degrees)
     np.divide(1.0, np.sqrt(degrees, where=degrees > 0, out=scale), where=degrees > 0, out=scale)
@@ -64,13 +68,12 @@ def normalize(A: sp.csr_array, self_loops: bool = True, dtype: Any = None) -> sp
 
 
 def means(A: sp.csr_array, dtype: Any = None) -> sp.csr_array:
-    """Divide the pattern of A by the numbers of non-zeros of its rows, D: D^-1, means over them, 0 of none.
+    """Divide the pattern of A by the numbers of entries of its rows, D: D^-1, means over them, 0 of none.
 
     Values are of `dtype`, by default as A promotes.
     """
     dtype = value_type(as_matrix(A).dtype, dtype)
-    A = sp.csr_array(canonical(A, dtype), copy=True)
-    A.eliminate_zeros()
+    A = canonical(A, dtype)
     counts = np.diff(A.indptr)
     values = np.repeat(1 / np.maximum(counts, 1), counts).astype(dtype)
     return sp.csr_array((values, A.indices, A.indptr), shape=A.shape)
@@ -310,7 +313,7 @@ class GCNReference:
 
 
 class SageReference(GCNReference):
-    """GraphSAGE on one process: of A only its off-diagonal non-zeros count, all alike.
+    """GraphSAGE on one process: of A only its entries off the diagonal count, all alike.
 
     Weights of own features stand above those of the neighbours' mean. The rows of a sampled matrix are the
     first of its columns.

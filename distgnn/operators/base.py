@@ -12,6 +12,7 @@ from distgnn.arrays.canonical import value_type
 from distgnn.arrays.csr import Shape
 from distgnn.comm.checks import compare
 from distgnn.comm.grid import Grid
+from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local.epilogue import Epilogue
@@ -109,6 +110,7 @@ class Operator(ABC):
 
         Raises:
             ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
+            WireOverflowError: a number does not fit into the 16 bits of the grid's messages (on every rank).
         """
         if isinstance(H, np.ndarray) and self.grid.size == 1:
             flat = H.reshape(len(H), -1) if H.ndim else H
@@ -126,7 +128,9 @@ class Operator(ABC):
             raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}{self._hint(H)}")
         if H.dtype != self.dtype:
             raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; {CONVERT}")
-        return self.multiply(H)
+        T = self.multiply(H)
+        check_overflow(self.grid, "A @ H")
+        return T
 
     def _hint(self, H: DistDense) -> str:
         """Return what brings H into the input layout, if anything does, for an error."""

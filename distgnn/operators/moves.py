@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -121,7 +120,6 @@ class Moves(ABC):
         primary: True on the one rank of each set of copies of the same entries that answers for them.
         piecewise: rows of dot products may be made some at a time, as this rank has all of A in one block.
         ends_rows: the last block of a product ends all rows, for what is to be done with them.
-        wire: the 16 bits in which products read dense matrices, or None.
         names: numbers of the entries by which draws know them, int64, where a layer made some.
     """
 
@@ -136,7 +134,7 @@ class Moves(ABC):
     def __init__(
         self, A: Any, blocks: Sequence[CSR], across: Comm, row_layout: Layout[Any], column_layout: Layout[Any]
     ) -> None:
-        self.A, self.grid, self.dtype, self.wire = A, A.grid, A.dtype, A.grid.wire
+        self.A, self.grid, self.dtype = A, A.grid, A.dtype
         self.blocks, self.across = list(blocks), across
         self.row_layout, self.column_layout = row_layout, column_layout
         self.left, self.right = A.output_layout, A.input_layout
@@ -220,28 +218,29 @@ class Moves(ABC):
     # -- loops -----------------------------------------------------------------------------------------------
 
     def onto_rows(
-        self, T: Array, H: Array = None, E: Any = None, by: Sum = SUM, wire: str | None = None
+        self, T: Array, H: Array = None, E: Any = None, by: Sum = SUM, rounds: bool = False
     ) -> AbstractContextManager[Steps]:
         """Give the steps that make rows T. Collective.
 
         Args:
             H: of which blocks read columns, E: edges of which they read entries; or None.
-            by: what is done over blocks and ranks, such as their sum; wire: 16 bits in which H is read.
+            by: what is done over blocks and ranks, such as their sum.
+            rounds: H is read in the 16 bits of the wire.
         """
         self.prepare(adjoint=False)
-        return closing((self._onto_rows if E is None else self._rows_of_blocks)(T, H, E, by, wire))
+        return closing((self._onto_rows if E is None else self._rows_of_blocks)(T, H, E, by, rounds))
 
     def onto_columns(
-        self, F: Array, G: Array = None, E: Any = None, wire: str | None = None
+        self, F: Array, G: Array = None, E: Any = None, rounds: bool = False
     ) -> AbstractContextManager[Steps]:
         """Give the steps that make columns F with the transposes of blocks. Collective.
 
         Args:
             G: of which blocks read rows, E: edges of which they read entries; or None.
-            wire: 16 bits in which G is read.
+            rounds: G is read in the 16 bits of the wire.
         """
         self.prepare(adjoint=True)
-        return closing((self._onto_columns if E is None else self._columns_of_blocks)(F, G, E, wire))
+        return closing((self._onto_columns if E is None else self._columns_of_blocks)(F, G, E, rounds))
 
     @contextmanager
     def onto_entries(self, E: Any, U: Array, V: Array) -> Iterator[Iterator[tuple[Step, Array]]]:
@@ -257,16 +256,16 @@ class Moves(ABC):
             triples = enumerate(zip(blocks, columns, rooms, strict=True))
             yield ((Step(k, A, V_k, None, out, (0, A.shape[0])), rows) for k, (A, V_k, out) in triples)
 
-    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
+    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, rounds: bool) -> Steps:
         """Give the steps of the parts of H and T, whose columns are those of ``A @ H``."""
-        return self._rows_of_blocks(T, H, E, by, wire)
+        return self._rows_of_blocks(T, H, E, by, rounds)
 
-    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+    def _onto_columns(self, F: Array, G: Array, E: Any, rounds: bool) -> Steps:
         """Give the steps of the parts of G and F, whose columns are those of ``A.T @ G``."""
-        return self._columns_of_blocks(F, G, E, wire)
+        return self._columns_of_blocks(F, G, E, rounds)
 
     def _rows_of_blocks(
-        self, T: Array, H: Array, E: Any, by: Sum, wire: str | None, begun: bool = False
+        self, T: Array, H: Array, E: Any, by: Sum, rounds: bool, begun: bool = False
     ) -> Steps:  # fmt: skip
         last = len(self.sizes) - 1
         with (
@@ -276,7 +275,7 @@ class Moves(ABC):
         ):  # fmt: skip
             whole = 0, len(room.array)
             for k, (A_k, H_k, E_k) in enumerate(zip(blocks, columns, numbers, strict=True)):
-                read, add = local.rounded(H_k, wire), begun or k > 0
+                read, add = self.grid.rounded(H_k) if rounds else H_k, begun or k > 0
                 if k < last or room.group is None:
                     yield Step(k, A_k, read, E_k, room.array, whole, add, last=k == last and self.ends_rows)
                     continue
@@ -284,13 +283,13 @@ class Moves(ABC):
                     for rows in turns:
                         yield Step(k, A_k.rows(*rows), read, E_k, room.array[slice(*rows)], rows, add)
 
-    def _columns_of_blocks(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+    def _columns_of_blocks(self, F: Array, G: Array, E: Any, rounds: bool) -> Steps:
         with (
             nullcontext() if G is None else self.rows_read(G) as rows,
             self.columns_written(F) as rooms, self.back() as blocks,
             self._nothing() if E is None else self.entries_read(E, transposed=True) as numbers,
         ):  # fmt: skip
-            read = local.rounded(rows, wire)
+            read = self.grid.rounded(rows) if rounds else rows
             for out, (k, At_k), E_k in zip(rooms, blocks, numbers, strict=True):
                 if not isinstance(out, Room):
                     yield Step(k, At_k, read, E_k, out, (0, len(out)))

@@ -147,13 +147,13 @@ def multiply(moves: Moves, H: Array, T: Array, then: Epilogue | None = None) -> 
 
     Collective.
     """
-    with moves.onto_rows(T, H, wire=moves.wire) as steps:
+    with moves.onto_rows(T, H, rounds=True) as steps:
         _multiply(steps, then)
 
 
 def multiply_adjoint(moves: Moves, G: Array, F: Array) -> None:
     """Compute ``F = Aᵀ G`` of this rank's blocks. Collective."""
-    with moves.onto_columns(F, G, wire=moves.wire) as steps:
+    with moves.onto_columns(F, G, rounds=True) as steps:
         _multiply(steps)
 
 

@@ -93,7 +93,7 @@ class CrossingMoves(NeededRowMoves):
     def _in_parts(self, X: Array, Y: Array, adjoint: bool, steps: Callable[[Array, Array], Steps]) -> Steps:
         with self.crossing.parts(X, Y, adjoint) as parts:
             near = self.crossing.near_transposed if adjoint else self.crossing.near
-            yield Step(-1, near, local.rounded(X, self.wire), None, Y, (0, len(Y)))
+            yield Step(-1, near, self.grid.rounded(X), None, Y, (0, len(Y)))
             for X_k, Y_k in parts:
                 yield from steps(X_k, Y_k)
 

@@ -72,16 +72,16 @@ class RowMoves(Moves):
     def back(self) -> AbstractContextManager[Iterator[tuple[int, CSR]]]:
         return nullcontext(zip(self.order, self.transposed, strict=True))
 
-    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, wire: str | None) -> Steps:
+    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, rounds: bool) -> Steps:
         if self.features.size == 1:
-            return self._rows_of_blocks(T, H, E, by, wire)
-        steps = lambda X, Y: self._rows_of_blocks(Y, X, E, by, wire)  # noqa: E731
+            return self._rows_of_blocks(T, H, E, by, rounds)
+        steps = lambda X, Y: self._rows_of_blocks(Y, X, E, by, rounds)  # noqa: E731
         return self._in_parts(H, T, self.transpose, steps)
 
-    def _onto_columns(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
+    def _onto_columns(self, F: Array, G: Array, E: Any, rounds: bool) -> Steps:
         if self.features.size == 1:
-            return self._columns_of_blocks(F, G, E, wire)
-        steps = lambda X, Y: self._columns_of_blocks(Y, X, E, wire)  # noqa: E731
+            return self._columns_of_blocks(F, G, E, rounds)
+        steps = lambda X, Y: self._columns_of_blocks(Y, X, E, rounds)  # noqa: E731
         return self._in_parts(G, F, not self.transpose, steps)
 
     def _in_parts(self, X: Array, Y: Array, adjoint: bool, steps: Callable[[Array, Array], Steps]) -> Steps:
@@ -184,15 +184,15 @@ class CoveredMoves(NeededRowMoves):
         (self.fetched if adjoint else self.others).prepare(adjoint=True)
 
     def _rows_of_blocks(
-        self, T: Array, H: Array, E: Any, by: Sum, wire: str | None, begun: bool = False
+        self, T: Array, H: Array, E: Any, by: Sum, rounds: bool, begun: bool = False
     ) -> Steps:  # fmt: skip
         T[...] = 0
-        yield from self.others._columns_of_blocks(T, H, None, wire)
-        yield from super()._rows_of_blocks(T, H, None, by, wire, begun=True)
+        yield from self.others._columns_of_blocks(T, H, None, rounds)
+        yield from super()._rows_of_blocks(T, H, None, by, rounds, begun=True)
 
-    def _columns_of_blocks(self, F: Array, G: Array, E: Any, wire: str | None) -> Steps:
-        yield from self.fetched._columns_of_blocks(F, G, None, wire)
-        yield from self.others._rows_of_blocks(F, G, None, SUM, wire, begun=True)
+    def _columns_of_blocks(self, F: Array, G: Array, E: Any, rounds: bool) -> Steps:
+        yield from self.fetched._columns_of_blocks(F, G, None, rounds)
+        yield from self.others._rows_of_blocks(F, G, None, SUM, rounds, begun=True)
         self.share_out(F)
 
 

@@ -18,6 +18,7 @@ from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.machine import Machine, read
 from distgnn.train import room
+from distgnn.train.defaults import takes_one
 from distgnn.train.refused import check_columns
 from distgnn.train.resolve import resolved
 from distgnn.train.settings import AUTO, Settings
@@ -187,7 +188,7 @@ def priced(
     settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way
 ) -> list[Choice | Infeasible]:
     """Price a shape of a grid, with its axes in every order that makes a difference."""
-    if problem := unsuitable(way, graph):
+    if problem := unsuitable(way, graph, settings):
         return [Infeasible(way, problem)]
     given = way.settings(settings)
     try:
@@ -255,7 +256,7 @@ def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:
     return dry_run(way.settings(settings), graph, ranks, False, busiest=one_of_each, evaluation=False)
 
 
-def unsuitable(way: Way, graph: Graph) -> str | None:
+def unsuitable(way: Way, graph: Graph, settings: Settings) -> str | None:
     """Return why a graph, or its order, is not for this way to train, or None: see ``distgnn.load``."""
     ranks = math.prod(way.grid.values())
     if way.sparsity_aware == "cover" and ranks > COVERED_RANKS and not isinstance(graph.source, Histogram):
@@ -264,6 +265,9 @@ def unsuitable(way: Way, graph: Graph) -> str | None:
         return f"{ranks} ranks are more than the graph has nodes, {graph.n}"
     if graph.odd is not None and way.algorithm != "3d":
         return f"only algorithm 3d alternates the two permutations of order {way.order}"
+    if graph.odd is not None and takes_one(way.settings(settings)):
+        model = f"model={settings.model} can't use"
+        return f"order {way.order} orders rows and columns apart, which {model}"
     rows, parts = way.grid.get("rows"), 0 if graph.parts is None else len(graph.parts) - 1
     if parts and way.algorithm in operators.SPARSITY_AWARE and rows not in (1, parts):
         return f"order {way.order} has {parts} parts, and not as many block rows as the grid"

@@ -6,7 +6,6 @@ grid. Runs on equal grids are trials, whose mean counts.
 
 from __future__ import annotations
 
-import csv as tables
 import io
 import statistics
 from collections import defaultdict
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distgnn.files.sheet import Sheet
 from distgnn.layout import written
 from distgnn.records import Log
 from distgnn.report import colours, numbers, text
@@ -148,7 +148,7 @@ def markdown(curves: Sequence[Series]) -> str:
 def csv(curves: Sequence[Series]) -> str:
     """Write the table with plain numbers; with the seconds of the fastest and slowest trial too."""
     file = io.StringIO()
-    writer = tables.writer(file, lineterminator="\n")
+    writer = Sheet(file)
     measured = ("seconds", "least", "most", "speedup", "efficiency", "words")
     writer.writerow(["series", "ranks", "grid", "trials", *measured])
     for curve in curves:

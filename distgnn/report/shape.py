@@ -23,7 +23,8 @@ def _hints(kind: Any) -> dict[str, Any]:
 def conforms(value: Any, kind: Any) -> bool:
     """Return whether a value that was read from JSON is of a type of ``records.py``.
 
-    Keys that a record does not declare may be anything. Numbers are finite, but a loss and scores may be NaN.
+    Keys that a record does not declare may be anything. Numbers are finite, but a loss and scores may be NaN,
+    which a log writes as null.
     """
     if kind is Any:
         return True
@@ -31,7 +32,7 @@ def conforms(value: Any, kind: Any) -> bool:
         known = _hints(kind)
         needed = isinstance(value, dict) and kind.__required_keys__ <= value.keys()
         return needed and all(
-            conforms(value[name], known[name]) or (name in NAN and isinstance(value[name], float))
+            conforms(value[name], known[name]) or (name in NAN and isinstance(value[name], float | None))
             for name in known.keys() & value.keys()
         )
     origin, inner = typing.get_origin(kind), typing.get_args(kind)

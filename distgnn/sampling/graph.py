@@ -21,13 +21,13 @@ from distgnn.local.draw import Draws, draw_selected
 T = TypeVar("T")
 Array = Any
 #: What was drawn for some vertices: how many neighbours of each, their numbers (int64), the values of A; and
-#: the non-zeros of each vertex's row.
+#: the entries of each vertex's row.
 Drawn = tuple[Array, Array, Array, Array]
 
 
 @runtime_checkable
 class Graph(Protocol):
-    """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are no edges.
+    """An (n, n) sparse matrix A that can be multiplied from the left. Stored zeros are edges.
 
     Rows and columns, here and in products, are positions in its order; samplers take and give node ids.
 
@@ -53,7 +53,7 @@ class Graph(Protocol):
         return self.shape[0]
 
     def row_blocks(self, Q: sp.csr_array) -> Iterator[tuple[Range, sp.csr_array]]:
-        """Yield ``Q A`` for a sparse Q (m, n) as ((first, last + 1), rows): canonical, no stored zeros."""
+        """Yield ``Q A`` for a sparse Q (m, n) as ((first, last + 1), rows): canonical."""
         ...
 
     def multiply(self, Q: sp.csr_array) -> sp.csr_array:
@@ -81,7 +81,7 @@ class Graph(Protocol):
         return self
 
     def map(self, function: Callable[[Array], Array]) -> Any:
-        """Make a graph of the same non-zeros with ``function(values)``, of floating-point numbers.
+        """Make a graph of the same entries with ``function(values)``, of floating-point numbers.
 
         The structure is shared. Local to a rank; all must give the same function.
         """

@@ -114,6 +114,9 @@ def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) 
 class Ladies(LayerWise):
     """LADIES (Zou et al., NeurIPS 2019): vertices are drawn among the neighbours of the layer above.
 
+    An edge of weight 0 adds nothing to Zou's importance, as it adds nothing to ``A H``: a vertex that only
+    such edges lead to is not drawn. By "counts" it is an edge like others.
+
     Args:
         importance: "zou": Σ_u A[u, v]² over the vertices u of the layer above (Zou et al., Algorithm 1).
             "counts": the square of the number of such u with an edge to v (Tripathy et al., equation 1).
@@ -146,15 +149,17 @@ def _ones(values: Array) -> Array:
 class FastGCN(LayerWise):
     """FastGCN (Chen et al., ICLR 2018): vertices are drawn by Σ_u A[u, v]² over all u, for all layers.
 
-    A drawn vertex that is no neighbour of the layer above keeps its column, which is empty.
+    A drawn vertex that is no neighbour of the layer above keeps its column, which is empty. Edges of weight 0
+    count as in :class:`Ladies`.
     """
 
     def __init__(self, graph: Graph, fanout: Sequence[int], **options: Any) -> None:
         super().__init__(graph, fanout, **options)
         everything = indicator(np.arange(graph.n), np.array([0, graph.n]), graph.n)
         norms: Any = graph.on_host().map(squares).multiply(everything)  # (1, n), of the columns
+        drawn = norms.data > 0  # where all edges have weight 0, a vertex has no chance
         # The first draws of every minibatch are from this row.
-        self.importance = extract.distribution(norms.indices, norms.data, graph.backend)
+        self.importance = extract.distribution(norms.indices[drawn], norms.data[drawn], graph.backend)
 
     def distributions(self, frontier: Stack) -> Iterator[Any]:
         return self.repeated(len(frontier.bounds) - 1)

@@ -35,7 +35,7 @@ class Replicated(Graph):
     """A matrix that this rank has all of; its products need no other rank (section 5.1).
 
     Args:
-        A: SciPy sparse matrix or a block source, (n, m); stored zeros are dropped.
+        A: SciPy sparse matrix or a block source, (n, m); stored zeros are entries.
         entries: non-zeros that a row block of a product may be estimated to have; None: any number. On a GPU
             products are made whole.
         backend: an array backend or its name; on a GPU, the graph lives there and samples are made there:
@@ -241,8 +241,7 @@ def _source(A: Any) -> tuple[BlockSource, Shape, np.dtype, NodeOrder | None]:
 
 
 def _held(source: BlockSource, rows: Range, width: int, dtype: np.dtype) -> sp.csr_array:
-    """Return these rows of A, without stored zeros, which are no edges."""
-    return csr_rows.without_zeros(canonical(source.block(rows, (0, width)), dtype))
+    return canonical(source.block(rows, (0, width)), dtype)
 
 
 def _at_least_one(entries: int | None) -> int | None:

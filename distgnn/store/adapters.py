@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.canonical import checked
 from distgnn.errors import ArgumentError
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -89,7 +90,9 @@ def array(name: str, given: Any) -> np.ndarray:
 
 
 def sparse(name: str, given: Any) -> Any:
-    """Return a sparse tensor as a matrix of SciPy; anything else as it is."""
+    """Return a sparse tensor or matrix as one of SciPy whose arrays fit together; anything else as it is."""
+    if sp.issparse(given):
+        return checked(given, name)
     layout = str(getattr(given, "layout", "")).removeprefix("torch.")
     if layout not in ("sparse_coo", "sparse_csr", "sparse_csc"):
         return given
@@ -98,13 +101,13 @@ def sparse(name: str, given: Any) -> Any:
     if layout == "sparse_coo":
         given = given.detach().coalesce()
         rows, cols = array(name, given.indices())
-        return sp.coo_array((array(name, given.values()), (rows, cols)), shape=shape)
+        return checked(sp.coo_array((array(name, given.values()), (rows, cols)), shape=shape), name)
     by_row = layout == "sparse_csr"
     pointers, indices = (
         (given.crow_indices(), given.col_indices()) if by_row else (given.ccol_indices(), given.row_indices())
     )
     parts = (array(name, part) for part in (given.detach().values(), indices, pointers))
-    return (sp.csr_array if by_row else sp.csc_array)(tuple(parts), shape=shape)
+    return checked((sp.csr_array if by_row else sp.csc_array)(tuple(parts), shape=shape), name)
 
 
 def ends(graph: Any) -> np.ndarray:
@@ -151,7 +154,7 @@ def _of_pyg(given: Given) -> Given:
 def _of_sparse_tensor(adjacency: Any) -> Any:
     """Return PyG's ``adj_t`` as a matrix: entry (i, j) is an edge from j to i in both."""
     if hasattr(adjacency, "to_scipy"):
-        return adjacency.to_scipy(layout="csr")
+        return checked(adjacency.to_scipy(layout="csr"), "graph")
     return sparse("graph", adjacency)
 
 

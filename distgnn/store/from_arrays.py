@@ -26,6 +26,7 @@ from distgnn.store.source import Edges, ImportOptions, parse_split, random_split
 from distgnn.store.write.finish import Summary
 from distgnn.store.write.prepare import prepare as write_store
 from distgnn.store.write.ranks import of
+from distgnn.terminal import printable
 
 
 def prepare(
@@ -77,7 +78,7 @@ def prepare(
     if not isinstance(graph, (str, os.PathLike)):
         source = of_arrays(graph, X, y, split, **given)
         for note in source.notes if of(comm, out).rank == 0 else ():
-            warnings.warn(note, stacklevel=2)
+            warnings.warn(printable(note), stacklevel=2)
         return write_store(source, out, seed=seed, comm=comm, **options)
     if nodes is not None:
         raise ArgumentError("nodes", nodes, "is for arrays; the file says it, or node_list=FILE")
@@ -88,7 +89,7 @@ def prepare(
     with team.together():
         imported = open_source(graph, _of_files(given))
     for note in imported.notes if team.rank == 0 else ():
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(printable(note), stacklevel=2)
     return write_store(imported, out, seed=seed, comm=comm, **options)
 
 
@@ -182,7 +183,7 @@ def _edges(
     graph = sparse("graph", graph)
     if sp.issparse(graph):
         check_real("graph", graph.dtype)
-        if graph.shape[0] != graph.shape[1]:
+        if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
             raise ArgumentError("graph", f"a matrix {graph.shape}", "must be square, nodes by nodes")
         entries = graph.tocoo()
         taken = entries.data if weights is True else weights
@@ -281,6 +282,9 @@ def _labels(y: Any) -> np.ndarray:
         except UserError as error:
             raise ArgumentError("y", f"{labels.dtype} of shape {labels.shape}", str(error)) from None
     if labels.dtype.kind == "f":
+        if (infinite := np.flatnonzero(np.isinf(labels))).size:
+            problem = f"is the label of node {infinite[0]}; expected a class, a whole number, or NaN for none"
+            raise ArgumentError("y", labels[infinite[0]], problem)
         labels = np.where(np.isnan(labels), -1, labels)
         if not (labels == np.rint(labels)).all():
             expected = "expected whole numbers; regression=True, of fit loss=mse, predicts numbers"

@@ -62,7 +62,7 @@ class Source:
             unlabelled row; or, if they are numbers to predict, float32[n, classes], finite, and NaN in all of
             an unlabelled row.
         split: uint8[n]: 0 none, 1 train, 2 validation, 3 test.
-        width: columns of the features, 0 without features.
+        width: columns of the features, 0 without features; feature_names: of these, where they have names.
         edge_count: the number of edges that `edges()` will yield, where known without reading them.
         notes: one line for each oddity of the input.
         readings: the columns that were taken from each file, and their roles.
@@ -79,6 +79,7 @@ class Source:
     class_names: list[str] | None = None
     split: np.ndarray | None = None
     width: int = 0
+    feature_names: list[str] | None = None
     edge_count: int | None = None
     notes: Sequence[str] = ()
     readings: Sequence[str] = ()

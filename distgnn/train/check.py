@@ -10,6 +10,7 @@ from distgnn.errors import TrainingError
 from distgnn.nn.finite import NotFiniteError
 from distgnn.train.serial import Serial
 from distgnn.train.settings import Settings
+from distgnn.train.stored import SampleError
 
 #: Relative differences that are taken for rounding, by the type of numbers on their way between ranks or in
 #: products (benchmarks/results/check.md; of 16 bits benchmarks/results/sixteen-bits.md).
@@ -104,6 +105,8 @@ class SerialCheck:
                 expected = next(serial)
             except NotFiniteError as error:
                 return f"{where}: loss {loss:.9g}, but serially {error}"
+            except SampleError as error:
+                return f"{where}: {error}"
             difference = abs(loss - expected) / max(abs(expected), LEAST)
             self.largest = max(self.largest, difference)
             if not difference <= self.tolerance:  # so that NaN fails

@@ -33,8 +33,8 @@ def from_files(settings: Settings, store: Store | str | os.PathLike[str]) -> Set
     doubled = _doubled(store)
     given, first = (None if to_plan else s.order) or resumed_order(s), next(iter(doubled), None)
     single = [name for name, two in doubled.items() if not two]
-    order = given or (single[0] if single and doubled.get(first) and _takes_one(s) else first)
-    algorithm = ALTERNATING if doubled.get(order) and not _takes_one(s) else s.algorithm
+    order = given or (single[0] if single and doubled.get(first) and takes_one(s) else first)
+    algorithm = ALTERNATING if doubled.get(order) and not takes_one(s) else s.algorithm
     return replace(s, order=s.order if to_plan or order == first else order, algorithm=algorithm)
 
 
@@ -57,7 +57,7 @@ def _doubled(store: Store | str | os.PathLike[str]) -> dict[str | None, bool]:
         return {}
 
 
-def _takes_one(s: Settings) -> bool:
+def takes_one(s: Settings) -> bool:
     """Return whether these settings rule out two versions of the matrix."""
     needs_own = s.model in NETWORKS and NETWORKS[str(s.model)].needs_own
     return bool(s.samples or needs_own or s.sparsity_aware) or s.algorithm not in (None, ALTERNATING)

@@ -21,6 +21,7 @@ from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.names import Names
 from distgnn.store.in_memory import hold
 from distgnn.store.read.root import ROOT, RootStore
+from distgnn.terminal import printable
 from distgnn.train.checkpoint import collected
 from distgnn.train.model import Model, finite
 from distgnn.train.run import Run
@@ -102,7 +103,7 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
         if not there:
             raise ArgumentError(name, None, f"training needs {expected[name]}")
     for note in source.notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(printable(note), stacklevel=4)
     return source
 
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from distgnn import ledger, records
-from distgnn.errors import UserError
+from distgnn.errors import TrainingError, UserError
 from distgnn.nn.buffers import lent
-from distgnn.nn.finite import NotFiniteError, check_features
+from distgnn.nn.finite import check_features
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets
 from distgnn.nn.optim import Optimizer, Parameter
@@ -136,5 +136,5 @@ def _of_epoch(epoch: int) -> Iterator[None]:
     """Name this epoch in the error of a number that is not finite."""
     try:
         yield
-    except NotFiniteError as error:
+    except TrainingError as error:
         raise error.in_epoch(epoch) from None

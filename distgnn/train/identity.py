@@ -22,6 +22,8 @@ def run_identity(s: Settings, store: Store, order: str, widths: Sequence[int]) -
     identity: dict[str, Any] = {f"graph {name}": store.manifest[name] for name in GRAPH}
     identity |= {f"content of {name}": hash for name, hash in store.manifest["content"].items()}
     identity |= {"graph multilabel": True} if store.multilabel else {}
+    names = store.manifest.get("feature_names")
+    identity |= {"graph feature_names": names} if names else {}
     identity |= {"loss": "mse"} if s.loss == "mse" else {}  # the others follow from the labels
     identity |= {"widths": list(widths)} | {name: getattr(s, name) for name in shared}
     # Trained features are saved by position and samples depend on it; all else is equal in every order.

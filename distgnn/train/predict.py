@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import logging
 import os
@@ -23,6 +22,7 @@ from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced, writing
+from distgnn.files.sheet import Sheet
 from distgnn.nn.features import normalize_rows
 from distgnn.nn.gcn import collect
 from distgnn.nn.loss import outputs
@@ -124,7 +124,7 @@ class Predictor:
         if trained["model"] not in NETWORKS:
             problem = f"holds weights of model={trained['model']}; enter it in distgnn.nn.NETWORKS first"
             raise UserError(f"{weights}: {problem}")
-        same = ["graph width", "graph normalize"]
+        same = [f"graph {fact}" for fact in ("width", "normalize", "self_loops", "directed", "weighted")]
         if trained["train_features"]:  # these belong to the nodes they were trained for
             same = [name for name in trained if name.startswith(("graph ", "content of "))]
         content = {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
@@ -136,6 +136,11 @@ class Predictor:
                     f"the network was trained with {what} {trained[name]}, this graph has {here.get(name)}"
                 )
                 raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+        then, now = trained.get("graph feature_names"), self.store.manifest.get("feature_names")
+        if then and now and then != now:
+            k = next(k for k, pair in enumerate(zip(then, now, strict=False)) if pair[0] != pair[1])
+            problem = f"feature {k} is {now[k]} here, was {then[k]} in training; expected the same order"
+            raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
 
     def _names(self, meta: Mapping[str, Any], classes: int) -> list[str] | None:
         """Return the names of the network's classes. Warn if the store's classes have others."""
@@ -193,7 +198,8 @@ class Predictor:
         layer the logits. Where nodes or classes have names, "id" (n) and "class_name" (classes) are these; of
         classes as in the graph that the network was trained on. A ``.csv`` gets a line for each node: its id,
         the name of its class, and these numbers, in columns "probability_CLASS", by name where classes have
-        names. Where a node may have several classes, "label" is int8 (n, classes), 1 where the probability is
+        names, and texts such as ``=A1`` as :mod:`distgnn.files.sheet` says. Where a node may have several
+        classes, "label" is int8 (n, classes), 1 where the probability is
         above one half, else 0, and a line has as many, in columns "label_CLASS". A network that predicts
         numbers gives "prediction" alone, (n, columns), in columns "prediction_0" ... of a ``.csv``. Rank 0
         writes a part at a time and holds no more than that, the labels and, for an ``.npz``, the ids.
@@ -370,7 +376,7 @@ class _Csv:
         self.text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
         names = None if like is None else names
         self.store, self.names = store, names if like is not None and like.ndim == 1 else None
-        self.lines, self.node = csv.writer(self.text, lineterminator="\n"), 0
+        self.lines, self.node = Sheet(self.text), 0
         width = names or range(Z.shape[1])
         labels = ["label"] if like is None or like.ndim == 1 else [f"label_{column}" for column in width]
         columns = [f"{name}_{column}" for column in width]

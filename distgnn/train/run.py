@@ -19,11 +19,10 @@ from mpi4py import MPI
 from distgnn import local, operators, records
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree, reduced
-from distgnn.errors import ArgumentError, UserError, check_type
+from distgnn.errors import ArgumentError, TrainingError, UserError, check_type
 from distgnn.ledger import MOST_EVENTS, Ledger, holds
 from distgnn.nn import optim
 from distgnn.nn.features import are_counts, normalize_rows
-from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.loss import checked_loss, checked_metric, outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
@@ -203,7 +202,7 @@ class Run:
         self.order = self.store.order(s.order)
         if len(self.order.versions) > 1 and (s.samples or NETWORKS[str(s.model)].needs_own):
             what = "minibatches" if s.samples else f"model={s.model}"
-            problem = f"is for algorithm=3d, which {what} can't use; take another"
+            problem = f"orders rows and columns apart, which {what} can't use; take another"
             raise ArgumentError("order", self.order.name, problem)
         check_content(self.store)
         if s.samples and s.batch_size:
@@ -367,7 +366,7 @@ class Run:
         s = self.settings
         try:  # weights may be finite, and what the network makes of them not: the last checkpoint stays
             measured = self.model.evaluate(self.X, self.targets, s.train_features)
-        except NotFiniteError as error:
+        except TrainingError as error:
             raise error.in_epoch(epoch) from None
         if last:
             self._observe(epoch, measured)

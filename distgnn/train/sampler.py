@@ -75,4 +75,4 @@ def source(settings: Settings, store: Store, order: Order) -> BlockSource:
     """Return the source of samples, in an order that takes its dtype from the settings."""
     order.dtype = np.dtype(settings.dtype)
     neighbours = NETWORKS[str(settings.model)].neighbours
-    return neighbours_of(order, not store.manifest["directed"]) if neighbours else order
+    return neighbours_of(order, store.manifest) if neighbours else order

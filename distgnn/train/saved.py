@@ -25,7 +25,7 @@ _MAY_BE = {"best": (dict,), "begun": (dict, NONE)}
 _RUN: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("train_features", "normalize_features", "bias"), (bool,)),
     **dict.fromkeys(("model", "dtype", "graph normalize"), (str,)), "widths": (list,), "graph width": (int,),
-    "graph self_loops": (bool,),
+    **dict.fromkeys(("graph self_loops", "graph directed", "graph weighted"), (bool,)),
 }  # fmt: skip
 _RUN_SWITCHES = ("residual", "layer_norm", "graph multilabel")
 _BEST = dict.fromkeys(("drops", "since", "seen"), (int,)) | dict.fromkeys(("kept", "stopped"), (bool,))
@@ -69,6 +69,9 @@ def _check_run(run: dict[str, Any], reader: CheckpointReader) -> None:
     check_types(run, _RUN, "meta.run.")
     check_types(run, {name: (bool,) for name in _RUN_SWITCHES if name in run}, "meta.run.")
     check_types(run, {name: kinds for name, kinds in _OPTIONS.items() if name in run}, "meta.run.")
+    check_names(names := run.get("graph feature_names"), "meta.run.graph feature_names")
+    if names is not None and len(names) != run["graph width"]:
+        raise ValueError("meta.run has not as many names as features")
     if run["train_features"] and "order" not in run:
         raise ValueError("meta.run has trained features, and no order")
     if run["dtype"] not in ("float32", "float64"):

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.loss import as_numbers
 from distgnn.nn.networks import REFERENCES
-from distgnn.nn.reference import GCNReference, labelled
+from distgnn.nn.reference import GCNReference, SageReference, labelled
 from distgnn.nn.reference_optim import ReferenceOptimizer
 from distgnn.sampling.block import Sample
+from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.spgemm import Replicated
 from distgnn.split import TRAIN
 from distgnn.store.checkpoint import CheckpointReader
@@ -22,6 +24,7 @@ from distgnn.train import sampler
 from distgnn.train.minibatches import Minibatches
 from distgnn.train.network import options
 from distgnn.train.settings import Settings
+from distgnn.train.stored import check_sample, off_diagonal, stored_matrix
 
 Array = Any
 
@@ -61,18 +64,18 @@ class FullGraph:
 
 class OnMinibatches:
     """An update from every few minibatches, one after the other. They are drawn as in the run, by its sampler
-    on a whole graph; what is trained on them is the serial network.
+    on a whole graph, and must have entries of the stored matrix; the serial network is trained on them.
 
-    Args: as of :class:`FullGraph`; minibatches and graph have the same positions as its rows.
+    Args: as of :class:`FullGraph`; minibatches and A, what is sampled from, have its rows' positions.
     """
 
     def __init__(
         self, network: GCNReference, labels: Array, split: Array, optimizer: ReferenceOptimizer,
-        settings: Settings, graph: Replicated,
+        settings: Settings, A: sp.csr_array,
     ) -> None:  # fmt: skip
         self.network, self.labels, self.optimizer = network, labels, optimizer
         nodes = labelled(labels, split, TRAIN)
-        self.sampler = sampler.of(settings, graph, lambda: nodes)
+        self.A, self.sampler = A, sampler.of(settings, Replicated(A), lambda: nodes)
         size, self.per_update = int(settings.batch_size or 1), int(settings.batches_per_update or 1)
         self.minibatches = Minibatches(nodes, size, settings.seed)
 
@@ -94,6 +97,7 @@ class OnMinibatches:
         total, count, sums = 0.0, 0, {name: 0 * w for name, w in self.network.parameters().items()}
         for number, batch in enumerate(batches, first):
             (sample,) = self.sampler.sample_at([batch], epoch=epoch, first=number)
+            check_sample(self.A, sample, self.sampler.fanout if isinstance(self.sampler, GraphSage) else None)
             count += len(sample.batch) if sample.loss_weights is None else int(sample.population or 0)
             if len(sample.batch):
                 step = (epoch - 1) * len(self.minibatches) + number + 1
@@ -123,11 +127,11 @@ def reference(
     s, n = settings, store.n
     inputs = order.layer(-1)  # features and labels as layer 0 takes them
     ids = inputs.permutation(0, n)
-    if s.samples:  # whose draws and masks depend on positions
-        graph = Replicated(sampler.source(s, store, order))
-        A, nodes = graph.A, np.arange(n)
-    else:
-        A, nodes = order.block((0, n), (0, n))[order.positions(ids)], ids  # rows in the order of the columns
+    A, nodes = stored_matrix(store, order, s.dtype), np.arange(n)
+    if not s.samples:  # whose draws and masks depend on positions
+        A, nodes = A[order.positions(ids)], ids  # rows in the order of the columns
+    elif REFERENCES[str(s.model)] is SageReference:
+        A = off_diagonal(A)
     network = REFERENCES[str(s.model)](A, widths, **options(s), dtype=s.dtype, nodes=nodes)
     network.features = _features(store, inputs, s)
     optimizer = ReferenceOptimizer(s.optimizer, s.decays, s.momentum, s.clip)
@@ -136,7 +140,7 @@ def reference(
     labels = store.labels(inputs)
     labels = as_numbers(labels) if s.loss == "mse" else labels
     training = network, labels, store.split(inputs), optimizer
-    return OnMinibatches(*training, s, graph) if s.samples else FullGraph(*training, s.train_features)
+    return OnMinibatches(*training, s, A) if s.samples else FullGraph(*training, s.train_features)
 
 
 def _features(store: Store, inputs: Order, settings: Settings) -> Array:

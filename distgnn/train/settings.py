@@ -13,7 +13,7 @@ from distgnn.train.fields import public, setting
 from distgnn.train.recipes import DEFAULT, FIRST_DECAY, RECIPES, filled
 from distgnn.train.schedule import Schedule
 
-MOST_LAYERS = 100_000  # more are a slip
+MOST_LAYERS = 10_000  # more are a slip
 #: Minibatches per update, unless there are more ranks. Up to that many ranks train the same.
 PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
@@ -174,8 +174,9 @@ class Settings:
     def hidden_widths(self) -> list[int]:
         """One width per hidden layer; ArgumentError for another number of widths than `layers` asks for."""
         given = len(self.hidden)
-        if (self.layers or 0) > MOST_LAYERS:
-            raise ArgumentError("layers", self.layers, f"at most {MOST_LAYERS}")
+        if max(self.layers or 0, given + 1) > MOST_LAYERS:
+            name, value = ("hidden", f"{given} widths") if given >= MOST_LAYERS else ("layers", self.layers)
+            raise ArgumentError(name, value, f"expected at most {MOST_LAYERS} layers")
         if self.layers is not None and given == 1:
             return [*self.hidden] * (self.layers - 1)
         if self.layers not in (None, given + 1):

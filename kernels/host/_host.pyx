@@ -131,7 +131,7 @@ cdef extern from "narrow.h" nogil:
         bint accumulate
 
     struct narrow_set:
-        void (*narrow)(const narrow_arguments *) noexcept nogil
+        uint32_t (*narrow)(const narrow_arguments *) noexcept nogil
         void (*widen)(const widen_arguments *) noexcept nogil
 
 
@@ -849,7 +849,8 @@ cdef const narrow_set *to_16_bits(str kind, int isa) except NULL:
 def narrow(x, rows, out, str kind, *, int isa=0):
     """`out[i] = x[rows[i]]`, or `x[i]` where `rows` is None, as the bits of bfloat16 or float16 numbers.
 
-    x float32 (m, f), rows int64 (k), out uint16 (k, f) without gaps. Raises ValueError for a row not in x.
+    x float32 (m, f), rows int64 (k), out uint16 (k, f) without gaps. Returns the bits of the size of the
+    largest finite number that became NaN; 0: none did. Raises ValueError for a row not in x.
     """
     cdef Array X = Array("x", x, "float32", 2), Y = Array("out", out, "uint16", 2, True)
     cdef Array R = None if rows is None else Array("rows", rows, "int64", 1)
@@ -862,8 +863,10 @@ def narrow(x, rows, out, str kind, *, int isa=0):
     Y.must_be_apart(X)
     n.x, n.rows, n.y = pointer(X), pointer(R), pointer(Y)
     cdef const narrow_set *passes = to_16_bits(kind, isa)
+    cdef uint32_t most
     with nogil:
-        passes.narrow(&n)
+        most = passes.narrow(&n)
+    return most
 
 
 def widen(x, out, str kind, *, bint accumulate=False, int isa=0):

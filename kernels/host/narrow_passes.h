@@ -56,19 +56,45 @@ static INLINE uint32_t widen_float16(uint32_t h)
     return finite | (INFINITE & IF((h & 0x7C00) == 0x7C00)) | sign;
 }
 
+#define BEYOND_bfloat16 0x7F7F8000u /* the least number that rounds to infinity */
+#define BEYOND_float16 0x477FF000u
+#define NAN_OF_16_BITS 0x7FFF /* of both types */
+
+/* Puts NaN where a finite number is at least `beyond`; returns the size of the largest. */
+static uint32_t lose(const struct narrow *n, uint32_t beyond)
+{
+    uint32_t most = 0;
+    for (int64_t i = 0; i < n->count; i++) {
+        const loose_u32 *const from = (const loose_u32 *)n->x + (n->rows ? n->rows[i] : i) * n->ldx;
+        for (int64_t j = 0; j < n->width; j++) {
+            const uint32_t size = from[j] & ~SIGN;
+            if (size < beyond || size >= INFINITE)
+                continue;
+            ((loose_u16 *)n->y)[i * n->width + j] = NAN_OF_16_BITS;
+            most = size > most ? size : most;
+        }
+    }
+    return most;
+}
+
 #define NARROW_ROWS(kind)                                                                             \
-    static void narrow_rows_##kind(const struct narrow *n)                                            \
+    static uint32_t narrow_rows_##kind(const struct narrow *n)                                        \
     {                                                                                                 \
         const int64_t width = n->width, ldx = n->ldx, *const rows = n->rows;                          \
+        int32_t most = 0;                                                                             \
         for (int64_t i = 0; i < n->count; i++) {                                                      \
             const loose_u32 *const from = (const loose_u32 *)n->x + (rows ? rows[i] : i) * ldx;       \
             loose_u16 *const to = (loose_u16 *)n->y + i * width;                                      \
             if (rows && i + GATHER_AHEAD < n->count)                                                  \
                 for (int64_t j = 0; j < width; j += CACHE_LINE / 4)                                   \
                     __builtin_prefetch((const loose_u32 *)n->x + rows[i + GATHER_AHEAD] * ldx + j);   \
-            LOOP(for (int64_t j = 0; j < width; j++)                                                  \
-                to[j] = (uint16_t)narrow_##kind(from[j]);)                                            \
+            LOOP(for (int64_t j = 0; j < width; j++) {                                                \
+                const int32_t size = from[j] & ~SIGN;                                                 \
+                most = size > most ? size : most;                                                     \
+                to[j] = (uint16_t)narrow_##kind(from[j]);                                             \
+            })                                                                                        \
         }                                                                                             \
+        return (uint32_t)most < BEYOND_##kind ? 0 : lose(n, BEYOND_##kind);                           \
     }
 
 #define WIDEN_ALL(kind)                                                                               \

@@ -15,6 +15,7 @@ from distgnn.nn.reference import GCNReference, normalize
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.sampling import Replicated, sample_rows
 from distgnn.sampling.rows import row_keys
+from distgnn.store.from_arrays import of_arrays
 
 from ..nn.problem import wide_grid
 
@@ -195,6 +196,20 @@ def test_what_is_no_matrix_is_refused_in_one_line(comm, name):
         with pytest.raises(dg.UserError, match=complaint) as refused:
             take()
         assert str(refused.value).startswith("matrix=") and "\n" not in str(refused.value), taker
+
+
+SPARSE = [name for name in REFUSED if sp.issparse(REFUSED[name][0]())]
+
+
+@pytest.mark.parametrize("door", ["graph", "X", "y", "numbers"])
+@pytest.mark.parametrize("name", SPARSE)
+def test_matrices_that_do_not_fit_are_refused_at_every_door(name, door):
+    make, complaint = REFUSED[name]
+    edges = np.array([[0, 1], [1, 0]])
+    arrays = {"graph": edges, ("y" if door == "numbers" else door): make()}
+    with pytest.raises(dg.UserError, match=complaint) as refused:
+        of_arrays(**arrays, regression=door == "numbers")
+    assert str(refused.value).startswith("y=" if door == "numbers" else f"{door}=")
 
 
 class Raw:

@@ -25,7 +25,7 @@ def parse(words: list[str], environ: dict[str, str] | None = None) -> argparse.N
     parser.add_argument("--grid", metavar="AXIS=SIZE,...")
     parser.add_argument("--fanout", default="10,10")
     parser.add_argument("--widths", type=int, nargs="+", default=[16])
-    parser.add_argument("--force", action="store_true")
+    parser.add_argument("--undirected", action="store_true")
     parser.add_argument("--no-bias", dest="bias", action="store_false")
     parser.add_argument("--overlap", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--epochs", type=int, required=True)
@@ -55,8 +55,8 @@ def test_precedence(tmp_path: Path) -> None:
         ("grid = {rows = 4, reps = 2}", "grid", "rows=4,reps=2"),
         ("fanout = [15, 10, 5]", "fanout", "15,10,5"),
         ("widths = [64, 32]", "widths", [64, 32]),
-        ("force = true", "force", True),
-        ("force = false", "force", False),
+        ("undirected = true", "undirected", True),
+        ("undirected = false", "undirected", False),
         ("no-bias = true", "bias", False),
         ("overlap = false", "overlap", False),
         ("overlap = true", "overlap", True),
@@ -71,8 +71,8 @@ def test_values_of_a_file(tmp_path: Path, text: str, name: str, value: Any) -> N
 @pytest.mark.parametrize(
     ("variable", "text", "name", "value"),
     [
-        ("DISTGNN_FORCE", "yes", "force", True),
-        ("DISTGNN_FORCE", "0", "force", False),
+        ("DISTGNN_UNDIRECTED", "yes", "undirected", True),
+        ("DISTGNN_UNDIRECTED", "0", "undirected", False),
         ("DISTGNN_OVERLAP", "false", "overlap", False),
         ("DISTGNN_WIDTHS", "64 32", "widths", [64, 32]),
         ("DISTGNN_LR", "-1e-3", "lr", -1e-3),
@@ -83,9 +83,54 @@ def test_values_of_the_environment(variable: str, text: str, name: str, value: A
 
 
 def test_the_environment_can_switch_off_what_the_file_switches_on(tmp_path: Path) -> None:
-    file = written(tmp_path, "force = true")
-    assert parse(["x.dg", "--epochs=1", "--config", file], {"DISTGNN_FORCE": "off"}).force is False
-    assert parse(["x.dg", "--epochs=1"], {"DISTGNN_CONFIG": file}).force is True
+    file = written(tmp_path, "undirected = true")
+    environ = {"DISTGNN_UNDIRECTED": "off"}
+    assert parse(["x.dg", "--epochs=1", "--config", file], environ).undirected is False
+    assert parse(["x.dg", "--epochs=1"], {"DISTGNN_CONFIG": file}).undirected is True
+
+
+def settable(command: str) -> dict[str, argparse.Action]:
+    """Return the flags of a command that are names of files, or let one be replaced."""
+    flags = config._flags(cli.command_parser(command))
+    files = re.compile("FILE|DIR|PATH")
+    return {n: a for n, a in flags.items() if n in ("force", "resume") or files.search(str(a.metavar))}
+
+
+INPUTS = {"prepare": {"features", "labels", "node-list"}, "train": {"machine"}, "predict": {"checkpoint"},
+          "report": {"trace"}}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_file_cannot_say_what_is_written_or_replaced(tmp_path: Path, command: str) -> None:
+    places = [a.metavar or "spmm" for a in cli.command_parser(command)._actions if not a.option_strings]
+    for name, action in settable(command).items():
+        value = "true" if action.nargs == 0 else f"'{tmp_path}/victim'"
+        for text in (f"{name} = {value}", f"[{command}]\n{name} = {value}"):
+            words = [command, *places, f"--config={written(tmp_path, text)}"]
+            if name in INPUTS.get(command, ()):
+                assert config.apply(cli.command_parser(command), command, words[1:], {}, cli.COMMANDS).sources
+                continue
+            with pytest.raises(UserError, match=f"run.toml: {name}: .* give --{name} on the command line"):
+                cli.parse(words)
+
+
+@pytest.mark.parametrize("value", ["1", "yes", "0", ""])
+def test_the_environment_cannot_force(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("DISTGNN_LOG", "log.jsonl")  # the user's own
+    assert cli.parse(["train", "x.dg"]).log == "log.jsonl"
+    monkeypatch.setenv("DISTGNN_FORCE", value)
+    with pytest.raises(UserError, match="^DISTGNN_FORCE: is for the command line alone"):
+        cli.parse(["train", "x.dg"])
+    assert cli.parse(["info", "x.dg"]).command == "info"  # which replaces nothing
+
+
+def test_byte_order_marks_of_editors(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_bytes(b"\xef\xbb\xbfepochs = 2\r\n")
+    assert parse(["x.dg", f"--config={file}"]).epochs == 2
+    file.write_bytes("epochs = 2".encode("utf-16"))
+    with pytest.raises(UserError, match="byte order mark of UTF-16; save it as UTF-8"):
+        parse(["x.dg", f"--config={file}"])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +138,7 @@ def test_the_environment_can_switch_off_what_the_file_switches_on(tmp_path: Path
     [
         (
             "learning-rate = 1",
-            "run.toml: unknown key 'learning-rate' for train; known keys: algorithm, epochs, fanout, force",
+            "run.toml: unknown key 'learning-rate' for train; known keys: algorithm, epochs, fanout, grid",
         ),
         ("config = 'other.toml'", "unknown key 'config'"),
         ("epoch = 1", "unknown key 'epoch' for train; did you mean epochs?; known keys: "),
@@ -108,7 +153,7 @@ def test_the_environment_can_switch_off_what_the_file_switches_on(tmp_path: Path
         ),
         ("lr = 'fast'", "run.toml: argument --lr: invalid float value: 'fast'"),
         ("algorithm = '4d'", "run.toml: argument --algorithm: invalid choice: '4d'"),
-        ("force = 3", "run.toml: --force is a switch: true or false, not 3"),
+        ("undirected = 3", "run.toml: --undirected is a switch: true or false, not 3"),
         ("lr = ", "not valid TOML"),
     ],
 )

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from distgnn import local
 from distgnn.arrays import backend
-from distgnn.local import cuda, rounded
+from distgnn.local import cuda
 from distgnn.local.cuda import Variant, csr
 from distgnn.local.cuda.narrow import KINDS
 from kernels.conftest import in_orders
@@ -42,10 +43,19 @@ def numbers(shape, dtype=np.float32):
     return x
 
 
+def none(X):
+    """Make memory for the largest number that does not fit."""
+    return backend.module(X).zeros(1, np.int32)
+
+
+def rounded(X, kind):
+    return cuda.rounded(X, kind, none(X))
+
+
 def widened(gpu, X, kind):
     """Return the numbers that are left of X, in float32 on the GPU."""
     bits, wide = gpu.xp.empty(X.shape, np.uint16), gpu.xp.empty(X.shape, np.float32)
-    cuda.narrow(X, bits, kind)
+    cuda.narrow(X, bits, kind, none(X))
     cuda.widen(bits, wide, kind, False)
     return wide
 
@@ -61,7 +71,7 @@ def compare(gpu, A, B, kind, way, index=np.int32):
     """Compare the bits with those of float32: of a product alone, and added to what is there."""
     block, f = block_of(gpu, A, np.float32, index), B.shape[1]
     in_float32 = replace(way, V=4, padded=f % 4 != 0)
-    read, wide = cuda.rounded(B, kind), widened(gpu, B, kind)
+    read, wide = rounded(B, kind), widened(gpu, B, kind)
     got = gpu.to_host(product(gpu, block, read, variant=way))
     expected = gpu.to_host(product(gpu, block, wide, variant=in_float32))
     same(got, expected)
@@ -88,7 +98,7 @@ def test_what_is_chosen_gives_the_bits_of_float32(gpu, kind, f):
         B = (gpu.misaligned if number == 1 else gpu.asarray)(numbers((A.shape[1], f)))
         ways = csr.candidates(csr.Size(*A.shape, A.nnz, f, 2), 256)
         compare(gpu, A, B, kind, ways[0], np.int64 if number else np.int32)
-        block, read = block_of(gpu, A, np.float32), cuda.rounded(B, kind)
+        block, read = block_of(gpu, A, np.float32), rounded(B, kind)
         product(gpu, block, B)  # has a tuner of its own
         results = [gpu.to_host(product(gpu, block, read, variant=way)) for way in ways]
         for result in (*results[1:], gpu.to_host(product(gpu, block, read))):
@@ -102,23 +112,22 @@ def test_rounded_numbers_are_those_of_narrow(gpu, kind):
     for f, pitch in ((1, 4), (4, 4), (5, 8), (7, 8), (8, 8), (41, 48), (100, 104), (128, 128)):
         for place in (gpu.asarray, gpu.misaligned):
             X = place(numbers((23, f)))
-            read, bits = cuda.rounded(X, kind), gpu.xp.empty((23, f), np.uint16)
-            cuda.narrow(X, bits, kind)
+            read, bits = rounded(X, kind), gpu.xp.empty((23, f), np.uint16)
+            cuda.narrow(X, bits, kind, none(X))
             assert read.bits.shape == (23, pitch) and (read.shape, read.kind) == ((23, f), kind)
             padded = np.pad(gpu.to_host(bits), ((0, 0), (0, pitch - f)))
             np.testing.assert_array_equal(gpu.to_host(read.bits), padded)
     for shape in ((0, 3), (4, 0)):
         block = block_of(gpu, sp.csr_array((6, shape[0])), np.float32)
-        out = product(gpu, block, cuda.rounded(gpu.asarray(np.ones(shape, np.float32)), kind))
+        out = product(gpu, block, rounded(gpu.asarray(np.ones(shape, np.float32)), kind))
         assert out.shape == (6, shape[1]) and not gpu.to_host(out).any()
     with pytest.raises(ValueError, match="rounded: X must be a C-contiguous float32 array"):
-        cuda.rounded(gpu.asarray(np.ones((4, 3))), kind)
+        rounded(gpu.asarray(np.ones((4, 3))), kind)
     with pytest.raises(ValueError, match="spmm: B must be a C-contiguous float64 array"):
-        product(gpu, block_of(gpu, HUBS, np.float64), cuda.rounded(gpu.asarray(numbers((53, 8))), kind))
+        product(gpu, block_of(gpu, HUBS, np.float64), rounded(gpu.asarray(numbers((53, 8))), kind))
 
 
-def test_what_has_no_16_bits_stays(monkeypatch):
-    """On a host, and without a kind."""
+def test_on_a_host_products_read_what_they_are_given():
     B = np.ones((4, 3), np.float32)
-    assert rounded(B, "float16") is B and rounded(B, None) is B
+    assert local.rounded(B, "float16", none(B)) is B
     assert backend.of(B).name == "numpy"

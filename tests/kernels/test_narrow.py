@@ -1,6 +1,7 @@
 """Rounding of float32 to 16 bits and back: by the host kernels, by NumPy's functions and by CUDA kernels.
 
-NumPy rounds to float16. The nearest bfloat16 is found among the two neighbours of a number, in double.
+NumPy rounds to float16. The nearest bfloat16 is found among the two neighbours of a number, in double. Finite
+numbers that round to infinity must become NaN, and the largest of them must be known.
 """
 
 from __future__ import annotations
@@ -53,6 +54,19 @@ def to_bfloat16(x: np.ndarray) -> np.ndarray:
     return np.where(np.isinf(x) | (down < up) | ((down == up) & (low % 2 == 0)), low, high)
 
 
+def beyond(x: np.ndarray, kind: str) -> np.ndarray:
+    """Tell which finite numbers round to infinity."""
+    return np.isfinite(x) & np.isinf(value(expected(x, kind), kind))
+
+
+def largest_beyond(x: np.ndarray, kind: str) -> np.float32:
+    return np.abs(x[beyond(x, kind)]).max(initial=np.float32(0))
+
+
+def none() -> np.ndarray:
+    return np.zeros(1, np.int32)
+
+
 def expected(x: np.ndarray, kind: str) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         return x.astype(np.float16).view(np.uint16) if kind == "float16" else to_bfloat16(x)
@@ -65,8 +79,8 @@ def value(bits: np.ndarray, kind: str) -> np.ndarray:
 
 
 def same(kind: str, x: np.ndarray, bits: np.ndarray) -> None:
-    """Assert that these are the bits of ``x``; of a NaN those of any NaN."""
-    lost = np.isnan(x)
+    """Assert that these are the bits of ``x``; of a NaN, and of what is too large, those of any NaN."""
+    lost = np.isnan(x) | beyond(x, kind)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(bits[~lost], expected(x, kind)[~lost])
         assert np.isnan(value(bits[lost], kind)).all() and lost.any()
@@ -74,8 +88,36 @@ def same(kind: str, x: np.ndarray, bits: np.ndarray) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_is_rounded_to_the_nearest(isa, kind):
-    x = numbers()
-    same(kind, x, narrow(x, np.empty(x.shape, np.uint16), kind))
+    x, most = numbers(), none()
+    same(kind, x, narrow(x, np.empty(x.shape, np.uint16), kind, most))
+    assert most.view(np.float32)[0] == largest_beyond(x, kind) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_largest_number_that_does_not_fit_is_known(isa, kind):
+    """The first too large one, not the last that fits; neither infinities and NaN nor rows not taken."""
+    least = {"bfloat16": np.uint32(0x7F7F8000).view(np.float32), "float16": np.float32(65520)}[kind]
+    fits = np.nextafter(least, np.float32(0))
+    for width in (1, 7, 16, 50):
+        for given, found in (
+            ([fits, -fits, np.inf, -np.inf, np.nan], 0), ([fits, -least, np.inf], least),
+            ([least, -3.4e38, np.nan, -np.inf], np.float32(3.4e38)),
+        ):  # fmt: skip
+            x = np.ones((len(given), width), np.float32)
+            x[:, -1] = given
+            most = none()
+            narrow(x, bits := np.empty(x.shape, np.uint16), kind, most)
+            assert most.view(np.float32)[0] == found
+            finite = np.isfinite(x)
+            assert (
+                np.isnan(value(bits, kind)[finite]).sum()
+                == beyond(x, kind).sum()
+
+            )
+            narrow_rows(x, np.array([0, 0]), np.empty((2, width), np.uint16), kind, most := none())
+            assert most.view(np.float32)[0] == (least if given[0] == least else 0)
+            most = np.full(1, np.float32(3.402e38).view(np.int32))
+            assert narrow(x, bits, kind, most) is bits and most.view(np.float32)[0] >= np.float32(3.402e38)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,7 +127,8 @@ def test_every_pattern_of_16_bits_is_a_number(isa, kind):
     np.testing.assert_array_equal(wide.view(np.uint32)[~np.isnan(wide)],
                                   value(bits, kind).view(np.uint32)[~np.isnan(wide)])  # fmt: skip
     assert np.isnan(wide).sum() == np.isnan(value(bits, kind)).sum()
-    kept = narrow(wide, np.empty_like(bits), kind)
+    kept = narrow(wide, np.empty_like(bits), kind, most := none())
+    assert not most
     np.testing.assert_array_equal(kept[~np.isnan(wide)], bits[~np.isnan(wide)])  # as it was rounded already
     with np.errstate(invalid="ignore"):
         sums = widen(bits, np.full(65536, 3, np.float32), kind, accumulate=True)
@@ -99,7 +142,7 @@ def test_rows_are_gathered_and_rounded_in_one_pass(isa, kind):
         x = rng.standard_normal((30, width + 2)).astype(np.float32)
         for X in (np.ascontiguousarray(x[:, :width]), x[:, :width]):  # and with gaps between rows
             for rows in (rng.integers(0, 30, 50), np.empty(0, np.int64)):
-                out = narrow_rows(X, rows, np.empty((len(rows), width), np.uint16), kind)
+                out = narrow_rows(X, rows, np.empty((len(rows), width), np.uint16), kind, none())
                 np.testing.assert_array_equal(out, expected(np.ascontiguousarray(X[rows]), kind))
 
 
@@ -128,9 +171,10 @@ def test_what_the_host_kernels_refuse():
 @each("kind", KINDS)
 def test_on_a_gpu(gpu, kind):
     x = numbers()
-    bits = gpu.asarray(np.zeros(x.shape, np.uint16))
-    cuda.narrow(gpu.asarray(x), bits, kind)
+    bits, most = gpu.asarray(np.zeros(x.shape, np.uint16)), gpu.asarray(none())
+    cuda.narrow(gpu.asarray(x), bits, kind, most)
     same(kind, x, gpu.to_host(bits))
+    assert gpu.to_host(most).view(np.float32)[0] == largest_beyond(x, kind) > 0
     patterns = np.arange(65536, dtype=np.uint16)
     for accumulate in (False, True):
         out = gpu.asarray(np.full(65536, 3, np.float32))
@@ -145,5 +189,14 @@ def test_on_a_gpu(gpu, kind):
         X = np.random.default_rng(f).standard_normal((23, f)).astype(np.float32)
         rows = np.random.default_rng(1).integers(0, 23, 37)
         out = gpu.asarray(np.zeros((37, f), np.uint16))
-        cuda.narrow_rows(gpu.asarray(X), gpu.asarray(rows), out, kind)
+        cuda.narrow_rows(gpu.asarray(X), gpu.asarray(rows), out, kind, most := gpu.asarray(none()))
         np.testing.assert_array_equal(gpu.to_host(out), expected(X[rows], kind))
+        X[rows[5], f // 2], X[rows[7], 0] = -3.4e38, np.inf
+        for work in (
+            lambda X: cuda.narrow_rows(X, gpu.asarray(rows), out, kind, most),  # noqa: B023
+            lambda X: cuda.rounded(X, kind, most),
+        ):
+            assert not gpu.to_host(most).any()
+            work(gpu.asarray(X))
+            assert gpu.to_host(most).view(np.float32)[0] == np.float32(3.4e38)
+            most[...] = 0

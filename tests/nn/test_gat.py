@@ -20,10 +20,11 @@ from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.operators.one_rank import Alone, OneRank
 from distgnn.sampling import GraphSage, Replicated
 from distgnn.split import TRAIN
+from distgnn.store import prepare
 from distgnn.train import MinibatchTraining, Predictor, Run, Settings
 from distgnn.train.full_graph import train
 
-from ..train.stores import small_store
+from ..train.stores import Communities, small_store
 from .problem import Problem, wide_grid
 
 PROBLEM, WIDTHS, HEADS = Problem(), [11, 6, 5], [3, 2]
@@ -198,3 +199,15 @@ def test_a_store_is_trained_and_predicted(comm, shared_tmp_path):
     assert losses[-1] < losses[0]
     scores = Predictor(store, weights, comm, "3d", which="last").scores()
     assert scores == pytest.approx({name: run.end[name] for name in scores})
+
+
+@pytest.mark.ranks(1, 4)
+def test_an_order_of_rows_and_another_of_columns_is_refused(comm: Any, shared_tmp_path: Any) -> None:
+    store = small_store(shared_tmp_path, comm)
+    if comm.rank == 0:
+        prepare(Communities(), store, order=("double",), force=True)
+    comm.Barrier()
+    A = dg.load(store, make_grid(comm, "3d"), "3d", "double")
+    for network in (GAT, GATv2):
+        with pytest.raises(dg.UserError, match=r"order=double .*: orders rows and columns apart"):
+            network(A, [9, 8, 4])

@@ -134,13 +134,14 @@ def test_what_cannot_be_is_refused(comm: Any, backend: Any) -> None:
 
 
 def test_neighbours_are_ones_off_the_diagonal() -> None:
-    """Every window, whatever the weights; stored zeros are no edges."""
+    """Every window, whatever the weights; zeros of either sign are edges if they are stored."""
     M = sp.csr_array(np.array([[2.0, 0.5, 0], [3, 1, -4], [0, 9, 1]]))
-    M.data[2] = 0  # the edge (1, 0)
-    expected = np.array([[0, 1, 0], [0, 0, 1], [0, 1, 0]])
+    M.data[[0, 1, 2]] = 0, -0.0, 0  # a loop, and the edges (0, 1) and (1, 0)
+    expected = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
     source = Neighbours(dg.MatrixSource(M), symmetric=False)
     for rows in ((0, 3), (1, 3), (1, 1)):
         for cols in ((0, 3), (0, 1), (1, 3)):
-            found = source.block(rows, cols).toarray()
-            np.testing.assert_array_equal(found, expected[slice(*rows), slice(*cols)])
+            found = source.block(rows, cols)
+            np.testing.assert_array_equal(found.toarray(), expected[slice(*rows), slice(*cols)])
+            assert found.nnz == np.count_nonzero(expected[slice(*rows), slice(*cols)])
     assert source.shape == (3, 3) and source.dtype == np.float64

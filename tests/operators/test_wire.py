@@ -9,7 +9,7 @@ import distgnn as dg
 from distgnn import local
 from distgnn.arrays import backend as backends
 from distgnn.arrays.tuning import TUNING
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, WireOverflowError
 from distgnn.gallery import rmat
 from distgnn.local.cuda import launch
 from distgnn.local.narrow import KINDS
@@ -116,7 +116,7 @@ def test_what_rounds_nothing_is_refused(comm):
 
 def in_bfloat16(X):
     """Return the numbers that are left of X."""
-    bits = local.narrow(X, np.empty(X.shape, np.uint16), "bfloat16")
+    bits = local.narrow(X, np.empty(X.shape, np.uint16), "bfloat16", np.zeros(1, np.int32))
     return local.widen(bits, np.empty_like(X), "bfloat16").astype(np.float64)
 
 
@@ -155,8 +155,12 @@ def test_on_a_host_products_read_float32(comm):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
     ("algorithm", "aware", "launches"),
-    [("1d", False, [(4, 4), (4, 4)]), ("1d", True, [(2, 2), (1, 2)]), ("1d", "cover", [(3, 3), (2, 3)]),
-     ("3d", False, [(1, 4), (1, 1)])],
+    [
+        ("1d", False, [(4, 4), (4, 4)]),
+        ("1d", True, [(2, 2), (1, 2)]),
+        ("1d", "cover", [(3, 3), (2, 3)]),
+        ("3d", False, [(1, 4), (1, 1)]),
+    ],
 )
 def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, launches, monkeypatch):
     """A panel once, where it is another one; G for all ranks at once; all row blocks of a sum at once."""
@@ -171,4 +175,63 @@ def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, launc
         with stand_in.observed() as seen:
             times @ matrix
         assert (seen.launches["narrow_padded"], seen.launches["spmm"]) == expected
+    grid.free()
+
+
+#: Just too large; so large that only sums may be; one entry, in which only some ranks have a part.
+LARGE = [lambda X: X * 1.2e5, lambda X: X * 5e4, lambda X: np.where(X == X.max(), 7e4, X)]
+
+
+@pytest.mark.ranks(1, 3, 4)
+@each("algorithm, aware", WAYS)
+def test_a_number_that_does_not_fit_is_an_error_on_every_rank(comm, algorithm, aware, backend):
+    """Or it did not travel, and the product is right; unchecked, it makes NaN. The next product is right."""
+    A, X = problem()
+    rounds = comm.Get_size() > 1 or backend.on_device
+    for sizes in grids(algorithm, comm.Get_size()):
+        grid = make_grid(comm, algorithm, sizes, backend=backend, wire="float16")
+        operator = distribute(A, grid, algorithm, aware)
+        for times, M in ((operator, A), (operator.T, A.T.tocsr())):
+            for number, large in enumerate(LARGE):
+                Z = large(X).astype(np.float32)
+                exact, H = M.astype(np.float64) @ Z, dg.scatter(Z, times.input_layout)
+                unchecked = times.multiply(H)
+                lost = bool(grid.world.lowest(grid.narrow.overflow()))
+                assert rounds >= lost >= (rounds and number == 0)
+                right(grid.world.share(dg.gather(unchecked)), exact, lost)
+                if lost:
+                    with pytest.raises(
+                        WireOverflowError, match=r"a number of size \d+ in A @ H is too large"
+                    ):
+                        times @ H
+                else:
+                    right(grid.world.share(dg.gather(times @ H)), exact, False)
+                fits = dg.scatter(X, times.input_layout)
+                right(grid.world.share(dg.gather(times @ fits)), M.astype(np.float64) @ X, False)
+        grid.free()
+
+
+def right(Y, exact, lost):
+    """Assert that a product is right but for rounding, with NaN in place of what was lost."""
+    assert np.isnan(Y).any() == lost
+    apart = np.abs(Y - exact) / np.where(exact > 0, exact, 1)
+    assert np.nanmax(apart, initial=0) < 3 * UNIT["float16"]
+
+
+@pytest.mark.ranks(4)
+@each("algorithm", ALGORITHMS)
+def test_infinity_that_was_there_stays(comm, algorithm):
+    """It is no overflow of 16 bits; bfloat16 has that of 2^15 numbers of each sign."""
+    A, X = problem()
+    grid = make_grid(comm, algorithm, grids(algorithm, 4)[0], backend="numpy", wire="bfloat16")
+    operator = distribute(A, grid, algorithm)
+    X[5] = np.inf
+    Y = grid.world.share(dg.gather(operator @ dg.scatter(X, operator.input_layout)))
+    reached = (A[:, [5]].toarray() > 0)[:, 0]
+    assert np.isposinf(Y[reached]).all() and np.isfinite(Y[~reached]).all() and reached.any()
+    X[:] = np.float32(3.4e38)
+    with pytest.raises(
+        WireOverflowError, match=r"3.4e\+38 in A @ H .* bfloat16 .* up to 3.38953e\+38; take no"
+    ):
+        operator @ dg.scatter(X, operator.input_layout)
     grid.free()

@@ -222,6 +222,10 @@ def test_orders_are_for_the_algorithms_that_take_them():
     reasons = {one.way.order: one.reason for one in found.infeasible}
     assert reasons.keys() == {"double", "volume-4"}
     assert "3d" in reasons["double"] and "4 parts" in reasons["volume-4"]
+    attended = planned(4, Settings(hidden=(8,), model="gat", algorithm="3d"), graphs=graphs)
+    assert {c.way.order for c in attended.choices} == {"plain", "volume-4"}
+    reasons = {one.way.order: one.reason for one in attended.infeasible}
+    assert reasons["double"].endswith("model=gat can't use")
 
 
 def test_more_ranks_than_nodes_are_refused():

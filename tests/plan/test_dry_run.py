@@ -219,6 +219,14 @@ def test_minibatches_are_charged_what_was_planned(comm, name):
         compare(comm, replace(settings, replication=replication, partition_graph=partitioned), graph())
 
 
+@pytest.mark.ranks(4, 6)
+@pytest.mark.parametrize("name", ["sage", "ladies"])
+def test_what_samples_of_a_cut_graph_send_over_the_network_was_planned(comm, name):
+    """Nodes of three ranks and of one; three nodes of two ranks, whose sums are made in tiers."""
+    how = {"sampler": name, "fanout": [4, 3, 2], "batch_size": 3, "partition_graph": True, "replication": 2}
+    compare(comm, Settings(**how, **HIDDEN), graph(), {4: 3, 6: 2}[comm.Get_size()])
+
+
 @pytest.mark.parametrize("one_of_each", [False, True])
 def test_arrays_too_long_for_one_call_of_mpi_travel_in_several(monkeypatch, one_of_each):
     settings = Settings(algorithm="3d", grid="2x1x2", train_features=True, **HIDDEN)

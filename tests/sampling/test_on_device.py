@@ -37,13 +37,19 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def graph(dtype: type) -> sp.csr_array:
-    """Make a graph with a hub row, a hub column, an isolated vertex and weights that differ much."""
+    """Make a graph with a hub row, a hub column, an isolated vertex, and weights that differ much.
+
+    Some are 0, of either sign, and some negative.
+    """
     generator = np.random.default_rng(5)
     A = np.where(generator.random((N, N)) < 0.08, generator.uniform(0.1, 3, (N, N)), 0)
     A[4, generator.random(N) < 0.7] = 0.3
     A[generator.random(N) < 0.7, 9] = 2
     A[11] = A[:, 11] = 0
-    return sp.csr_array(A).astype(dtype)
+    made = sp.csr_array(A).astype(dtype)
+    made.data[::9], made.data[4::9] = 0, -0.0
+    made.data[7::9] *= -1
+    return made
 
 
 def compare(device: Any, found: list[Sample], expected: list[Sample]) -> None:
@@ -109,6 +115,7 @@ def test_products_are_those_of_scipy(device: Any) -> None:
         assert found.shape == expected.shape and found.ends.tolist() == expected.indptr.tolist()
         for name in ("indptr", "indices", "data"):
             assert device.to_host(getattr(found, name)).tolist() == getattr(expected, name).tolist()
+        assert right is not A or (expected.data == 0).any()
         from cupyx.scipy.sparse import csr_matrix
 
         by_cusparse = local.spgemm(*map(csr_matrix, (Q.astype(right.dtype), right)))

@@ -242,3 +242,19 @@ def test_features_define_nodes_without_edges(tmp_path: Path) -> None:
 def test_features_of_numbers_define_nodes_too(edges: Path) -> None:
     source = opened(edges, features=write(edges.parent / "x.csv", "id,x\n0,1\n1,1\n2,1\n3,1\n5,2\n"))
     assert source.n == 6 and "1 of its nodes have no edges, such as 5" in source.notes[0]
+
+
+@pytest.mark.parametrize("infinite", [np.inf, -np.inf])
+def test_an_infinite_label_is_an_error_at_every_door(tmp_path, infinite):
+    """As a class and as a number to predict: in arrays, in an archive and in a table."""
+    edges, X, y = np.array([[0, 1, 2], [1, 2, 0]]), np.ones((3, 2), np.float32), np.array([0, infinite, 1])
+    for loss, problem in ((None, "label of node 1"), ("mse", "label 0 of node 1")):
+        with pytest.raises(UserError, match=f"y=.*{infinite}.*; expected|y={infinite}: is the {problem}; exp"):
+            dg.fit(edges, X, y, loss=loss, epochs=1)
+    np.savez(tmp_path / "graph.npz", edge_index=edges, x=X, y=y)
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n2,0\n")
+    (tmp_path / "labels.csv").write_text("".join(f"{i},{label}\n" for i, label in enumerate(y)))
+    for name, how in (("graph.npz", {}), ("edges.csv", {"labels": tmp_path / "labels.csv"})):
+        for regression in ({}, {"regression": True}):
+            with pytest.raises(UserError, match=rf"label.*{infinite}.*; expected"):
+                opened(tmp_path / name, **how, **regression)

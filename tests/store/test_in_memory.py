@@ -85,12 +85,13 @@ def test_blocks_features_and_targets_reach_the_ranks_that_hold_them(
     grid = dg.Grid(comm, backend=backend, rows=comm.size)
     A = dg.load(store, grid, "1d", order, neighbours=neighbours)
     H = dg.load_features(store, A.input_layout)
-    product = dg.gather(A @ H)
+    product, entries = dg.gather(A @ H), A.nnz
     labels, split = (dg.gather(one) for one in dg.store.load_targets(store, A.output_layout))
     if comm.rank == 0:
         M = store.order("original").block((0, N), (0, N)).toarray()
         if neighbours:
             M = ((M != 0) & ~np.eye(N, dtype=bool)).astype(np.float32)
+        assert entries == np.count_nonzero(M)
         np.testing.assert_allclose(product, M @ X, rtol=1e-5, atol=1e-6)
         assert (labels[:, 0] == store.labels()).all() and (split[:, 0] == store.split()).all()
 

@@ -85,6 +85,7 @@ def test_neighbours(comm: Any, shared_tmp_path: Path) -> None:
     grid, store = wide_grid(comm, "1.5d"), stored(comm, shared_tmp_path)
     pattern = (A_OF_USER != 0) & ~np.eye(N, dtype=bool)
     A = load(store, grid, "1.5d", "random", neighbours=True)
+    assert A.nnz == np.count_nonzero(pattern)
     check(dg.gather(A @ dg.scatter(GRAPH.X.astype(np.float64), A.input_layout)), pattern @ GRAPH.X)
     (sample,) = GraphSage(Replicated(Neighbours(store.order("random"), False)), [N]).sample([[7, 3]])
     np.testing.assert_array_equal(sample.blocks[0].A.toarray(), pattern[[7, 3]][:, sample.inputs])

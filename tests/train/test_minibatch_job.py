@@ -232,7 +232,7 @@ def test_a_double_order_is_for_3d(tmp_path: Any, capsys: pytest.CaptureFixture[s
     for words, what in ((["--sampler", "ladies"], "minibatches"), (["--model", "sage"], "--model sage")):
         assert cli.main(["train", str(tmp_path / "double.dg"), "--order", "double", *words]) == 2
         assert (
-            f"--order double: is for --algorithm 3d, which {what} can't use; take another"
+            f"--order double: orders rows and columns apart, which {what} can't use; take another"
             in capsys.readouterr().err
         )
 

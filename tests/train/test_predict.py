@@ -178,6 +178,34 @@ def test_classes_without_names_go_by_their_numbers(comm, shared_tmp_path, caplog
         assert ("class 0 is 1 here, was 0" in caplog.text) == (scored == 0 and comm.rank == 0)
 
 
+def unlike(folder, comm, fact, value) -> str:
+    """Prepare the same graph with another fact of its matrix or its features."""
+    source, how = Communities(), {}
+    if fact == "self_loops":
+        how[fact] = value
+    else:
+        setattr(source, fact, value)
+    if comm.rank == 0:
+        prepare(source, folder / "g.dg", **how)
+    comm.Barrier()
+    return str(folder / "g.dg")
+
+
+@pytest.mark.ranks(1, 2)
+def test_columns_in_another_order_are_refused(comm, shared_tmp_path) -> None:
+    names = [f"column {k}" for k in range(Communities().width)]
+    stores = {}
+    for name, there in (("one", names), ("two", names[1::-1] + names[2:]), ("none", None)):
+        (folder := shared_tmp_path / name).mkdir(exist_ok=True)
+        stores[name] = unlike(folder, comm, "feature_names", there)
+    weights = str(shared_tmp_path / "w")
+    list(Run(stores["one"], Settings(epochs=1, hidden=[6], checkpoint=weights), comm).train())
+    with pytest.raises(UserError, match="feature 0 is column 1 here, was column 0 in training"):
+        Predictor(stores["two"], weights, comm)
+    for name in ("one", "none"):
+        assert Predictor(stores[name], weights, comm).epoch == 1
+
+
 @pytest.mark.ranks(1, 2)
 def test_what_does_not_fit_is_refused(comm, shared_tmp_path) -> None:
     _, store, weights = trained(comm, shared_tmp_path)
@@ -191,6 +219,10 @@ def test_what_does_not_fit_is_refused(comm, shared_tmp_path) -> None:
         predictor.write(shared_tmp_path / "p.npz")
     (shared_tmp_path / "other").mkdir(exist_ok=True)
     other = small_store(shared_tmp_path / "other", comm, normalize="none")
+    for number, (fact, value) in enumerate({"self_loops": False, "directed": True}.items()):
+        (folder := shared_tmp_path / f"unlike{number}").mkdir(exist_ok=True)
+        with pytest.raises(UserError, match=f"does not fit .* with graph {fact} {not value}, .* {value}"):
+            Predictor(unlike(folder, comm, fact, value), weights, comm)
     with pytest.raises(UserError, match="does not fit .*: the network was trained with graph normalize"):
         Predictor(other, weights, comm)
 

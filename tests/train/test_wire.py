@@ -8,10 +8,10 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn import local
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, WireOverflowError
 from distgnn.local.narrow import KINDS
 from distgnn.nn import GCN, reference
-from distgnn.operators import ALGORITHMS, make_grid
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.split import TRAIN
 from distgnn.train import Run
 from distgnn.train.resolve import resolved
@@ -76,6 +76,77 @@ def test_gradients_of_a_mean_over_many_nodes_are_no_zeros(comm, monkeypatch):
         assert all(np.abs(block - exact).max() < 0.02 * np.abs(exact).max() for block in rounded)
 
 
+#: By name: numbers that are too large forward, or backward only, in (first layer's input, last weights).
+OVERFLOWS = {"a panel or sum of the forward pass": (1e7, 1), "a gradient of the backward pass": (1e-9, 1e9)}
+
+
+def overflows(comm, store, folder, where, backend="numpy", **settings):
+    """Assert that a run ends in its first epoch, with an error on every rank, and leaves no number behind."""
+    grow, weigh = OVERFLOWS[where]
+    log, saved = folder / "log", folder / "saved"
+    given = {"log": str(log), "checkpoint": str(saved), "checkpoint_every": 1, "force": True}
+    how = {"backend": backend, "normalize_features": False, "epochs": 2, "tune_gemm": False, "hidden": 12}
+    made = Run(store, Settings(wire="float16", **how | given | settings), comm)
+    made.X.block *= grow
+    for p in made.model.layers[-1].parameters():
+        p.block[...] *= weigh
+    with pytest.raises(
+        WireOverflowError, match=f"epoch 1: a number of size .* in {where} is too large for fl"
+    ):
+        list(made.train())
+    comm.Barrier()
+    if comm.Get_rank() == 0:
+        assert not events(log, "epoch") and events(log, "failed")[0]["epoch"] == 1 and not saved.exists()
+    comm.Barrier()
+    made.grid.free()
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("where", OVERFLOWS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_does_not_fit_ends_training_at_once(comm, algorithm, where, shared_tmp_path, backend):
+    """With and without dropout, on whole blocks, needed rows and covers."""
+    store = small_store(shared_tmp_path, comm)
+    for aware in (False, True, "cover") if algorithm in SPARSITY_AWARE else (False,):
+        for recipe in ("plain", "kipf-welling"):
+            how = {"algorithm": algorithm, "sparsity_aware": aware, "recipe": recipe}
+            overflows(comm, store, shared_tmp_path, where, backend, **how)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("where", OVERFLOWS)
+@pytest.mark.parametrize("model", ["sage", "gat", "gatv2"])
+def test_in_every_network(comm, model, where, shared_tmp_path):
+    store = small_store(shared_tmp_path, comm)
+    heads = None if model == "sage" else 2
+    for algorithm in ("1d", "rdm"):
+        overflows(comm, store, shared_tmp_path, where, model=model, algorithm=algorithm, heads=heads)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("where", OVERFLOWS)
+def test_on_one_gpu_what_products_read_must_fit(comm, where, stand_in, shared_tmp_path):
+    """In CUDA graphs too."""
+    store = small_store(shared_tmp_path, comm)
+    for graph in (False, True):
+        overflows(comm, store, shared_tmp_path, where, "cupy", cuda_graph=graph, algorithm="1d")
+
+
+@pytest.mark.ranks(1, 4)
+def test_the_command_says_it_in_a_line(comm, shared_tmp_path, capfd):
+    """Numbers that ReLU would hide: -inf in H W. bfloat16 holds them, and so do 32 bits."""
+    store = small_store(shared_tmp_path, comm)
+    words = [store, "--recipe", "plain", "--epochs", 2, "--quiet", "--lr", "1e5", "--hidden", 12]
+    for wire, code in (("float16", comm.Get_size() > 1), ("bfloat16", False)):
+        assert run(comm, *words, "--wire", wire) == code
+        comm.Barrier()
+        _, err = capfd.readouterr()
+        if comm.Get_rank() == 0 and code:
+            assert err.startswith("distgnn: error: epoch 2: a number of size ") and err.count("\n") == 1
+            assert "; take wire=bfloat16, or no wire" in err
+        comm.Barrier()
+
+
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_a_gpu_one_rank_trains_with_rounded_operands(comm, stand_in, shared_tmp_path, kind, monkeypatch):
@@ -84,7 +155,7 @@ def test_on_a_gpu_one_rank_trains_with_rounded_operands(comm, stand_in, shared_t
 
     def spmm(A, H):
         X = np.ascontiguousarray(H, np.float32)
-        bits = local.narrow(X, np.empty(X.shape, np.uint16), kind)
+        bits = local.narrow(X, np.empty(X.shape, np.uint16), kind, np.zeros(1, np.int32))
         return A @ local.widen(bits, X, kind)
 
     for patched in (False, True):

@@ -20,7 +20,7 @@ Lists = tuple[Array, Array]  # bounds, ids
 
 
 class Product(NamedTuple):
-    """A CSR matrix on a GPU: canonical, without stored zeros.
+    """A CSR matrix on a GPU: canonical.
 
     Attributes:
         indptr, indices: int64. ends: the row pointers on the host, where they are known there.

@@ -44,25 +44,26 @@ def vector(f: int) -> int:
     return 8 if f > 4 else 4
 
 
-def rounded(X: Array, kind: str) -> Rounded:
-    """Round X (k, f), float32, in one pass, to rows of whole vectors."""
+def rounded(X: Array, kind: str, beyond: Array) -> Rounded:
+    """Round X (k, f), float32, in one pass, to rows of whole vectors; ``beyond`` as of :func:`narrow`."""
     (k, f), xp = X.shape, library(X)
     check("rounded", (k, f), np.float32, X=X)
     pitch = -(-f // vector(f)) * vector(f)
     bits = xp.empty((k, pitch), np.uint16)
-    arguments = np.int64(bits.size), X, np.int32(f), np.int32(pitch), bits
+    arguments = np.int64(bits.size), X, np.int32(f), np.int32(pitch), bits, beyond
     launch(xp, FILE, f"narrow_padded<{KINDS[kind]}>", blocks_for(bits.size // 4), *arguments)
     return Rounded(bits, kind, (k, f))
 
 
-def narrow(X: Array, out: Array, kind: str) -> None:
-    """Compute ``out = X``, rounded; X float32, out uint16 of the same shape."""
+def narrow(X: Array, out: Array, kind: str, beyond: Array) -> None:
+    """Compute ``out = X``, rounded; X float32, out uint16 of the same shape; ``beyond`` int32 (1)."""
     check("narrow", X.shape, np.float32, X=X)
     check("narrow", X.shape, np.uint16, out=out)
-    launch(library(X), FILE, f"narrow<{KINDS[kind]}>", blocks_for(X.size), np.int64(X.size), X, out)
+    check("narrow", (1,), np.int32, beyond=beyond)
+    launch(library(X), FILE, f"narrow<{KINDS[kind]}>", blocks_for(X.size), np.int64(X.size), X, out, beyond)
 
 
-def narrow_rows(X: Array, rows: Array, out: Array, kind: str) -> None:
+def narrow_rows(X: Array, rows: Array, out: Array, kind: str, beyond: Array) -> None:
     """Compute ``out[i] = X[rows[i]]``, rounded; X (m, f) float32, rows int64 (k), out (k, f) uint16."""
     f = X.shape[1]
     check("narrow_rows", X.shape, np.float32, X=X)
@@ -70,7 +71,7 @@ def narrow_rows(X: Array, rows: Array, out: Array, kind: str) -> None:
     check("narrow_rows", (rows.size, f), np.uint16, out=out)
     if out.size:
         lanes = lanes_for(f)
-        sizes = np.int64(rows.size), rows, X, np.int32(f), out
+        sizes = np.int64(rows.size), rows, X, np.int32(f), out, beyond
         name = f"narrow_rows<{KINDS[kind]},{lanes}>"
         launch(library(X), FILE, name, blocks_for(rows.size * lanes), *sizes)
 

@@ -100,7 +100,8 @@ class Graph:
         source = matrix if hasattr(matrix, "block") else MatrixSource(matrix, dtype)
         own = lambda first, last: (labels[first:last], split[first:last])  # noqa: E731
         loss = loss_of(labels.dtype, labels.ndim)
-        loops = np.count_nonzero(source.block((0, source.shape[0]), (0, source.shape[1])).diagonal())
+        stored = sp.coo_array(source.block((0, source.shape[0]), (0, source.shape[1])))
+        loops = np.count_nonzero(stored.row == stored.col)
         made: Any = {"loss": loss, "loops": int(loops), "directed": not source.symmetric}
         return cls(source, width, classes, own, _counts(labels, split), **made)
 

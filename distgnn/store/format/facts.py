@@ -37,9 +37,12 @@ def check_store(content: Mapping[str, Any]) -> None:
     if content["split"] is not None:
         check_types(content["split"], dict.fromkeys(("train", "validation", "test"), (int,)), "split.")
     check_names(content["class_names"])
+    check_names(content.get("feature_names"), "feature_names")
+    if len(content.get("feature_names") or ()) not in (0, content["width"]):
+        raise ValueError("feature_names are not as many as features")
 
 
-def check_names(names: Any) -> None:
-    """Raise ValueError unless names of classes are None or a list of texts."""
+def check_names(names: Any, what: str = "class_names") -> None:
+    """Raise ValueError unless names are None or a list of texts."""
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ValueError("class_names is no list of texts")
+        raise ValueError(f"{what} is no list of texts")

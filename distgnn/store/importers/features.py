@@ -137,7 +137,10 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
         expected += " and a node id"
     check = bad_values if source.names is None else not_finite
     blocks = table.blocks(fields, expected, check)
-    return copied(table, blocks, width, "features", options.scratch, None if roles.ids is None else source)
+    rows = copied(table, blocks, width, "features", options.scratch, None if roles.ids is None else source)
+    if table.named and width == len(roles.values):
+        rows.names = [table.names[k] for k in roles.values]
+    return rows
 
 
 def text_numbers(path: Path, scratch: str | None, what: str, check: Check | None) -> DenseRows:

@@ -110,6 +110,7 @@ class Imported(Source):
     def set_features(self, table: Features | None) -> None:
         """Take a table of features; UserError for one that is too wide."""
         self.table, self.width = table, table.width if table else 0
+        self.feature_names = getattr(table, "names", None)
         if self.width > HIGHEST_WIDTH:
             most = f"at most {HIGHEST_WIDTH} are possible, as stores keep zeros too"
             raise UserError(f"{self.path}: {self.width} features of a node; {most}")

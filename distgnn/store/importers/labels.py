@@ -177,15 +177,15 @@ def partly_labelled(node: str) -> str:
 def whole_labels(values: np.ndarray, where: object) -> np.ndarray:
     """Convert numbers to int64 (n): the class of each node, -1 for NaN and below zero.
 
-    Raises UserError for a fraction, with the first such node.
+    Raises UserError for a fraction or an infinity, with the first such node.
     """
     values = values.astype(np.float64) if values.dtype.kind == "f" else values
-    values = np.where(values >= 0, values, -1)  # NaN becomes -1 too
-    bad = ~(values <= HIGHEST_ID) | (values != np.rint(values))
+    classes = np.where(values >= 0, values, -1)  # NaN becomes -1 too
+    bad = ~(classes <= HIGHEST_ID) | (classes != np.rint(classes)) | np.isinf(values)
     if bad.any():
         node = int(np.flatnonzero(bad)[0])
         raise UserError(f"{where}: node {node} has label {values[node]}; expected a whole number")
-    return values.astype(np.int64)
+    return classes.astype(np.int64)
 
 
 def label_array(array: StoredArray | np.ndarray, where: object) -> np.ndarray:

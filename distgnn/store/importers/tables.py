@@ -50,7 +50,12 @@ def _check_whole(rows: np.ndarray, ids: np.ndarray, path: object) -> None:
 
 
 class DenseRows:
-    """Features in an array in a file. `places[id]` is the row of a node (-1: none), by default its id."""
+    """Features in an array in a file. `places[id]` is the row of a node (-1: none), by default its id.
+
+    `names`: of the columns, where they have some.
+    """
+
+    names: list[str] | None = None
 
     def __init__(self, array: StoredArray, path: object, places: np.ndarray | None = None):
         if len(array.shape) != 2:

@@ -43,7 +43,7 @@ def load(
             ``double``: its layers alternate between the two versions.
         dtype: dtype of the values; default: as stored.
         sparsity_aware: send only the needed rows, see ``operators.distribute``.
-        neighbours: replace all off-diagonal non-zeros by ones, and clear the diagonal.
+        neighbours: replace all stored entries off the diagonal by ones, and clear the diagonal.
         verify: see `Store`.
         partitions: other partition vectors, as the algorithm's class takes them.
 
@@ -66,7 +66,7 @@ def load(
         partitions = {"odd": source.layer(1)} | partitions
     if algorithm in operators.SPARSITY_AWARE:
         partitions = _parts(source, grid, algorithm) | partitions
-    A: BlockSource = neighbours_of(source, not opened.manifest["directed"]) if neighbours else source
+    A: BlockSource = neighbours_of(source, opened.manifest) if neighbours else source
     return operators.distribute(A, grid, algorithm, sparsity_aware, **partitions)
 
 

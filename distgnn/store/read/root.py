@@ -159,11 +159,11 @@ class RootOrder(RootMatrix):
         """Return the positions of the nodes with these ids, int64."""
         return self.nodes.positions(np.asarray(ids)).astype(np.int64)
 
-    def neighbours(self, symmetric: bool) -> RootOrder:
-        """Return the off-diagonal non-zeros as ones: :class:`Neighbours` of this matrix."""
+    def neighbours(self, symmetric: bool, nnz: int) -> RootOrder:
+        """Return the off-diagonal entries as ones: :class:`Neighbours` of this matrix."""
         other = copy.copy(self)
         other.held = None if self.held is None else Neighbours(self.held, symmetric)
-        other.symmetric, other.nnz = symmetric, None
+        other.symmetric, other.nnz = symmetric, nnz
         return other
 
     def whole(self) -> Held:
