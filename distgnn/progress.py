@@ -16,7 +16,8 @@ from typing import Any
 from weakref import WeakSet
 
 PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
-LONGEST_NAP = 5e-4
+LONGEST_NAP = 5e-4  # until it has waited for a hundred times as long
+LONGEST_REST = 0.02
 LONG = 1.0  # seconds of waiting after which a rank looks whether another has failed
 
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
@@ -104,4 +105,4 @@ def _rest(waited: float) -> None:
     if waited < PATIENCE:
         _yield_core()
     else:
-        time.sleep(min(waited / 4, LONGEST_NAP))
+        time.sleep(min(waited / 4, max(LONGEST_NAP, min(waited / 100, LONGEST_REST))))

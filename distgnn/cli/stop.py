@@ -11,8 +11,8 @@ from typing import Any
 
 from distgnn.comm.launch import is_first
 
-#: Of `scancel` and preemption, of `sbatch --signal=USR1@SECONDS`, and of Ctrl-C.
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+#: Of `scancel` and preemption, of `sbatch --signal=USR1@SECONDS`, of Ctrl-C, and of a closed terminal.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 #: The exit code of a run that was asked to stop, and may go on: EX_TEMPFAIL of sysexits.h.
 CODE = 75
 #: Seconds in which a second Ctrl-C is the same one, which a launcher passes on.

@@ -33,12 +33,15 @@ class Checks:
 
     def __init__(self, links: Links) -> None:
         self.links, self.number, self.matrices = links, -NUMBERS, 0
-        links.join("checks", links.everybody, lambda world: world.Dup(), self._connect)
+        links.join("checks", lambda world: world.Dup(), self)
 
-    def _connect(self, mpi: Any) -> None:
+    def connect(self, mpi: Any) -> None:
         """Use this communicator, and compare the collectives of the whole grid, from now on."""
         self.mpi, self.number = mpi, (self.number // NUMBERS + 1) * NUMBERS
         self.links.current.compare = self._compare_collective
+
+    def end(self) -> None:
+        """End nothing: the communicator is all there is."""
 
     def compare(self, call: str, **operands: object) -> None:
         """Compare a call and its operands on all ranks. Collective.
@@ -61,15 +64,11 @@ class Checks:
     def _compare_collective(self, operation: str) -> None:
         self.compare(f"{operation} in {call_of(threading.get_ident())}")
 
-    def free(self) -> None:
-        """Give the communicator back to MPI. Collective."""
-        self.mpi.Free()
-
 
 def checks(links: Links) -> Checks | None:
     """Return the comparison of calls on a grid, if the environment asks for it. Collective."""
     asked = os.environ.get(VARIABLE, "").lower() not in ("", "0", "no", "false", "off")
-    return Checks(links) if asked and links.notices is not None else None
+    return Checks(links) if asked and links.session is not None else None
 
 
 class Operand(Protocol):

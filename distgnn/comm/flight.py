@@ -111,7 +111,7 @@ class Flight(AbstractContextManager["Flight"]):
                 ledger.timed("comm", self.operation, self.group, self.matrix),
                 Wait(self.operation, self.group, self.matrix),
             ):
-                progress.wait(done, self._look, self.check, self.naps)
+                progress.wait(done, self.look, self.check, self.naps)
 
     @contextmanager
     def driven(self, really: bool = True) -> Iterator[None]:
@@ -177,9 +177,9 @@ class Flight(AbstractContextManager["Flight"]):
     def drive(self) -> None:
         """Look once at the messages."""
         with ledger.timed("comm", self.operation, self.group, self.matrix):
-            self._look()
+            self.look()
 
-    def _look(self) -> bool:
+    def look(self) -> bool:
         """See what has completed and start what can be started. Return whether anything has completed.
 
         A step that compiles a kernel may wait for another rank that does, and look at all messages but these.
@@ -208,7 +208,7 @@ class Flight(AbstractContextManager["Flight"]):
     def _computed_first(self, done: Callable[[], bool]) -> bool:
         """Drive messages until a device has computed all it was given, or ``done()``. Return ``done()``."""
         computed = self.computed() if self.computed else DONE
-        progress.watch(lambda: computed() or done(), self._look)
+        progress.watch(lambda: computed() or done(), self.look)
         return done()
 
     def _passed(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -23,9 +23,9 @@ from distgnn.comm.facts import process
 from distgnn.comm.group import Comm
 from distgnn.comm.links import Derive, Links
 from distgnn.comm.narrow import Narrow
+from distgnn.comm.session import joined
 from distgnn.comm.shared import NodeMemory, available
 from distgnn.comm.transport import transport
-from distgnn.comm.watched import watched
 from distgnn.errors import UserError, check_type
 from distgnn.layout import Axes
 
@@ -75,7 +75,7 @@ class Grid(Axes):
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
         check_type("comm", comm, Communicator, "an mpi4py communicator; sizes go by name: rows=4")
-        comm = watched(comm)
+        comm = joined(comm)
         size, rank = comm.Get_size(), comm.Get_rank()
         axes = axes or {"rows": size}
         for name, count in axes.items():
@@ -86,7 +86,7 @@ class Grid(Axes):
             sizes = " x ".join(f"{name}={count}" for name, count in axes.items())
             problem = f"axes must be positive and multiply to the {size} ranks of this run"
             raise UserError(f"grid {sizes}: {problem}")
-        comm = watched(comm.Dup())  # messages of ours never meet messages of the caller's
+        comm = comm.Dup()  # messages of ours never meet messages of the caller's
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
             self.narrow = None if wire is None else Narrow(wire, self.backend)
@@ -105,6 +105,7 @@ class Grid(Axes):
         self.shares_memory = self.backend.name == "numpy" and size > 1 and available(comm, node)
         node.Free()
         self.links = Links(comm)
+        weakref.finalize(self, self.links.drop).atexit = False
         self.checks = checks(self.links)
         self.world = self._group("world", lambda world: world, range(size))
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
@@ -120,7 +121,7 @@ class Grid(Axes):
         the first time, but for ``along()``: this rank alone.
         """
         if axes not in self._along:
-            derive = partial(self._split, axes)
+            derive = self._split(axes)
             self._along[axes] = self._group("+".join(axes), derive, self.sharing(*axes))
         return self._along[axes]
 
@@ -128,9 +129,10 @@ class Grid(Axes):
         nodes, way = [self.nodes[rank] for rank in ranks], self.transport
         return self.groups(None, self.backend, name, way, ranks, self.links, derive, nodes, self.narrow)
 
-    def _split(self, axes: tuple[str, ...], world: Any) -> Any:
+    def _split(self, axes: tuple[str, ...]) -> Derive:
         color = self.index(*(axis for axis in self.shape if axis not in axes))
-        return self.groups.split(world, color, self.index(*axes), self.count(*axes))
+        split, place = self.groups.split, (color, self.index(*axes), self.count(*axes))
+        return lambda world: split(world, *place)  # without the grid, which its links outlive
 
     def rounded(self, B: Any) -> Any:
         """Return what sparse products read of ``B``: on a GPU its 16 bits, where messages have 16 bits."""
@@ -146,7 +148,7 @@ class Grid(Axes):
             return self.along(*axes)
         key = ("on host", *axes)
         if key not in self._along:  # a communicator of its own: each Comm numbers its messages by itself
-            group, derive = self.along(*axes), partial(self._split, axes)
+            group, derive = self.along(*axes), self._split(axes)
             how = group.name, None, group.ranks, self.links, derive, group.nodes
             self._along[key] = self.groups(None, host, *how)
         return self._along[key]
@@ -196,10 +198,5 @@ class Grid(Axes):
 
         The grid and the matrices on it can't be used afterwards.
         """
-        del self._along[()]
-        for comm in (self.world, *self._along.values()):
-            comm.free()
         self._along.clear()
-        if self.checks is not None:
-            self.checks.free()
         self.links.free()

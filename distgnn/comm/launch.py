@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
-from distgnn.errors import UserError
+from distgnn.errors import PeerError, UserError
 from distgnn.terminal import ready, show
 
 #: How launchers tell a process its job's size and its rank in it, the innermost launcher first: `mpiexec`
@@ -242,6 +242,8 @@ def _abort_in_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def _abort(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, PeerError):
+        time.sleep(PATIENCE)  # the rank that failed says why, and ends the job
     world, lines = connected_world(), traceback.format_exception(kind, error, trace)
     interrupted = issubclass(kind, KeyboardInterrupt)
     text = "" if interrupted else "".join(lines)

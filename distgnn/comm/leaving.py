@@ -1,8 +1,9 @@
 """The end of a rank's program, which other ranks may not have come to.
 
-A rank that ends waits for all ranks of its grids, as it would in ``MPI_Finalize``. Where they do not come at
-once, it notifies them that it has left (see ``notices.py``). A rank that an uncaught exception ends gives
-them some seconds, then ends the job. No hook of the process is replaced.
+A rank that ends waits for all ranks of its sessions (see ``session.py``), as it would in ``MPI_Finalize``.
+Where they do not come at once, it notifies them that it has left (see ``notices.py``). Ranks that make their
+first call later learn it there: a rank that has made none joins them. A rank that an uncaught exception ends
+gives the others some seconds, then ends the job. No hook of the process is replaced.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from functools import partial
 from typing import Any
 
 from distgnn.comm import launch
-from distgnn.errors import UserError
+from distgnn.errors import PeerError, UserError
 
 #: Seconds after which a rank that waits for others at the end of its program notifies them.
 SOON = 1.0
 
-_grids: list[Any] = []  # the Notices of each grid that has several ranks
+_sessions: list[Any] = []  # the Notices of each session
 _key: Any = None  # of an attribute whose deletion tells that the program ends MPI itself
 _left = False
 
@@ -34,12 +35,44 @@ def enter(notices: Any) -> None:
     if _key is None:  # MPI deletes it first in MPI_Finalize, while all else still works
         _key = MPI.Comm.Create_keyval(delete_fn=lambda *_: leave())
         MPI.COMM_SELF.Set_attr(_key, None)
-    _grids.append(notices)
+    _sessions.append(notices)
+
+
+class Joined:
+    """An all-reduce on a program's communicator, which comes before all else that this package does there.
+
+    Args:
+        leaves: whether this rank joins the others only to say that it leaves the program.
+    """
+
+    def __init__(self, mpi: Any, leaves: bool) -> None:
+        from mpi4py import MPI
+
+        self._mpi, self._word = mpi, memoryview(bytearray(8)).cast("q")
+        self._word[0] = mpi.Get_size() - mpi.Get_rank() if leaves else 0
+        self._request = mpi.Iallreduce(MPI.IN_PLACE, [self._word, MPI.INT64_T], MPI.MAX)
+
+    def over(self) -> bool:
+        """Tell whether all ranks have joined."""
+        return bool(self._request.Test())
+
+    def check(self) -> None:
+        """Raise PeerError if a rank has left the program, or if notices say so."""
+        for notices in _sessions:
+            notices.check_joined(self._mpi)
+        if self.over() and self._word[0]:
+            rank = self._mpi.Get_size() - self._word[0]
+            raise PeerError(f"rank {rank} has left the program without taking part")
+
+
+def left() -> bool:
+    """Tell whether this rank has come to the end of its program."""
+    return _left
 
 
 def forget(notices: Any) -> None:
     """Wait for these ranks no longer."""
-    _grids.remove(notices)
+    _sessions.remove(notices)
 
 
 def leave() -> None:
@@ -70,15 +103,17 @@ def _wait(world: Any, error: BaseException | None) -> None:
     since, notified, limit = time.monotonic(), False, launch.STALL_LIMIT
     with contextlib.suppress(UserError):
         limit = launch.stall_limit()
-    grids = [notices for notices in _grids if notices.mpi]
-    waits: list[Callable[[], bool]] = [partial(next, notices.part(), True) for notices in grids]
-    if error is not None and all(notices.mpi.Get_size() < world.Get_size() for notices in grids):
-        waits.append(world.Ibarrier().Test)
+    sessions = [notices for notices in _sessions if notices.mpi]
+    waits: list[Callable[[], bool]] = [partial(next, notices.part(), True) for notices in sessions]
+    if all(notices.mpi.Get_size() < world.Get_size() for notices in sessions):
+        joined = Joined(sys.modules["mpi4py.MPI"].COMM_WORLD, leaves=True)
+        soon = since + (SOON if error is None else float("inf"))  # MPI goes on with it in MPI_Finalize
+        waits.append(lambda: joined.over() or time.monotonic() > soon)
     while waits := [over for over in waits if not over()]:
         waited = time.monotonic() - since
         if waited > SOON and not notified:
             notified = True
-            for notices in grids:
+            for notices in sessions:
                 if not notices.met:
                     notices.send_departure()
         if error is not None and waited > launch.PATIENCE:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from mpi4py import MPI
-
-from distgnn.comm.notices import Notices
-from distgnn.comm.waiting import Wait
+from distgnn.comm.session import Session
 from distgnn.comm.watched import Watched, watched
 
 Derive = Callable[[Any], Any]
+
+
+class Group(Protocol):
+    """A user of a communicator of a grid."""
+
+    def connect(self, mpi: Any) -> None:
+        """Use this communicator from now on."""
+
+    def end(self) -> None:
+        """End what stands on the communicator. Collective."""
 
 
 class Links:
@@ -28,60 +35,65 @@ class Links:
 
     Attributes:
         current: the grid's communicator at present.
-        broken: whether an operation has failed since the communicators were made, as far as this rank knows.
-        notices: of ranks that failed or left; None on one rank, and without MPI.
+        session: of the program's communicator; None on one rank, and without MPI.
+        gone: whether this rank has dropped the grid.
     """
 
     def __init__(self, mpi: Any) -> None:
-        several = isinstance(mpi, MPI.Intracomm) and mpi.Get_size() > 1
-        # No operation uses this communicator, so an error leaves nothing in it but notices.
-        self.notices = Notices(mpi.Dup()) if several else None
-        self.broken = False
-        self._groups: list[tuple[str, Sequence[int], Derive, Callable[[Any], None]]] = []
-        self.everybody = range(mpi.Get_size())
-        self.current = self._noted(mpi, "world", self.everybody, 0)
+        self.session: Session | None = mpi.session if isinstance(mpi, Watched) else None
+        self.current, self.gone = mpi, False
+        self._groups: list[tuple[str, Derive, Group]] = []
+        self._made: list[Any] = []  # for the groups
+        if self.session is not None:
+            self.session.enter(self)
 
-    def join(self, name: str, ranks: Sequence[int], derive: Derive, connect: Callable[[Any], None]) -> None:
-        """Tell a group its communicator, by ``connect``, now and after each error.
+    @property
+    def broken(self) -> bool:
+        """Whether an operation has failed since the communicators were made, as far as this rank knows."""
+        session = self.session
+        return session is not None and (session.broken or self.current.generation != session.generation)
 
-        Args:
-            name: of the group; ranks: its ranks in the grid.
-            derive: makes it of the grid's communicator. Collective over the grid.
+    def join(self, name: str, derive: Derive, group: Group) -> None:
+        """Tell a group of this name its communicator, now and after each error.
+
+        ``derive`` makes it of the grid's communicator. Collective over the grid.
         """
         if self.broken:
             self.renew()
-        self._groups.append((name, ranks, derive, connect))
-        self._connect(len(self._groups))
+        self._groups.append((name, derive, group))
+        self._connect(name, derive, group)
 
-    def _connect(self, index: int) -> None:
-        name, ranks, derive, connect = self._groups[index - 1]
-        connect(self._noted(derive(self.current), name, ranks, index))
-
-    def _noted(self, mpi: Any, name: str, ranks: Sequence[int], index: int) -> Any:
-        """Return the communicator of a group as one whose collectives the notices count."""
-        noted = watched(mpi, name)
-        if isinstance(noted, Watched) and self.notices is not None and noted.notices is None:
-            noted.notices, noted.ranks, noted.index = self.notices, ranks, index
-        return noted
+    def _connect(self, name: str, derive: Derive, group: Group) -> None:
+        self._made.append(watched(derive(self.current), name))
+        group.connect(self._made[-1])
 
     def fail(self) -> None:
         """Note that an operation has failed on this rank, and notify the others."""
-        if self.notices is not None and not self.broken:
-            self.broken = True
-            self.notices.send_failure()
+        if self.session is not None:
+            self.session.fail()
 
     def renew(self) -> None:
         """Make new communicators for all groups. Collective over the grid."""
-        assert self.notices is not None
-        with Wait("renewal of communicators", "world", check=self.notices.check_renewal):
-            renewed = self.notices.mpi.Dup()
-        self.broken = False
-        self.notices.renewed()
-        self.current = self._noted(renewed, "world", self.everybody, 0)
-        for index in range(1, len(self._groups) + 1):
-            self._connect(index)
+        assert self.session is not None
+        if self.session.broken:
+            self.session.renew()
+        self._made.clear()
+        self.current = self.session.current.Dup()
+        self.session.enter(self)
+        for group in self._groups:
+            self._connect(*group)
+
+    def drop(self) -> None:
+        """Have the communicators freed when all ranks have dropped the grid, see :meth:`Session.enter`."""
+        self.gone = True
 
     def free(self) -> None:
-        """Give the communicator of notices back to MPI, unless notices may be left in it. Collective."""
-        if self.notices is not None:
-            self.notices.free()
+        """Give the communicators back to MPI. Collective."""
+        for _, _, group in self._groups:
+            group.end()
+        for mpi in self._made:
+            mpi.Free()
+        self._groups.clear()
+        self._made.clear()
+        if self.session is not None:
+            self.session.grids.pop(self.current.index, None)

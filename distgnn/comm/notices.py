@@ -1,7 +1,7 @@
-"""Notices by which the ranks of a grid learn that another one has failed or left the program.
+"""Notices by which the ranks of a session learn that another one has failed or left the program.
 
-A notice says how many collectives its rank has begun on each group of the grid. A rank that waits in a later
-collective waits in vain.
+A notice says how many collectives its rank has begun on each group of the session. A rank that waits in a
+later collective waits in vain.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from distgnn.comm import launch, leaving
 from distgnn.comm.waiting import Wait
 from distgnn.errors import PeerError
 
+#: The index of the meetings of a session among its groups.
+MEETINGS = ("meetings",)
+Index = tuple[object, ...]
+
 
 class Notice(NamedTuple):
     """The message of a rank that takes no further part in the communicators of a generation.
@@ -25,22 +29,24 @@ class Notice(NamedTuple):
         calls: collectives begun on each group.
         failure: the first failure of the generation, in words; empty if the sender has left.
         sender: rank and host, in words.
+        meeting: where the sender waits for those that are not there, by number; 0: nowhere.
     """
 
     generation: int
-    calls: Mapping[int, int]
+    calls: Mapping[Index, int]
     failure: str
     sender: str
+    meeting: int = 0
 
 
 class Notices:
-    """The notices of one grid, in a communicator that nothing else uses.
+    """The notices of one session, in a communicator that nothing else uses.
 
     Args:
         mpi: the communicator, of this object from now on.
 
     Attributes:
-        generation: how often the communicators of the grid were made anew.
+        generation: how often the communicators of the session were made anew.
         calls: collectives that this rank has begun on each group, in this generation.
         failure: the first failure of this generation that this rank knows, in words; empty without one.
         met: whether all ranks have come to :meth:`part`, so that nobody has to be told that this one left.
@@ -49,13 +55,13 @@ class Notices:
     def __init__(self, mpi: Any) -> None:
         self.mpi, self.rank = mpi, mpi.Get_rank()
         self.generation = 0
-        self.calls: dict[int, int] = {}
+        self.calls: dict[Index, int] = {}
         self.failure, self.met = "", False
         self._received: dict[int, Notice] = {}
         self._sends: list[Any] = []
         leaving.enter(self)
 
-    def begin(self, index: int) -> int:
+    def begin(self, index: Index) -> int:
         """Count a collective on the group of this index, and return its number."""
         self.calls[index] = number = self.calls.get(index, 0) + 1
         return number
@@ -67,54 +73,78 @@ class Notices:
 
     def send_failure(self) -> None:
         """Notify all others that this rank takes no further part in this generation."""
-        self._send(self.failure or f"rank {self.rank} failed in an operation that this rank takes part in")
+        self._send(self.failure or f"{launch.where()} failed in an operation that this rank takes part in")
+
+    def remind(self, said: str, meeting: int) -> None:
+        """Notify the others that this rank has come to a meeting, because of an error or early."""
+        self._send(said, meeting)
 
     def send_departure(self) -> None:
         """Notify all others that this rank has left."""
         self._send("")
 
-    def _send(self, failure: str) -> None:
-        notice = Notice(self.generation, dict(self.calls), failure, launch.where())
+    def _send(self, failure: str, meeting: int = 0) -> None:
+        notice = Notice(self.generation, dict(self.calls), failure, launch.where(), meeting)
         others = [rank for rank in range(self.mpi.Get_size()) if rank != self.rank]
         self._sends += [self.mpi.isend(notice, rank) for rank in others]
 
-    def check_flight(self, ranks: Sequence[int], index: int, number: int) -> None:
+    def check_flight(self, ranks: Sequence[int], index: Index, number: int) -> None:
         """Receive notices, while this rank waits for messages.
 
         Raises:
-            PeerError: a rank of the grid has failed in this generation, or one of the group has left, see
+            PeerError: a rank of the session has failed in this generation, or one of the group has left, see
                 :meth:`check`.
         """
         self._receive()
+        failures = [self.failure, *(one.failure for one in [*self._received.values()] if self._binds(one))]
+        self.failure = next(filter(None, failures), "")
         if self.failure:
             raise PeerError(self.failure)
         self.check(ranks, index, number)
 
-    def check(self, ranks: Sequence[int], index: int, number: int) -> None:
+    def _binds(self, notice: Notice) -> bool:
+        """Tell whether a notice is of what this rank is in, not of a meeting that is over."""
+        late = not notice.meeting or self.calls.get(MEETINGS, 0) < notice.meeting
+        return notice.generation == self.generation and late
+
+    def check(self, ranks: Sequence[int], index: Index, number: int) -> None:
         """Receive notices, while this rank waits in a collective.
 
         Args:
-            ranks: the ranks in the grid of the group; index: of the group; number: of the collective.
+            ranks: the ranks in the session of the group; index: of the group; number: of the collective.
 
         Raises:
             PeerError: a rank of the group has failed or left before it began the collective.
         """
         self._receive()
         for rank, notice in list(self._received.items()):
-            current = notice.generation == self.generation and rank in ranks
-            if current and notice.calls.get(index, 0) < number:
+            if rank in ranks and self._binds(notice) and notice.calls.get(index, 0) < number:
                 self.failure = notice.failure or f"{notice.sender} has left the program without taking part"
                 raise PeerError(self.failure)
 
-    def check_renewal(self) -> None:
-        """Receive notices, while this rank waits for all others to make communicators anew.
+    def check_meeting(self, number: int) -> None:
+        """Receive notices, while this rank waits in a meeting, to which ranks that failed come.
 
         Raises:
-            PeerError: a rank has left.
+            PeerError: a rank has left before.
         """
         self._receive()
         for notice in list(self._received.values()):
-            if not notice.failure and notice.generation <= self.generation:
+            if not notice.failure and notice.calls.get(MEETINGS, 0) < number:
+                raise PeerError(f"{notice.sender} has left the program without taking part")
+
+    def check_joined(self, mpi: Any) -> None:
+        """Receive notices, while this rank waits in the first call on another communicator.
+
+        Raises:
+            PeerError: a rank of that communicator has left.
+        """
+        if self.mpi:
+            self._receive()
+        for rank, notice in list(self._received.items()) if self.mpi else ():  # which a program may free
+            group = self.mpi.Get_group()
+            there = MPI.Group.Translate_ranks(group, [rank], mpi.Get_group())[0] != MPI.UNDEFINED
+            if there and not notice.failure:
                 raise PeerError(f"{notice.sender} has left the program without taking part")
 
     def _receive(self) -> None:
@@ -122,7 +152,7 @@ class Notices:
             status = MPI.Status()
             notice: Notice = message.recv(status)
             self._received[status.Get_source()] = notice
-            if notice.failure and notice.generation == self.generation:
+            if notice.failure and not notice.meeting and notice.generation == self.generation:
                 self.failure = notice.failure
 
     def part(self) -> Iterator[bool]:
@@ -151,7 +181,7 @@ class Notices:
         A rank that has left parts from this one likewise.
         """
         parting = self.part()
-        with Wait("free", "world"):
+        with Wait("free", "all ranks"):
             progress.wait(lambda: next(parting, True), lambda: False)
         leaving.forget(self)
         if not self.generation:

@@ -1,9 +1,7 @@
-"""Waits for other ranks, and a watch that ends or reports those that take long.
+"""Waits for other ranks, and a watch that reports those that take long.
 
 A rank notes what it waits for, at the cost of an entry in a table. A thread of the process, the *watch*,
-reads the table twice a second. After seconds of waiting it looks for notices of ranks that failed or left
-(see ``notices.py``): a wait for such a rank never ends, so the watch ends the job. After ``DISTGNN_STALL``
-seconds the watch says what the rank waits for.
+reads the table twice a second. After ``DISTGNN_STALL`` seconds it says what the rank waits for.
 """
 
 from __future__ import annotations
@@ -13,17 +11,13 @@ import linecache
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from mpi4py import MPI
-
 from distgnn.comm import launch
-from distgnn.errors import PeerError
 
-#: Seconds between two looks of the watch; seconds of waiting after which it looks for notices.
-LOOK, SOON = 0.5, 2.0
+#: Seconds between two looks of the watch.
+LOOK = 0.5
 
 _HERE = str(Path(__file__).resolve().parents[1])  # the package
 #: Modules of Python between the package and the program: context managers, and what runs modules.
@@ -38,25 +32,21 @@ class Wait:
 
     Args:
         operation, group, matrix: what the ledger calls them.
-        check: raises PeerError if a rank that is waited for has failed or left. The watch calls it.
     """
 
-    __slots__ = ("check", "group", "matrix", "operation", "outer", "reported", "since", "thread")
+    __slots__ = ("group", "matrix", "operation", "outer", "reported", "since", "thread")
 
-    def __init__(
-        self, operation: str, group: str, matrix: str = "", check: Callable[[], object] | None = None
-    ) -> None:
-        self.operation, self.group, self.matrix, self.check = operation, group, matrix, check
+    def __init__(self, operation: str, group: str, matrix: str = "") -> None:
+        self.operation, self.group, self.matrix = operation, group, matrix
         self.reported = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Wait:
         self.thread = threading.get_ident()
         self.outer = _waits.get(self.thread)
         if self.outer is None:
             self.since = time.monotonic()
             _waits[self.thread] = self
-        elif self.check is not None:
-            self.outer.check = self.check
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self.outer is None:
@@ -86,23 +76,12 @@ def stop() -> None:
 
 
 def _look(limit: float) -> None:
-    multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE  # else MPI is for the thread that waits alone
     while not _stop.wait(LOOK):
         for wait in list(_waits.values()):
             waited = time.monotonic() - wait.since
-            if waited > SOON and multiple and wait.check is not None:
-                _end_if_hopeless(wait, wait.check)
             if waited > limit and not wait.reported:
                 wait.reported = True
                 launch.say(f"has waited {waited:.0f} s for other ranks in {wait}")
-
-
-def _end_if_hopeless(wait: Wait, check: Callable[[], object]) -> None:
-    try:
-        check()
-    except PeerError as error:
-        launch.say(f"waits in vain in {wait}: {error}")
-        launch.abort(MPI.COMM_WORLD)
 
 
 def called_at(thread: int) -> str:

@@ -74,9 +74,9 @@ class Wires:
         self.direct, self.queued = transport in (HOST, DIRECT), transport == NCCL
         self.nccl: Nccl | None = None
         if links is None or derive is None or ranks is None:
-            self._connect(watched(mpi, name))
+            self.connect(watched(mpi, name))
         else:
-            links.join(name, ranks, derive, self._connect)
+            links.join(name, derive, self)
         self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.ranks = range(self.size) if ranks is None else ranks
         self.nodes = [0] * self.size if nodes is None else list(nodes)
@@ -85,7 +85,7 @@ class Wires:
         here = self.nodes.count(self.nodes[self.rank])
         self.has_core = backend.on_device and here <= (os.cpu_count() or 1)
 
-    def _connect(self, mpi: Any) -> None:
+    def connect(self, mpi: Any) -> None:
         """Use this communicator from now on."""
         self._mpi, self._tags = mpi, 0
         if self.nccl is not None:
@@ -108,10 +108,14 @@ class Wires:
 
     def free(self) -> None:
         """Give the communicators back. Collective."""
+        self.end()
+        self._mpi.Free()
+
+    def end(self) -> None:
+        """End what stands on the communicator. Collective."""
         if self.nccl is not None:
             self.backend.synchronize()
             self.nccl.free()
-        self._mpi.Free()
 
     def others(self) -> list[int]:
         """List the other ranks, the next one first, as an exchange brings what they send."""

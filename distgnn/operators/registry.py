@@ -12,6 +12,7 @@ import numpy as np
 from distgnn.comm.agree import agree
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
+from distgnn.comm.session import joined
 from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import written
 from distgnn.operators.block_1d import Block1D
@@ -143,7 +144,7 @@ def make_grid(
     """
     check_type("comm", comm, Communicator, "an mpi4py communicator, then the algorithm")
     check_type("sizes", sizes or {}, Mapping, "axis sizes by name, such as {'rows': 4}")
-    agree(comm, {"algorithm": name, "grid": sizes, "replication": replication})
+    agree(joined(comm), {"algorithm": name, "grid": sizes, "replication": replication})
     cls, wanted = get(name), dict(sizes or {})
     if replication is not None:
         if "reps" not in cls.axes:

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from distgnn import operators
 from distgnn.comm.agree import agree, together
 from distgnn.comm.grid import Grid
+from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, check_type
 from distgnn.operators.sources import MatrixSource
 from distgnn.plan.choices import plan
@@ -58,8 +59,10 @@ def make_grid(
         if sizes is not None:
             raise ArgumentError("sizes", sizes, "is given twice; give a graph before it, or None")
         graph, sizes = None, graph
-    if graph is not None:
-        check_type("comm", comm, MPI.Comm, "an mpi4py communicator, then the algorithm")
+    if graph is None:
+        return operators.make_grid(comm, name, sizes, replication, backend, wire)
+    check_type("comm", comm, MPI.Comm, "an mpi4py communicator, then the algorithm")
+    with task(comm) as comm:
         kind = {"graph": getattr(graph, "shape", type(graph).__name__)}
         agree(comm, {"algorithm": name, "grid": sizes, "replication": replication} | kind)
         name_of_backend = backend if isinstance(backend, str) else getattr(backend, "name", None)
@@ -73,7 +76,7 @@ def make_grid(
             chosen = _settled(comm, asked, graph, machine)
         if isinstance(chosen.grid, Mapping):
             sizes, replication = chosen.grid, None
-    return operators.make_grid(comm, name, sizes, replication, backend, wire)
+        return operators.make_grid(comm, name, sizes, replication, backend, wire)
 
 
 def _settled(comm: MPI.Intracomm, asked: Settings, graph: Any, machine: Any) -> Settings:

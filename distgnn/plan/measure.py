@@ -29,7 +29,6 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import LocalBlocks
 from distgnn.plan.dry.recorder import Recorder, Step
 from distgnn.plan.fit import Sample
-from distgnn.store.write.ranks import arrive
 from distgnn.train.full_graph import train
 
 Run = Callable[[], object]
@@ -65,13 +64,13 @@ def sample(
     """
     once, steps = 0.0, list[Step]()
     for _ in range(2):  # the first to warm up
-        arrive(world.mpi)
+        world.barrier()
         if active:
             once, steps = _first(world.backend, run, group)
         once = max(world.gather_objects(once))
     calls = max(int(min(BATCH, most / LEAST) / max(once, 1e-7)), 1)
     batches = int(np.clip(most / max(once * calls, 1e-7), LEAST, MOST))
-    arrive(world.mpi)
+    world.barrier()
     median = _median(world.backend, run, calls, batches, group) if active else 0.0
     reports = world.gather_objects((median, steps))
     longest = max((steps for _, steps in reports), key=_traffic)

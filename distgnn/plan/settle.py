@@ -17,6 +17,7 @@ from mpi4py import MPI
 from distgnn import records
 from distgnn.arrays import backend as backends
 from distgnn.comm.agree import agree, together
+from distgnn.comm.session import joined, task
 from distgnn.errors import ArgumentError
 from distgnn.layout import partition
 from distgnn.partition import METHODS
@@ -25,7 +26,6 @@ from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, plan, priced
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read, with_nodes_of
 from distgnn.store.read.store import Store
-from distgnn.store.write.ranks import arrive
 from distgnn.train.defaults import from_files, resumed_order
 from distgnn.train.left_open import is_open, left_open, to_plan
 from distgnn.train.refused import check_content, check_outputs
@@ -139,6 +139,14 @@ def settle_together(
     Raises:
         UserError: of `settle` and `machine.read`, or ranks that disagree; on every rank.
     """
+    with task(comm) as ours:
+        return _settled(ours, settings, store, machine)
+
+
+def _settled(
+    comm: MPI.Intracomm, settings: Settings, store: Store | str | os.PathLike[str],
+    machine: Machine | str | os.PathLike[str] | None,
+) -> Settled:  # fmt: skip
     agree(comm, {"machine": getattr(machine, "name", machine)})
     with together(comm):
         on = None if machine is None else read(machine)
@@ -159,12 +167,9 @@ def on_first_rank(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
     Raises:
         The errors of `make`, on every rank: see :func:`~distgnn.comm.agree.together`.
     """
-    made = None
+    made, comm = None, joined(comm)
     with together(comm):
-        try:
-            made = make() if comm.Get_rank() == 0 else None
-        finally:
-            arrive(comm)
+        made = make() if comm.Get_rank() == 0 else None
     return comm.bcast(made)
 
 
@@ -174,6 +179,7 @@ def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
     With as many ranks per node as there are (of unequal nodes, the most), which share a host's memory.
     Collective.
     """
+    comm = joined(comm)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks = comm.allreduce(node.Get_size(), MPI.MAX)
     node.Free()

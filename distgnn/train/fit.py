@@ -10,9 +10,9 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn.arrays import backend
-from distgnn.comm.agree import agree
 from distgnn.comm.freed import freed
 from distgnn.comm.group import Comm
+from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, check_type, did_you_mean
 from distgnn.nn.metrics import scores
 from distgnn.operators.dense import gather
@@ -63,13 +63,14 @@ def fit(
     Raises:
         ArgumentError: an unknown setting, or arrays that do not fit together (on every rank).
         UserError, TrainingError: as of :class:`Run`.
+        PeerError: another rank failed, in any way; the program may catch it and go on with another call.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     check_type("comm", comm, MPI.Intracomm, "an mpi4py communicator")
-    chosen = _settings(settings | {"seed": seed})
-    agree(comm, chosen.shared() | {"normalize": normalize, "self_loops": self_loops})
     source: Imported | None = None
-    with freed(Comm(comm.Dup(), backend.get("numpy"), "fit")) as own:
+    with task(comm) as ours, freed(Comm(ours.Dup(), backend.get("numpy"), "fit")) as own:
+        chosen = _settings(settings | {"seed": seed})
+        own.agree(chosen.shared() | {"normalize": normalize, "self_loops": self_loops})
         with own.together():
             if own.rank == ROOT:
                 arrays = graph, X, y, split

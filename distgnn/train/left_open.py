@@ -8,6 +8,7 @@ from dataclasses import replace
 from mpi4py import MPI
 
 from distgnn.comm.agree import agree
+from distgnn.comm.session import joined
 from distgnn.errors import ArgumentError
 from distgnn.store.read.distributed import identity
 from distgnn.store.read.store import Store
@@ -24,7 +25,7 @@ def left_open(comm: MPI.Intracomm, settings: Settings, store: Store | str | os.P
         ArgumentError: settings that a run would refuse, or ranks that disagree in them or in the store; on
             every rank.
     """
-    agree(comm, identity(store) | settings.shared())
+    agree(joined(comm), identity(store) | settings.shared())
     return is_open(from_files(settings, store), comm.Get_size())
 
 

@@ -20,6 +20,7 @@ from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
+from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced, writing
 from distgnn.files.sheet import Sheet
@@ -82,16 +83,23 @@ class Predictor:
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
         arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
-        agree(comm, identity(store) | arguments)
+        with task(comm) as ours:
+            agree(ours, identity(store) | arguments)
+            self._make(store, weights, ours, arguments | {"backend": backend})
+
+    def _make(self, store: Any, weights: Any, comm: Any, given: Mapping[str, Any]) -> None:
+        """Open both and load all that predictions need. Collective."""
         reader = opened(weights, Comm(comm, backends.get("numpy")))
         trained = reader.meta["run"]
-        filled = from_files(Settings(algorithm=algorithm, order=order, model=trained["model"]), store)
+        filled = from_files(
+            Settings(algorithm=given["algorithm"], order=given["order"], model=trained["model"]), store
+        )
         algorithm, order = filled.algorithm or "1d", filled.order
-        sizes = parse_grid(grid, algorithm)
-        self.grid = operators.make_grid(comm, algorithm, sizes, backend=backend)
+        sizes = parse_grid(given["grid"], algorithm)
+        self.grid = operators.make_grid(comm, algorithm, sizes, backend=given["backend"])
         own = "binary" if trained.get("graph multilabel") else "softmax"
         self.loss: str = trained.get("loss", own)
-        best, self.epoch = chosen(reader, which)
+        best, self.epoch = chosen(reader, given["which"])
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
             self._check(trained, weights)
@@ -208,7 +216,11 @@ class Predictor:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced or written.
             UserError: another run writes it, or a number is not finite (on every rank).
         """
-        path, world, last = Path(path), self.grid.world, len(self.model.layers)
+        with task(self.grid.links.current):
+            return self._write(Path(path), layer, force)
+
+    def _write(self, path: Path, layer: int | None, force: bool) -> Path:
+        world, last = self.grid.world, len(self.model.layers)
         agree(world.mpi, {"out": path, "layer": layer, "force": force})
         with world.together():
             if path.suffix not in FORMATS:

@@ -19,6 +19,7 @@ from mpi4py import MPI
 from distgnn import local, operators, records
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree, reduced
+from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, TrainingError, UserError, check_type
 from distgnn.ledger import MOST_EVENTS, Ledger, holds
 from distgnn.nn import optim
@@ -86,6 +87,7 @@ class Run:
     Raises:
         UserError: settings that do not fit together, the store, the ranks, or a file that exists; or ranks
             disagree in settings or in the store's manifest (on every rank). Nothing was written then.
+        PeerError: another rank failed, in any way.
     """
 
     def __init__(
@@ -95,17 +97,18 @@ class Run:
         comm = MPI.COMM_WORLD if comm is None else comm
         settings = settings or Settings()
         check_type("settings", settings, Settings, "a Settings, after the store")
-        agree(comm, identity(store) | settings.shared())
-        s = self.settings = resolved(from_files(settings, store), comm.Get_size())
-        name = str(s.algorithm)
-        operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
-        sizes = parse_grid(s.grid, name)
-        self.grid = operators.make_grid(comm, name, sizes, s.replication, s.backend, s.wire)
-        try:
-            self._make(store)
-        except UserError:  # on every rank
-            self.grid.free()
-            raise
+        with task(comm) as ours:
+            agree(ours, identity(store) | settings.shared())
+            s = self.settings = resolved(from_files(settings, store), comm.Get_size())
+            name = str(s.algorithm)
+            operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
+            sizes = parse_grid(s.grid, name)
+            self.grid = operators.make_grid(ours, name, sizes, s.replication, s.backend, s.wire)
+            try:
+                self._make(store)
+            except UserError:  # on every rank
+                self.grid.free()
+                raise
 
     def _make(self, store: Store | str | os.PathLike[str]) -> None:
         """Open the store and load all that training needs. Collective."""
@@ -153,7 +156,12 @@ class Run:
             TrainingError: a loss is not that of the serial reference, or a loss, gradient or update is not
                 finite (on every rank). The last checkpoint stays.
             UserError: checkpoint or trace can't be written, or another run writes to a file (on every rank).
+            PeerError: another rank failed, in any way.
         """
+        with task(self.grid.links.current):
+            yield from self._train(stop)
+
+    def _train(self, stop: Stop | None) -> Iterator[records.Epoch]:
         s, seconds, steps = self.settings, deque[float](maxlen=TIMED), deque[dict[str, float]](maxlen=TIMED)
         marks = deque[tuple[int, float, float]](maxlen=MOST_EVENTS if s.trace else 0)
         record, end, self._stop = records.Epoch(), records.End(), stop

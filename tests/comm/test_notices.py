@@ -28,8 +28,8 @@ def until_error(check, seconds: float = 5.0) -> str:
 
 @pytest.mark.ranks(4)
 def test_a_collective_that_a_rank_began_before_it_left_is_no_wait_in_vain(comm) -> None:
-    grid = dg.Grid(comm)
-    group, notices = grid.along("rows").mpi, grid.links.notices
+    grid = dg.Grid(comm.Dup())  # which has a session of its own
+    group, notices = grid.along("rows").mpi, grid.links.session.notices
     if comm.rank == 0:
         group.begin()  # of a collective that the others wait in, and not of the next
         notices.send_departure()
@@ -62,23 +62,39 @@ def test_no_notice_is_on_its_way_to_a_rank_that_has_parted(comm) -> None:
 @pytest.mark.ranks(2)
 def test_blocking_collectives_are_counted_and_noted(comm, monkeypatch) -> None:
     grid, entered = dg.Grid(comm), []
-    monkeypatch.setattr(Wait, "__enter__", lambda wait: entered.append(wait.operation))
-    monkeypatch.setattr(Wait, "__exit__", lambda wait, *_: None)
+    enter = Wait.__enter__
+    monkeypatch.setattr(Wait, "__enter__", lambda wait: entered.append(wait.operation) or enter(wait))
     group = grid.world.mpi
-    before = grid.links.notices.calls.get(group.index, 0)
+    notices = grid.links.session.notices
+    before = notices.calls.get(group.index, 0)
     grid.world.barrier()
     grid.world.gather_objects(1)
     assert isinstance(group, Watched) and entered == ["barrier", "allgather"]
-    assert grid.links.notices.calls[group.index] == before + 2
+    assert notices.calls[group.index] == before + 2
 
 
 def test_a_wait_inside_another_keeps_the_matrix() -> None:
-    thread, checked = threading.get_ident(), []
+    thread = threading.get_ident()
     with Wait("bcast", "rows", "H"):
-        with Wait("allreduce", "world", check=lambda: checked.append(1)):
+        with Wait("allreduce", "world"):
             noted = waiting._waits[thread]
             text = str(noted)
-            noted.check()
         assert waiting._waits[thread] is noted
-    assert text.startswith("bcast of H over rows") and checked == [1]
+    assert text.startswith("bcast of H over rows")
     assert thread not in waiting._waits
+
+
+def test_a_rank_says_once_in_each_wait_that_it_waits(monkeypatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(waiting, "LOOK", 0.01)
+    monkeypatch.setattr(waiting, "_stop", threading.Event())
+    monkeypatch.setattr(waiting.launch, "say", said.append)
+    watch = threading.Thread(target=waiting._look, args=(0.02,))
+    watch.start()
+    for operation in ("bcast", "allreduce"):
+        with Wait(operation, "rows"):
+            time.sleep(0.3)
+    waiting._stop.set()
+    watch.join()
+    waits = [line.rpartition(" in ")[2].split(",")[0] for line in said]
+    assert waits == ["bcast over rows", "allreduce over rows"]

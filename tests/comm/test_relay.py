@@ -151,14 +151,14 @@ def test_few_segments_are_under_way_however_large_the_panel(comm, backend, monke
     group = grid.along("rows")
     own, room = (backend.asarray(content(number, 2000)) for number in (7, 0))
     relay = Relay(group, [0], [0], lambda stage, buffer: room if group.rank else own, "H")
-    most, look = 0, relay.flight._look
+    most, look = 0, relay.flight.look
 
     def counted():
         nonlocal most
         most = max(most, len(relay.flight.requests))
         return look()
 
-    monkeypatch.setattr(relay.flight, "_look", counted)
+    monkeypatch.setattr(relay.flight, "look", counted)
     with dg.Ledger() as ledger, relay as panels:
         for panel in panels:
             np.testing.assert_array_equal(backend.to_host(panel), content(7, 2000))

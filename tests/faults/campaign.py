@@ -31,6 +31,7 @@ RANDOM = "--seconds {seconds} --first {first}"
 CAMPAIGNS = {
     "disagreements": ("tests/faults/disagree.py", "disagreements named"),
     "user programs": ("tests/faults/user_programs.py", "programs, "),
+    "programs that catch": (f"tests/faults/catching.py {RANDOM}", "programs that catch: 0"),
     "mixed stores": ("-m faults.mixed_stores", " edited: "),
     "forged files": ("-m faults.forged_files", " forged: "),
     "kills while publishing": ("-m pytest -q tests/faults/test_killed_while_publishing.py", "passed"),

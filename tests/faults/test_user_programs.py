@@ -18,6 +18,8 @@ STALL = r"distgnn: rank [023] on host \S+ has waited \d s for other ranks in "
 RUNS = [
     ("sys.exit(1) before a product", False, LEFT),
     ("sys.exit(1) before gather", False, rf"waits in vain in allreduce over world, called at .*: .*{LEFT}"),
+    ("sys.exit(1) before the first fit", False, "rank 1 has left the program without taking part"),
+    ("exception after a grid of some ranks", False, "rank 1 on host .* failed: ValueError: a bug"),
     ("exception before a barrier of the program", False, "rank 1 on host .* failed: ValueError: a bug"),
     ("one rank is late", False, rf"{STALL}bcast of H over rows, called at .*\.py line \d+: expect"),
     ("two operands in another order", True, r"H of call \d+ on this grid is 60 x 8 .* on ranks 0, 2-3 \("),

@@ -358,6 +358,52 @@ exception before the first grid:
     if odd: raise ValueError("a bug")
     dg.Grid(world)
 
+sys.exit(1) before the first fit:
+    if odd: sys.exit(1)
+    dg.fit(S, X, np.arange(60) % 3, epochs=2)
+
+rank 0 leaves before the first fit:
+    if rank == 0: sys.exit(1)
+    dg.fit(S, X, np.arange(60) % 3, epochs=2)
+
+exception before the first fit:
+    if odd: raise ValueError("a bug")
+    dg.fit(S, X, np.arange(60) % 3, epochs=2)
+
+sys.exit(1) before the first run:
+    from distgnn.train import Run
+    if odd: sys.exit(1)
+    Run("graph.dg")
+
+sys.exit(1) before the first prediction:
+    from distgnn.train import Predictor
+    if odd: sys.exit(1)
+    Predictor("graph.dg", "weights")
+
+sys.exit(1) before make_grid:
+    if odd: sys.exit(1)
+    dg.make_grid(world, "1.5d", "graph.dg")
+
+sys.exit(1) before prepare:
+    if odd: sys.exit(1)
+    dg.prepare(S, X, np.arange(60) % 3, out="other.dg", comm=world)
+
+sys.exit(1) before a plan:
+    from distgnn.train import Settings
+    if odd: sys.exit(1)
+    dg.plan.settle_together(world, Settings(algorithm="auto"), "graph.dg")
+
+sys.exit(1) before a fit on other communicators:
+    dg.Grid(world)
+    if odd: sys.exit(1)
+    dg.fit(S, X, np.arange(60) % 3, epochs=2, comm=MPI.Intracomm(MPI.COMM_WORLD))
+
+exception after a grid of some ranks:
+    part = world.Split(rank < 2)
+    dg.Grid(part)
+    if odd: raise ValueError("a bug")
+    world.Barrier()
+
 the first grid on three ranks, then a barrier:
     if not odd: dg.Grid(world)
     world.Barrier()
@@ -491,6 +537,16 @@ sys.exit(3) on all ranks:
     sys.exit(3)
 """
 
+CAUGHT = """
+exception in training that the program catches:
+    def train():
+        for epoch in Run("graph.dg", Settings(hidden=[4], epochs=5, recipe="plain")).train():
+            if odd and epoch["epoch"] == 2: raise ValueError("a bug")
+    try: train()
+    except Exception: pass
+    sys.exit(1)
+"""
+
 QUIET_2D = """
 2d, exception in a product:
     if odd: H.block = H.block[:, :3].copy()
@@ -501,6 +557,7 @@ CASES: list[Case] = [
     *_cases(GRID, LEAVES), *_cases(GRID_2D, LEAVES_2D), *_cases(GRID, MISSES), *_cases(GRID, ORDERS),
     *_cases(GRID_2D, ORDERS_2D), *_cases(GRID, ARGUMENTS), *_cases("", BARE), *_cases(TRAIN, TRAINS),
     *_cases(GRID, QUIET, quiet=True), *_cases(GRID_2D, QUIET_2D, quiet=True),
+    *_cases(TRAIN, CAUGHT, quiet=True),
     *_cases(GRID, VALID, valid=True),
     Case("300 MB of addresses", f"{PRELUDE}{GRID}", limit=300_000),
     Case("180 MB of addresses", f"{PRELUDE}{GRID}", limit=180_000),

@@ -7,6 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from distgnn.local.cuda.compiling import in_turn
 from mpi_helpers import clean_environment
 
@@ -53,3 +55,20 @@ def test_without_locks_all_compile(tmp_path: Path, monkeypatch) -> None:
     with in_turn("a kernel"):
         entered = True
     assert entered
+
+
+@pytest.mark.timeout(20)
+def test_a_lock_of_another_user_is_not_waited_for(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    holds = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
+    holds += "print(1, flush=True); input()"
+    command = [sys.executable, "-c", holds, str(tmp_path / "distgnn-compiling-12345")]
+    holder = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "1\n"
+        monkeypatch.setattr("os.getuid", lambda: 12345)  # of another user than the file's
+        with in_turn("a kernel"):
+            entered = True
+        assert entered
+    finally:
+        holder.communicate("\n")

@@ -81,7 +81,8 @@ def on_nodes(make: Callable[[], T], ranks: int, dealt: str = "in a row") -> T:
 #: Calls with buffers: which arguments MPI reads and which it writes.
 _BUFFERS = {
     "Send": "r", "Isend": "r", "Recv": "w", "Irecv": "w", "Allreduce": "rw", "Iallreduce": "rw",
-    "Allgatherv": "rw", "Reduce_scatter": "rw", "Reduce": "rw", "Alltoallv": "rw",
+    "Allgatherv": "rw", "Iallgatherv": "rw", "Reduce_scatter": "rw", "Ireduce_scatter": "rw", "Reduce": "rw",
+    "Ireduce": "rw", "Alltoallv": "rw", "Bcast": "r", "Ibcast": "r",
 }  # fmt: skip
 
 
@@ -91,6 +92,8 @@ def _told(name: str, uses: str) -> Callable[..., Any]:
 
     def told(self: TrackedComm, *arguments: Any, **keywords: Any) -> Any:
         buffers = [(_array(x), use == "w") for x, use in zip(arguments, uses, strict=False) if x is not None]
+        if name.endswith("cast"):
+            buffers = [(buffers[0][0], self.Get_rank() != arguments[1])]
         if len(buffers) > 1 and buffers[0][0] is MPI.IN_PLACE:
             buffers = buffers[1:]
         with ExitStack() as stack:
@@ -103,19 +106,11 @@ def _told(name: str, uses: str) -> Callable[..., Any]:
     return told
 
 
-def _bcast(self: TrackedComm, buffer: Any, root: int = 0) -> None:
-    with ExitStack() as stack:
-        for w in witness:
-            stack.enter_context(w("Bcast", _array(buffer), self.Get_rank() != root))
-        MPI.Intracomm.Bcast(self, buffer, root)
-
-
 def _array(buffer: Any) -> Any:
     """Return the array in a buffer with its counts and places."""
     return buffer[0] if isinstance(buffer, (list, tuple)) else buffer
 
 
-TrackedComm.Bcast = _bcast  # type: ignore[method-assign]
 for _name, _uses in _BUFFERS.items():
     setattr(TrackedComm, _name, _told(_name, _uses))
 

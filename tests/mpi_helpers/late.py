@@ -181,7 +181,8 @@ def _after_what_is_held(call: Callable[..., Any]) -> Callable[..., Any]:
 
 _WAITING = (
     "Allgatherv", "Allreduce", "Barrier", "Bcast", "Dup", "Free", "Iallreduce", "Recv", "Reduce",
-    "Reduce_scatter", "Send", "Split", "Split_type",
+    "Reduce_scatter", "Send", "Split", "Split_type", "Ibarrier", "Ibcast", "Iallgatherv", "Ireduce",
+    "Ireduce_scatter",
     "allgather", "alltoall", "bcast", "gather", "recv", "send",
 )  # fmt: skip
 for _name in _WAITING:

@@ -35,7 +35,7 @@ def in_turn(what: str) -> Iterator[None]:
         yield
         return
     try:
-        while True:
+        while os.fstat(file).st_uid == os.getuid():  # another user's may stay locked for ever
             try:  # a byte per name
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(what.encode()))
                 break

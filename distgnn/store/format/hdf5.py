@@ -10,10 +10,11 @@ import h5py
 import numpy as np
 
 from distgnn import ledger
+from distgnn.comm.interrupts import later
 from distgnn.files.leftovers import AnyPath
 from distgnn.layout import Range
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.format.steady import SteadyFile, later
+from distgnn.store.format.steady import SteadyFile
 
 CHUNK_COLUMNS = 128
 

@@ -1,21 +1,17 @@
-"""A file for HDF5 in which no write fails, and a time without signal handlers, for the same reason.
+"""A file for HDF5 in which no write fails.
 
 HDF5 does not get over a write that fails: its cache of metadata stays locked, so that closing the file is
 another error, or a segmentation fault at the end of the process. And h5py calls Python for each write here,
-where a signal's handler may raise.
+where a signal's handler may raise (see ``comm/interrupts.py``).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from io import FileIO
-from types import FrameType
 from typing import Any, cast
 
 from distgnn.files.leftovers import AnyPath
@@ -82,23 +78,3 @@ class SteadyFile:
         self._file.close()
         if self._error is not None:
             raise self._error
-
-
-@contextmanager
-def later() -> Iterator[None]:
-    """Call handlers of signals that come inside at the end. Only the main thread ever runs handlers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: dict[int, FrameType | None] = {}
-    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-    own = {number: handler for number, handler in before.items() if callable(handler)}
-    try:
-        for number in own:
-            signal.signal(number, lambda number, frame: came.setdefault(number, frame))
-        yield
-    finally:
-        for number, handler in own.items():
-            signal.signal(number, handler)
-        for number, frame in came.items():
-            own[number](number, frame)

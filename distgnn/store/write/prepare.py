@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.comm.session import task
 from distgnn.partition import Wanted
 from distgnn.store.source import Source
 from distgnn.store.write.arguments import check_arguments, check_room, check_shards, check_source, is_store
@@ -56,18 +57,19 @@ def prepare(
         UserError: bad arguments or data, `out` exists, or ranks disagree; on all ranks. After any exception
             no file is left.
     """
-    team = of(comm, out)
-    given: Any = {"order": order, "normalize": normalize, "dtype": dtype, "force": force}
-    others = {"partitions": partitions, "seed": seed, "shards": shards, "self_loops": self_loops, "out": out}
-    team.agree(given | others | _facts(source))
-    with team.together():
-        check_arguments(out, partitions=partitions, **given)
-        _check(source, out, shards, partitions)
-    summary = Summary(str(out), read=list(source.readings), left=list(source.left))
-    with shared_directory(team, out, force=force, replaceable=is_store) as folder:
-        work = Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, summary, team)
-        work.run(order, shards, partitions)
-    return summary
+    with task(comm) as ours:
+        team = of(ours, out)
+        given: Any = {"order": order, "normalize": normalize, "dtype": dtype, "force": force}
+        others = {"partitions": partitions, "seed": seed, "shards": shards, "self_loops": self_loops}
+        team.agree(given | others | {"out": out} | _facts(source))
+        with team.together():
+            check_arguments(out, partitions=partitions, **given)
+            _check(source, out, shards, partitions)
+        summary = Summary(str(out), read=list(source.readings), left=list(source.left))
+        with shared_directory(team, out, force=force, replaceable=is_store) as folder:
+            work = Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, summary, team)
+            work.run(order, shards, partitions)
+        return summary
 
 
 def _check(source: Source, out: Any, shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> None:

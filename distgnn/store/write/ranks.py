@@ -26,35 +26,27 @@ class Ranks(Team):
     def __init__(self, mpi: Any, out: str | PathLike[str] | None) -> None:
         from distgnn.arrays import backend
         from distgnn.comm.group import Comm
+        from distgnn.comm.session import joined
 
-        self.comm = Comm(mpi, backend.get("numpy"))
+        self.comm = Comm(joined(mpi), backend.get("numpy"))
         self.rank, self.size, self.out = self.comm.rank, self.comm.size, out
 
     @contextmanager
     def together(self) -> Iterator[None]:
         with self.comm.together():
-            try:
-                with nullcontext() if self.out is None else writing(self.out):  # raise ENOSPC on all ranks
-                    yield
-            except Exception:  # an interrupt does not wait for the other ranks
-                arrive(self.comm.mpi)
-                raise
-            arrive(self.comm.mpi)
+            with nullcontext() if self.out is None else writing(self.out):  # raise ENOSPC on all ranks
+                yield
 
     def agree(self, facts: Mapping[str, Any]) -> None:
-        arrive(self.comm.mpi)
         self.comm.agree(facts)
 
     def gather_objects(self, value: T) -> list[T]:
-        arrive(self.comm.mpi)
         return self.comm.mpi.allgather(value)
 
     def bcast(self, array: Any, root: int, *, matrix: str = "") -> Any:
-        arrive(self.comm.mpi)
         return self.comm.bcast(array, root, matrix=matrix)
 
     def total(self, array: np.ndarray) -> np.ndarray:
-        arrive(self.comm.mpi)
         return self.comm.allreduce(array)
 
 
@@ -102,11 +94,3 @@ def inode(path: Path) -> int | None:
         return path.stat().st_ino
     except OSError:
         return None
-
-
-def arrive(mpi: Any) -> None:
-    """Wait for all ranks and sleep meanwhile: a blocking barrier would take cores that other ranks need."""
-    request, pause = mpi.Ibarrier(), 1e-4
-    while not request.Test():
-        time.sleep(pause)
-        pause = min(2 * pause, 0.02)

@@ -1,0 +1,122 @@
+"""Ranks learn of an error in a task, leave it together, and what follows is right."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import distgnn as dg
+from distgnn import progress
+from distgnn.comm import session as sessions
+from distgnn.comm.session import joined, session_of, task
+from distgnn.errors import PeerError, UserError
+
+SIZE = 5000  # of messages beyond those that MPI sends at once
+
+
+def summed(mpi, value: int) -> int:
+    array = np.full(SIZE, value)
+    mpi.Allreduce(sessions.MPI.IN_PLACE, array)
+    assert (array == array[0]).all()
+    return int(array[0])
+
+
+def total(comm) -> int:
+    return comm.size * (comm.size - 1) // 2
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.abandons
+@pytest.mark.parametrize("error", [ValueError("a bug"), KeyboardInterrupt(), SystemExit(1), UserError("x")])
+def test_an_error_on_one_rank_is_raised_on_all(comm, error, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "LONG", 0.02)
+    for failing in range(comm.size):
+        for calls in range(3):
+            with pytest.raises((type(error), PeerError)) as raised, task(comm) as mpi:
+                for call in range(3):
+                    if comm.rank == failing and call == calls:
+                        raise error
+                    summed(mpi, call)
+            if comm.rank != failing:
+                assert isinstance(raised.value, PeerError), raised.value
+                assert f"rank {failing} on host" in str(raised.value)
+            with task(comm) as mpi:
+                assert summed(mpi, comm.rank) == total(comm)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+def test_ranks_that_fail_at_different_depths_leave_together(comm, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "LONG", 0.02)
+    for depth in range(3):
+        with pytest.raises((ZeroDivisionError, PeerError)), task(comm):
+            if comm.rank == 0 and depth == 0:
+                1 / 0
+            with task(comm) as mpi:
+                summed(mpi, 1)
+                if comm.rank == 0 and depth == 1:
+                    1 / 0
+                with task(comm) as inner:
+                    summed(inner, 1)
+                    if comm.rank == 0:
+                        1 / 0
+                    summed(inner, 1)
+        with task(comm) as mpi:
+            assert summed(mpi, comm.rank) == total(comm)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+def test_a_rank_that_leaves_a_generator_early_is_waited_for_no_longer(comm, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "LONG", 0.02)
+
+    def steps():
+        with task(comm) as mpi:
+            for _ in range(5):
+                yield summed(mpi, comm.rank)
+
+    for everybody in (True, False):
+        caught = False
+        try:
+            for step, _ in enumerate(steps()):
+                if step == 2 and (everybody or comm.rank == 1):
+                    break
+        except PeerError as error:
+            caught = "rank 1 on host" in str(error) and "left a training" in str(error)
+        assert caught == (not everybody and comm.rank != 1)
+        with task(comm) as mpi:
+            assert summed(mpi, comm.rank) == total(comm)
+
+
+@pytest.mark.ranks(3)
+def test_an_error_of_all_ranks_needs_no_new_communicators(comm) -> None:
+    own = session_of(comm)
+    assert own is not None
+    joined(comm)
+    before = own.generation
+    for _ in range(3):
+        with pytest.raises(UserError, match="on all"), task(comm):
+            raise UserError("on all")
+    assert own.generation == before and session_of(comm) is own
+
+
+@pytest.mark.ranks(2)
+def test_dropped_grids_give_their_communicators_back(comm, monkeypatch) -> None:
+    """Ranks drop them at different times, and one is kept by a cycle on one rank."""
+    monkeypatch.setattr(sessions, "MANY", 4)
+    own = comm.Dup()
+    kept = dg.Grid(own, rows=comm.size)
+    for number in range(20):
+        grid = dg.Grid(own, rows=comm.size)
+        grid.along("rows")
+        if comm.rank == number % comm.size:
+            grid.itself = grid
+        del grid
+        if number % 7 == comm.rank:
+            gc.collect()
+    assert len(session_of(own).grids) <= 9
+    assert kept.world.allreduce(np.ones(SIZE))[0] == comm.size
+    kept.free()
+    own.Free()
