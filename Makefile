@@ -1,8 +1,8 @@
 # make demo   sets everything up and runs the main job
-# make test   sets everything up and runs all tests
+# make test   sets everything up and runs the tests of the library, make test-programs those that start whole jobs
 # make docs   builds the documentation, build/site/index.html
-# make test-quick   the same for a selection that takes about a minute
-# make faults SECONDS=300   campaigns of faults, of which make test runs a few; FIRST=1000 draws others
+# make test-quick   the same for a case of every test, 3 minutes
+# make faults SECONDS=300   campaigns of faults, of which make test-programs runs a few; FIRST=1000 draws others
 # make gpu-check   on a machine with a GPU and CuPy, in 10 minutes: training, tests, tables; ARGS="--part 2" for the sanitizers
 #
 # Needs Python >= 3.10 and a C compiler; MPI comes from the mpich wheel. To use a cluster's own MPI and launcher instead:
@@ -32,6 +32,7 @@ PYTEST = $(BIN)/python -m pytest
 # Tests on one rank, a file at a time, in as many processes as there are cores, up to 8. One that dies ends the run.
 WORKERS ?= $(shell test $(CORES) -gt 8 && echo 8 || echo $(CORES))
 SERIAL = $(PYTEST) -n $(WORKERS) --dist loadfile --max-worker-restart 0
+LIBRARY = -m "not programs"
 MPI_TESTS = --only-mpi -p no:cacheprovider
 
 # Waiting ranks of MPICH poll. Where they outnumber the cores they must sleep between polls, or they starve those that work.
@@ -42,7 +43,7 @@ launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 # are copied at once, which would hide memory that is written too early.
 rendezvous = env MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1 $(call launch,$(1))
 
-.PHONY: demo test test-quick test-serial test-4 test-12 faults device-coverage gpu-check docs lint lint-style lint-types lint-rooms install clean
+.PHONY: demo test test-quick test-serial test-4 test-12 test-programs test-kernels faults device-coverage gpu-check docs lint lint-style lint-types lint-rooms lint-lines install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
@@ -50,13 +51,17 @@ demo: $(VENV)/installed
 
 test: test-serial test-4 test-12
 
-# About a minute: a case of every test, on up to 4 ranks, no slow tests.
+# A case of every test, on up to 4 ranks, no slow tests and no programs.
 test-quick: $(VENV)/installed-test
-	$(SERIAL) --quick $(ARGS)
+	$(SERIAL) --quick $(LIBRARY) $(ARGS)
 	$(call rendezvous,4) $(PYTEST) $(MPI_TESTS) --quick --ranks-above 1 $(ARGS)
 
 test-serial: $(VENV)/installed-test
-	$(SERIAL) $(ARGS)
+	$(SERIAL) $(LIBRARY) $(ARGS)
+
+# Tests that start whole jobs: commands of the pages and of the README, notebooks, the demo, job scripts, studies, campaigns.
+test-programs: $(VENV)/installed-test
+	$(SERIAL) -m programs $(ARGS)
 
 # P = 2, 3, 4 (--ranks-above: one rank is covered by test-serial)
 test-4: $(VENV)/installed-test
@@ -65,6 +70,11 @@ test-4: $(VENV)/installed-test
 # P = 6, 8, 9, 12
 test-12: $(VENV)/installed-test
 	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
+
+# All tests of kernels: compiled for real GPUs, and under sanitizers. If they pass, make test leaves out those of kernels alone
+# until something that they depend on changes: tests/kernels/passed.py.
+test-kernels: $(VENV)/installed-test
+	$(SERIAL) --kernels tests/kernels
 
 # All campaigns of faults (tests/faults/campaign.py), and one table: ranks that disagree, programs of users, mixed and forged stores, SIGKILL at every
 # change of a file; then at random, for so many seconds each, broken files, faulted jobs, preempted trainings and sequences of operations.
@@ -86,7 +96,7 @@ device-coverage: $(VENV)/installed-dev
 gpu-check:
 	PYTHON="$(PYTHON)" jobs/gpu-check.sh $(ARGS) $(RESULTS)
 
-lint: lint-style lint-types lint-rooms docs
+lint: lint-style lint-types lint-rooms lint-lines docs
 
 lint-style: $(VENV)/installed-dev
 	$(BIN)/ruff check
@@ -97,6 +107,10 @@ lint-types: $(VENV)/installed-dev
 # Who may import whom: pyproject.toml, [tool.importlinter].
 lint-rooms: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-cache
+
+# Lines of code by room, beside what pyproject.toml allows, [tool.distgnn.lines].
+lint-lines: $(VENV)/installed-dev
+	$(BIN)/python tests/code_lines.py
 
 # The pages of docs/ and the API reference, in build/site/; a warning is an error.
 docs: $(VENV)/installed-docs

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,7 +155,7 @@ def of_products() -> Runs:
             F = H.like(grid.backend.empty(H.block.shape, np.float32))
             for name, step in {
                 "A H": partial(op.multiply, H, T),
-                "Aᵀ G": partial(op.T.multiply, H if False else T.like(T.block.copy()), F),
+                "Aᵀ G": partial(op.T.multiply, T.like(T.block.copy()), F),
             }.items():
                 runs[f"{algorithm}, {name}, f = {f}"] = step
     return runs
@@ -175,49 +172,25 @@ def of_epochs(scale: int = 15, algorithms: Sequence[str] = ALGORITHMS) -> Runs:
     return runs
 
 
-def training(op: Any, dropout: float = 0.0) -> Iterator[object]:
+def of_attention(algorithms: Sequence[str] = ALGORITHMS) -> Runs:
+    """Train full-graph epochs of graph attention with eight heads."""
+    A, runs = rmat(14), {}
+    for algorithm in algorithms:
+        op = dg.distribute(A, dg.operators.make_grid(MPI.COMM_WORLD, algorithm), algorithm)
+        for kind in (dg.nn.GAT, dg.nn.GATv2):
+            epochs = training(op, 0.5, partial(kind, heads=8))
+            runs[f"{algorithm}, {kind.__name__}"] = partial(next, epochs)
+    return runs
+
+
+def training(op: Any, dropout: float = 0.0, network: Callable[..., Any] = dg.nn.GCN) -> Iterator[object]:
     """Train epochs without end on random features and labels."""
     rng, widths, n = np.random.default_rng(0), [128, 128, 128, 32], op.shape[0]
     X, labels = rng.standard_normal((n, 128)).astype(np.float32), rng.integers(0, 32, n).astype(np.int32)
-    model = dg.nn.GCN(op, widths, dropout=dropout)
+    model = network(op, widths, dropout=dropout)
     H = dg.scatter(X, model.input_layout)
-    # versions without own ids were given the rows of each rank
-    mine = slice(None) if hasattr(dg.layout, "NodeOrder") else slice(*model.output_layout.row_range)
-    targets = model.targets(labels[mine], np.ones(n, np.uint8)[mine])
-    train = getattr(dg.nn, "train", None) or dg.train.train
-    return train(model, H, targets, dg.nn.Adam(), 1 << 30, eval_every=0)
-
-
-def of_overlap() -> Runs:
-    """Train epochs of a dense graph, with communication hidden behind computation and one after the other."""
-    A, runs = spmm.uniform(1 << 13, 500), {}
-    A.data[:] = 1 / 500
-    for algorithm in ("1d", "1.5d"):
-        grid = dg.operators.make_grid(MPI.COMM_WORLD, algorithm)
-        epochs = training(dg.distribute(A, grid, algorithm))
-        for overlap in (False, True):
-            how = "overlapped" if overlap else "one after the other"
-            runs[f"{algorithm}, {how}"] = partial(with_grid, grid, epochs, overlap, None)
-    return runs
-
-
-def of_blocked() -> Runs:
-    """Train epochs of 3D whose products are summed whole, or in row blocks beside the next product."""
-    A, runs = rmat(15), {}
-    for x, y in ((2, 2), (4, 1)):
-        grid = dg.Grid(MPI.COMM_WORLD, x=x, y=y, z=1)
-        epochs = training(dg.distribute(A, grid, "3d"))
-        ways = {"whole": (False, 1 << 40), "default": (True, None)}
-        ways |= {"4,096 rows, not overlapped": (False, 4096), "4,096 rows": (True, 4096)}
-        for name, way in ways.items():
-            runs[f"{x}x{y}x1, {name}"] = partial(with_grid, grid, epochs, *way)
-    return runs
-
-
-def with_grid(grid: Any, epochs: Iterator[object], overlap: bool, block_rows: int | None) -> None:
-    """Train the next epoch with these settings of the grid."""
-    grid.overlap, grid.block_rows = overlap, block_rows
-    next(epochs)
+    targets = model.targets(labels, np.ones(n, np.uint8))
+    return dg.train.train(model, H, targets, dg.nn.Adam(), 1 << 30, eval_every=0)
 
 
 def of_minibatches() -> Runs:
@@ -226,10 +199,6 @@ def of_minibatches() -> Runs:
     A = spmm.uniform(n, 14).astype(np.float32)
     X, labels = rng.standard_normal((n, f)).astype(np.float32), rng.integers(0, classes, n)
     split = np.where(rng.random(n) < 0.3, 1, 2).astype(np.uint8)
-    try:
-        from distgnn.train import MinibatchTraining
-    except ImportError:
-        from distgnn.sampling import MinibatchTraining  # type: ignore[no-redef]
     graph = dg.sampling.Replicated(A)
     samplers = {
         "GraphSAGE": (dg.nn.SageMean, dg.sampling.GraphSage(graph, [10, 5, 5]), 512, 0.3),
@@ -247,7 +216,7 @@ def of_minibatches() -> Runs:
         hidden = [128] * (2 if name == "GraphSAGE" else 1)
         model = kind(op, [f, *hidden, classes], dropout=dropout, bias=True)
         targets, H = model.targets(labels, split), dg.scatter(X, model.input_layout)
-        training = MinibatchTraining(model, H, targets, sampler, size, 8, 4)
+        training = dg.train.MinibatchTraining(model, H, targets, sampler, size, 8, 4)
         runs[name] = partial(next, training.train(dg.nn.Adam(), 1 << 30, eval_every=0))
     return runs
 
@@ -264,63 +233,13 @@ def of_spmm(graphs: Sequence[str], widths: Sequence[int]) -> Runs:
     return runs
 
 
-def of_stores() -> Runs:
-    """Run ``prepare`` on a generated graph, and load it on one rank."""
-    folder = tempfile.TemporaryDirectory()
-    path = Path(folder.name)
-    dg.gallery.write(dg.gallery.RMat(1 << 16, degree=32, features=32, classes=8), path / "graph")
-    from distgnn.store import prepare
-
-    try:
-        from distgnn.store.importers import open_source
-    except ImportError:
-        from distgnn.store import open_source  # type: ignore[no-redef]
-
-    def again() -> None:
-        assert folder
-        shutil.rmtree(path / "graph.dg", ignore_errors=True)
-        prepare(open_source(path / "graph"), path / "graph.dg", order=["random"])
-
-    def load() -> None:
-        grid = dg.operators.make_grid(MPI.COMM_WORLD, "1d")
-        dg.load(path / "graph.dg", grid, "1d")
-
-    return {"prepare": again, "load": load}
-
-
-def of_relay() -> Runs:
-    """Time relays of panels of 1 MiB from all ranks in turn."""
-    from distgnn.comm.panels import broadcast
-
-    grid = dg.operators.make_grid(MPI.COMM_WORLD, "1d")
-    panel = grid.backend.zeros((2**18, 1), np.float32)
-    runs = {}
-    for count in (1, 8):
-
-        def run(count=count):
-            roots = [k % grid.size for k in range(count)]
-            for _ in range(16 // count):
-                shapes = [panel.shape] * count
-                panels = broadcast(grid, grid.world, "H", roots, lambda stage: panel, shapes, np.float32)
-                is_context = hasattr(panels, "__enter__")  # an iterator before
-                with panels if is_context else nullcontext(panels) as arriving:
-                    for _panel in arriving:
-                        pass
-
-        runs[f"{16 // count} times {count} panels of 1 MiB"] = run
-    return runs
-
-
 CASES: dict[str, tuple[int, Callable[[], Runs]]] = {
     "minibatches": (1, of_minibatches),
     "spmm": (1, partial(of_spmm, ("rmat-15", "uniform-17", "road-18"), (8, 16, 41, 64, 128, 602))),
     "spmm-large": (1, partial(of_spmm, ("rmat-18", "rmat-20", "planted-17", "uniform-20"), (16, 64, 128))),
-    "stores": (1, of_stores),
     **{f"epochs-{ranks}": (ranks, of_epochs) for ranks in (1, 2, 4)},
     "epoch-host": (1, partial(of_epochs, 16, ("1d",))),
-    "overlap-4": (4, of_overlap),
-    "blocked-4": (4, of_blocked),
-    **{f"relay-{ranks}": (ranks, of_relay) for ranks in (2, 4)},
+    **{f"attention-{ranks}": (ranks, of_attention) for ranks in (1, 4)},
     **{f"products-{ranks}": (ranks, of_products) for ranks in (1, 2, 4)},
 }
 

@@ -17,11 +17,10 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
-from distgnn import gallery
+from cases import rmat
 from distgnn.comm.launch import abort_on_error
 from distgnn.nn import gcn
 from distgnn.nn.optim import Adam
-from distgnn.nn.reference import normalize
 from distgnn.train.full_graph import train
 
 WIDTHS = [16, 48, 48, 40]
@@ -45,7 +44,7 @@ def main() -> None:
 def compared(comm: MPI.Intracomm, n: int, epochs: int) -> list[str]:
     """Return the rows of one graph: largest differences by a gradient's largest entry. Collective."""
     rng, rows = np.random.default_rng(0), []
-    A = normalize(gallery.rmat(n, degree=4, features=0, classes=0).A)
+    A = rmat(n, 4)
     X = rng.standard_normal((n, WIDTHS[0]), np.float32)
     labels = rng.integers(0, WIDTHS[-1], n).astype(np.int32)
     exact: Any = None

@@ -33,11 +33,10 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
-from distgnn import gallery
+from cases import rmat
 from distgnn.arrays import backend
 from distgnn.local.narrow import KINDS
 from distgnn.nn.optim import Adam
-from distgnn.nn.reference import normalize
 from distgnn.train.full_graph import train
 from gpu_spmm import device_name
 
@@ -126,7 +125,7 @@ def normalized(name: str, folder: Path | None) -> sp.csr_array:
 
 def made(name: str) -> sp.csr_array:
     _, scale, degree = name.split("-")
-    return normalize(gallery.rmat(1 << int(scale), degree=float(degree), features=0, classes=0).A)
+    return rmat(1 << int(scale), float(degree))
 
 
 def difference(losses: list[float], others: list[float], epochs: int = COMPARED) -> float:

@@ -26,12 +26,10 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
-from distgnn import gallery
+from cases import epochs, rmat
 from distgnn.bench import timing
-from distgnn.nn.reference import normalize
 from distgnn.operators import make_grid
 from distgnn.operators.sources import MatrixSource
-from training import epochs
 
 TILE = 1 << 12
 
@@ -76,9 +74,7 @@ class UniformBlocks:
 
 
 GRAPHS = {
-    "rmat": lambda n, degree: MatrixSource(
-        normalize(gallery.rmat(n, degree=degree, features=0, classes=0).A).astype(np.float32)
-    ),
+    "rmat": lambda n, degree: MatrixSource(rmat(n, degree).astype(np.float32)),
     "uniform": UniformBlocks,
 }
 

@@ -1,7 +1,7 @@
 """Predicted against measured seconds per epoch, of every way to train that a cluster has.
 
     mpiexec -n RANKS python benchmarks/plan_cluster.py measure --out FILE.json --name "what it runs on"
-    python benchmarks/plan_cluster.py compare FILE.json=MACHINE.toml ... --out FILE.md --plot FILE.svg
+    python benchmarks/plan_cluster.py compare FILE.json=MACHINE.toml ... --out FILE.md
 
 ``measure`` trains on each graph in every way and keeps the median epoch of the slowest rank. ``compare``
 predicts the same from a machine that ``distgnn calibrate`` measured, which has never seen an epoch of these.
@@ -23,16 +23,13 @@ import scipy.sparse as sp
 from mpi4py import MPI
 from scipy.stats import spearmanr
 
+import cases
 import table
-import training
 from distgnn import operators
 from distgnn.gallery import rmat, road, sbm
 from distgnn.plan.choices import Plan, plan
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import read
-from distgnn.report import colours
-from distgnn.report.svg import Axis, Line
-from distgnn.report.svg import lines as lines_chart
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, ways
 
@@ -90,7 +87,7 @@ def epochs(comm: Any, A: sp.csr_array, way: Way, seconds: float) -> list[float]:
     Collective.
     """
     grid = operators.make_grid(comm, way.algorithm, way.grid, backend="numpy")
-    records = training.epochs(grid, A, way.algorithm, WIDTHS, way.sparsity_aware)
+    records = cases.epochs(grid, A, way.algorithm, WIDTHS, way.sparsity_aware)
     next(records)  # makes what is kept
     taken: list[float] = []
     while comm.bcast(sum(taken) < 2 * seconds or (len(taken) < 2 and sum(taken) < LONG)):
@@ -157,18 +154,6 @@ def r2(measured: np.ndarray, predicted: np.ndarray) -> float:
     return 1 - np.sum((measured - predicted) ** 2) / np.sum((measured - measured.mean()) ** 2)
 
 
-def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Draw predicted over measured seconds of all ways, as Figure 5 of Plexus."""
-    points = {one["name"]: np.concatenate(list(one["cases"].values())).tolist() for one in found}
-    palette = colours.by_name([*points], {})
-    ways = [Line(name, palette[name], pairs, joined=False) for name, pairs in points.items()]
-    measured = [second for pairs in points.values() for second, _ in pairs]
-    ends = [(second, second) for second in (min(measured), max(measured))]
-    equal = Line("equal", "#9c9c9c", ends, marker="")
-    axes = Axis("measured s", base=10), Axis("predicted s", base=10)
-    path.write_text(lines_chart("predicted over measured seconds", [*ways, equal], *axes))
-
-
 def main() -> int:
     parser = table.arguments(__doc__)
     parser.add_argument("what", choices=("measure", "compare"))
@@ -176,7 +161,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="to measure each way for")
     parser.add_argument("--trials", type=int, default=3, help="of measure: in turns with the other ways")
     parser.add_argument("--scale", type=int, default=1, help="of measure: times as many nodes")
-    parser.add_argument("--plot", type=Path, help="of compare: a figure")
     args: argparse.Namespace = parser.parse_args()
     comm = MPI.COMM_WORLD
     if args.what == "measure":
@@ -192,8 +176,6 @@ def main() -> int:
         return 0
     found = [compared(*pair.split("=", 1)) for pair in args.files]
     table.publish(args, "\n".join([table.heading(args), "", *lines(found)]))
-    if args.plot:
-        draw(found, args.plot)
     return 0
 
 

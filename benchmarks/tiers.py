@@ -19,11 +19,9 @@ from mpi4py import MPI
 
 import distgnn as dg
 import table
+from cases import epochs, rmat
 from distgnn.arrays.canonical import canonical
-from distgnn.gallery import rmat
-from distgnn.nn.reference import normalize
 from distgnn.operators import make_grid
-from training import epochs
 from wire import received
 
 WAYS: list[tuple[str, dict[str, int], bool | str]] = [
@@ -73,7 +71,7 @@ def matrix(args: argparse.Namespace) -> tuple[Any, str]:
         stored = dg.Store(args.store)
         whole, source = (0, stored.n), stored.order(args.order).versions[0]
         return canonical(source.block(whole, whole), np.float32), f"{args.store}, order {args.order}"
-    A = normalize(rmat(1 << args.scale, degree=args.degree, features=0, classes=0).A)
+    A = rmat(1 << args.scale, args.degree)
     return A.astype(np.float32), f"R-MAT 2^{args.scale}"
 
 

@@ -14,12 +14,10 @@ import numpy as np
 from mpi4py import MPI
 
 import table
+from cases import epochs, rmat
 from distgnn import Ledger
-from distgnn.gallery import rmat
 from distgnn.layout import written
-from distgnn.nn.reference import normalize
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
-from training import epochs
 
 HOW = {False: "whole blocks", True: "needed rows", "cover": "covers"}
 
@@ -31,7 +29,7 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 128, 128, 32])
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
-    A = normalize(rmat(1 << args.scale, degree=args.degree, features=0, classes=0).A).astype(np.float32)
+    A = rmat(1 << args.scale, args.degree).astype(np.float32)
     rows, losses = [], []
     for name, sizes, aware in ways(comm.size):
         records = epochs(make_grid(comm, name, sizes), A, name, args.widths, sparsity_aware=aware)

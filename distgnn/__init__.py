@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import logging
 import sys
 from typing import Any
 
 __version__ = "0.1.0"
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library says nothing unless it is asked
 
 _HOMES = {
     "Grid": "comm.grid",

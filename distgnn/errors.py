@@ -44,11 +44,47 @@ def check_type(argument: str, value: object, kinds: type | tuple[type, ...], exp
         raise WrongTypeError(argument, type(value).__name__, f"expected {expected}")
 
 
+#: What PyG, DGL, Keras and scikit-learn call our arguments, by our name.
+ELSEWHERE = {
+    "activation": "act nonlinearity activation_function", "algorithm": "strategy",
+    "attention_dropout": "attn_drop attn_dropout", "backend": "device", "batch_size": "batch batchsize",
+    "bias": "use_bias", "checkpoint": "checkpoint_path save_path model_path",
+    "clip": "clipnorm max_grad_norm grad_clip", "dropout": "dropout_rate drop_rate feat_drop",
+    "dtype": "precision", "epochs": "num_epochs n_epochs max_epochs max_iter nb_epoch",
+    "eval_every": "eval_steps validation_freq", "fanout": "fanouts num_neighbors num_samples",
+    "graph": "edge_index adj adj_t adjacency edges", "heads": "num_heads n_heads",
+    "hidden": "hidden_channels hidden_dim hidden_dims hidden_size hidden_units hidden_feats num_hidden "
+    "n_hidden hidden_layer_sizes units", "ids": "node_ids", "keep_best": "save_best_only",
+    "layer_norm": "norm batch_norm use_layer_norm", "layers": "num_layers n_layers num_conv_layers",
+    "loss": "criterion loss_fn", "lr": "learning_rate learn_rate alpha eta", "metric": "metrics",
+    "model": "conv gnn arch architecture model_name", "nodes": "num_nodes n_nodes", "optimizer": "optim",
+    "patience": "early_stopping early_stopping_patience", "residual": "skip skip_connection use_residual",
+    "sampler": "loader neighbor_sampler", "schedule": "scheduler lr_scheduler lr_schedule",
+    "seed": "random_state random_seed", "self_loops": "add_self_loops",
+    "split": "masks train_mask validation_split", "standardize_features": "standardize scale_features",
+    "warmup": "warmup_epochs warmup_steps", "weight_decay": "wd l2 l2_reg weight_reg",
+    "weights": "edge_weight edge_weights edge_attr", "X": "x features feat node_feat node_features",
+    "y": "labels label targets target",
+}  # fmt: skip
+_OURS = {theirs: ours for ours, words in ELSEWHERE.items() for theirs in words.split()}
+#: How much of two names must be equal, of 1, for one to be near the other (tset and test have 0.75); one with
+#: the same letters is near, too.
+NEAR = 0.75
+
+
 def did_you_mean(name: object, known: Iterable[object], shown: str = "{}") -> str:
-    """Return ``; did you mean NAME?`` of the nearest known name; nothing where none is near."""
+    """Return ``; did you mean NAME?`` of what others call so, or of the nearest name; nothing without."""
     names = {str(word).lower(): str(word) for word in known}
-    near = difflib.get_close_matches(str(name).lower(), sorted(names), n=1)
+    ours = _OURS.get(_bare(name), "").lower()
+    near = [word for word in sorted(names) if ours and _bare(word) == ours]
+    near = near or difflib.get_close_matches(str(name).lower(), sorted(names), n=1, cutoff=NEAR)
+    near = near or [word for word in sorted(names) if sorted(word) == sorted(str(name).lower())]
     return f"; did you mean {shown.format(names[near[0]])}?" if near else ""
+
+
+def _bare(name: object) -> str:
+    """Return a name as Python would write it."""
+    return str(name).lower().lstrip("-").replace("-", "_")
 
 
 def offered(name: object, known: Iterable[object]) -> str:

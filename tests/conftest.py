@@ -5,8 +5,19 @@ import pytest
 from distgnn import ledger, progress
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm import flight
+from kernels import passed
 
 pytest_plugins = ["mpi_helpers.plugin"]
+
+
+def pytest_report_header() -> str:
+    left_out = passed.but_for() is not None
+    how = (
+        "as they passed; those of nothing else are left out"
+        if left_out
+        else "changed since they passed, all run"
+    )
+    return f"tests of kernels: {how} (make test-kernels)"
 
 
 @pytest.fixture(autouse=True)

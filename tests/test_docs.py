@@ -23,7 +23,8 @@ PAGES = [path for path in sorted(DOCS.glob("*.md")) if documents.read(path).step
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.slow  # starts MPI jobs
+@pytest.mark.programs
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_commands_run_and_print_as_written(path: Path, tmp_path: Path) -> None:
     page = documents.read(path)
@@ -75,7 +76,8 @@ def test_flags_that_pages_name_exist() -> None:
     assert named - known == of_others
 
 
-@pytest.mark.slow  # starts an MPI job
+@pytest.mark.programs
+@pytest.mark.slow
 def test_pictures_are_drawn_from_runs(tmp_path: Path) -> None:
     done = mpiexec(4, DOCS / "pictures.py", tmp_path)
     assert done.code == 0, done.err

@@ -18,6 +18,8 @@ import pytest
 
 from mpi_helpers import clean_environment
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

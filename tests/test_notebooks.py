@@ -10,6 +10,8 @@ import pytest
 
 from mpi_helpers import clean_environment
 
+pytestmark = pytest.mark.programs
+
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 nbformat = pytest.importorskip("nbformat", reason="needs the extra notebook")

@@ -16,7 +16,8 @@ README = ROOT / "README.md"
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.slow  # starts MPI jobs
+@pytest.mark.programs
+@pytest.mark.slow
 def test_commands_run_and_print_as_written(tmp_path: Path) -> None:
     page = documents.read(README)
     assert len(page.steps) > 5

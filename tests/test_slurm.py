@@ -58,6 +58,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 ENDED = "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"
 
 pytestmark = [
+    pytest.mark.programs,
     pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(

@@ -19,6 +19,8 @@ from distgnn import cli
 from distgnn.cli import train
 from mpi_helpers import clean_environment
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCHER = "SLURM_NTASKS", "SLURM_NNODES", "SLURM_JOB_ID", "SLURM_GPUS_ON_NODE"
 

@@ -69,7 +69,7 @@ def graph(name: str) -> sp.csr_array:
 
 
 @dataclass
-class Point:
+class Timing:
     """The measurement of one graph at one width."""
 
     graph: str
@@ -93,7 +93,7 @@ class Point:
 def measure(
     name: str, A: sp.csr_array, width: int, ceilings: tuple[float, float], seconds: float = 1.0,
     clock: str = "wall", plain_memory: bool = False,
-) -> Point:  # fmt: skip
+) -> Timing:  # fmt: skip
     """Time every candidate on `A` times a random float32 matrix, all on the same arrays.
 
     A candidate whose first call takes over `LONG` seconds and `HOPELESS` times as long as ours is not called
@@ -116,7 +116,7 @@ def measure(
     samples = timing.in_turns(quick, seconds, clock=clock)
     best = {other: min(samples.get(other, [first[other]])) for other in runs}
     moved = A.nnz * (8 + 4 * width) + 4 * A.shape[0] * width + 8 * A.shape[0]
-    return Point(name, A.nnz, width, moved, best, roof(A, width, *ceilings))
+    return Timing(name, A.nnz, width, moved, best, roof(A, width, *ceilings))
 
 
 def _first_calls(
@@ -198,7 +198,7 @@ def _made(result: Any, out: Any) -> None:
         out.copy_(result)
 
 
-def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
+def table(points: Sequence[Timing], ceilings: tuple[float, float]) -> str:
     """Write the points in Markdown, one line for each."""
     names = [OURS, *dict.fromkeys(name for p in points for name in p.seconds if name != OURS)]
     head = ["graph", "f", *names, "GB/s", "of copy", "of roof", "/ best other", "/ mkl"]
@@ -213,7 +213,7 @@ def table(points: Sequence[Point], ceilings: tuple[float, float]) -> str:
     return "\n".join(lines)
 
 
-def summary(points: Sequence[Point]) -> str:
+def summary(points: Sequence[Timing]) -> str:
     """Write geometric means and worst cases of the ratios, in Markdown."""
     lines = []
     for name in ("best other", "mkl", "scipy", "torch", "torch-reduce"):

@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reading")
     reading, direction = group.add_argument, group.add_mutually_exclusive_group().add_argument
     reading("--format", default="auto", metavar="F",
-            help="auto, edges (CSV, TSV, Parquet), generated, mtx, npz, ogb, planetoid, pt or reddit "
-            "(default: auto)")
+            help="auto, edges (CSV, TSV, JSON lines, Parquet), generated, mtx, npz, ogb, planetoid, pt or "
+            "reddit (default: auto)")
     direction("--directed", action="store_true", default=None, help="an edge has one direction")
     direction("--undirected", dest="directed", action="store_false", default=None,
               help="add every edge's reverse (edge lists: unless told otherwise)")
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading("--regression", action="store_true",
             help="labels are numbers to predict, one column or those of --label-column; NaN or empty: none")
     reading("--features", metavar="FILE",
-            help=".npy, .npz, .csv, .parquet, or .json with {node: [active features]}; or degree, onehot, "
-            "random:WIDTH, made of the graph (degree: one column, not scaled)")
+            help=".npy, .npz, .csv, .jsonl, .parquet, or .json with {node: [active features]}; or degree, "
+            "onehot, random:WIDTH, made of the graph (degree: one column, not scaled)")
     reading("--labels", metavar="FILE",
             help=".csv, .tsv, .txt or .parquet: a node and its label in every line, or a column of 0 and 1 "
             "for each class that nodes may have; .npy, .npz, .json: classes or such rows; or degree:CLASSES, "
@@ -56,6 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ".npy")
     reading("--source-column", metavar="NAME", help="column of an edge list that has the edge's source")
     reading("--target-column", metavar="NAME", help="column of an edge list that has the edge's target")
+    reading("--weight-column", metavar="NAME", help="column of an edge list that has the weights")
+    reading("--feature-columns", metavar="NAMES", help="columns of the feature table, between commas "
+            "(default: all but those of ids, labels and parts)")
+    reading("--categorical", metavar="NAMES", help="columns of words in it, which become columns of 0 and 1")
+    reading("--missing", metavar="HOW", default="refuse", help="a feature without a number is mean (of its "
+            "column), zero, or refused (default: refuse)")
+    reading("--separator", metavar="MARK", help="of columns in text: tab, comma, semicolon, bar, blank or a "
+            "character (default: the one that cuts all lines evenly)")
+    reading("--comments", metavar="MARK", help="text behind it is left out, such as #; none: no line is a "
+            "comment (default: lines with # or %% before the first row)")
     reading("--id-column", metavar="NAME", help="column of the label and feature files that has the node")
     reading("--label-column", metavar="NAME", help="column of the label file that has the label, needed if "
             "several could; or some, between commas, of 0 and 1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from distgnn.arrays import backend, blocking
@@ -41,3 +43,49 @@ def are_counts(X: DistDense) -> bool:
     X.grid.along(*X.layout.row_axes, *X.layout.col_axes).allreduce(totals, matrix="features")
     all_zeros, all_others = X.grid.backend.to_host(totals).tolist()
     return all_others == 0 and 2 * all_zeros > X.shape[0] * X.shape[1]
+
+
+class Scaling(NamedTuple):
+    """The mean and the spread, which is never 0, of every column, float64 (width), on the host."""
+
+    mean: np.ndarray
+    spread: np.ndarray
+
+
+#: Variances of this share of the mean square are rounding: features have 24 bits.
+_ROUNDING = 1e-12
+
+
+def scaling_of(X: DistDense, rows: Any) -> tuple[Scaling, float]:
+    """Return the scaling by some rows, and the largest scale of a column over the smallest. Collective.
+
+    The spread is the standard deviation (divided by the number of rows), or 1 where a column is constant.
+    The scale is the root mean square of what is not 0, so that rare words do not count as small ones. Both
+    have the same bits on every rank. Cost: an all-reduce of three words per column and one.
+
+    Args:
+        rows: bool, of this rank's rows.
+    """
+    xp, (lo, hi) = backend.module(X.block), X.col_range
+    totals = xp.zeros(3 * X.shape[1] + 1, np.float64)
+    if X.layout.primary:
+        sums = totals[1:].reshape(3, -1)[:, lo:hi]
+        for part in blocking.passes(X.block):
+            some = xp.where(rows[part, None], X.block[part], 0).astype(np.float64)
+            sums += xp.stack([some.sum(axis=0), (some * some).sum(axis=0), (some != 0).sum(axis=0)])
+        totals[0] = rows.sum() if lo == 0 < hi else 0
+    X.grid.world.allreduce(totals, matrix="features")
+    host = X.grid.backend.to_host(totals)
+    count, (sums, squares, others) = max(host[0], 1), host[1:].reshape(3, -1)
+    mean, square = sums / count, squares / count
+    variance = square - mean * mean
+    spread = np.sqrt(np.where(variance > _ROUNDING * square, variance, 1))
+    scales = np.sqrt(squares[others > 0] / others[others > 0])
+    return Scaling(mean, spread), float(scales.max() / scales.min()) if len(scales) else 1.0
+
+
+def standardize(X: DistDense, scaling: Scaling) -> None:
+    """Take the mean off every column and divide it by its spread, in double precision, in place."""
+    mean, spread = (X.grid.backend.asarray(numbers[slice(*X.col_range)]) for numbers in scaling)
+    for part in blocking.passes(X.block):
+        X.block[part] = (X.block[part].astype(np.float64) - mean) / spread

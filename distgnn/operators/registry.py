@@ -204,7 +204,9 @@ def distribute(
         (2, array([20.,  1.]))
 
     Args:
-        matrix: SciPy sparse matrix (equal on all ranks) or a :class:`~distgnn.operators.sources.BlockSource`.
+        matrix: SciPy sparse matrix (equal on all ranks), whose entries of one place add up and whose stored
+            zeros are entries, unlike those of a graph of ``fit`` and ``prepare``; or a
+            :class:`~distgnn.operators.sources.BlockSource`.
         sparsity_aware: True: send only the rows of dense matrices that are needed (``1d``, ``1.5d``); "auto":
             or whole blocks, whichever should be faster between two ranks.
         root: the one rank that has the matrix and sends the others their blocks; what they give, such as

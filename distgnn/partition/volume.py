@@ -2,8 +2,8 @@
 
 Volume-balancing models put these costs into recursive bisection (Acer, Selvitopi and Aykanat, Parallel
 Computing 59, 2016: Graph-VB of ``sparsity-aware.txt`` section 5.2). Here rows of all parts move one by one
-(``kernels/host/volume.c``), from the parts of the hypergraph partitioner or, where it is not installed,
-METIS's. The result is the most even one whose total is at most `OF_START` of the start's.
+(``kernels/host/volume.c``), from METIS's parts where it is installed. The result is the most even one whose
+total is at most `OF_START` of the start's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from distgnn.errors import UserError
-from distgnn.partition import hypergraph, metis
+from distgnn.partition import metis
 from distgnn.partition.packages import need
 from distgnn.partition.pattern import Pattern
 from distgnn.partition.quality import measure
@@ -48,11 +48,8 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
 
 
 def _start(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """Return the best parts that installed packages make; at worst an even cut of reverse Cuthill-McKee."""
-    for method, partitioner in (("hypergraph", hypergraph.partition), ("metis", metis.partition)):
-        try:
-            need(method)
-        except UserError:
-            continue
-        return partitioner(pattern, parts, seed, imbalance)
-    return pattern.even_cut(parts, reverse_cuthill_mckee(pattern.neighbours, symmetric_mode=True))
+    """Return METIS's parts or, where it is not installed, an even cut of reverse Cuthill-McKee."""
+    try:
+        return metis.partition(pattern, parts, seed, imbalance)
+    except UserError:
+        return pattern.even_cut(parts, reverse_cuthill_mckee(pattern.neighbours, symmetric_mode=True))

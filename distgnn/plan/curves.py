@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,9 @@ from distgnn.plan.scaling import TIE, Curves, sentences, table
 from distgnn.plan.tables import digits, name
 from distgnn.report import page as pages
 from distgnn.report.colours import ALGORITHMS, PHASES
-from distgnn.report.logs import read_log
-from distgnn.report.svg import INK, Axis, Line, beside, lines
+from distgnn.report.logs import epoch_seconds, read_log
+from distgnn.report.scaling import by_ranks
+from distgnn.report.svg import INK, Line, beside
 from distgnn.report.tables import Table
 from distgnn.report.text import aligned
 from distgnn.train.settings import AUTO, Settings
@@ -45,12 +45,7 @@ class Measured:
             raise ArgumentError("logs", path, "is of minibatches, which are not planned")
         aware = config.get("sparsity_aware") or False
         way = Way(config["algorithm"], run["grid"], config.get("order"), True if aware == AUTO else aware)
-        return cls(
-            log["name"],
-            way,
-            len(run["ranks"]),
-            statistics.median(epoch["seconds"] for epoch in log["epochs"]),
-        )
+        return cls(log["name"], way, len(run["ranks"]), epoch_seconds(log))
 
     def predicted(self, curves: Curves) -> float | None:
         """Return seconds of the same way to train, where it was planned."""
@@ -145,8 +140,7 @@ def _lines(curves: Curves, measured: Sequence[Line]) -> str:
     drawn = [Line(way, _colour(way), [*curves.seconds(way).items()]) for way in curves.algorithms]
     if leads := _leads(curves):
         drawn.append(Line("becomes the fastest", INK, leads, marker="ring", joined=False))
-    ranks = Axis("ranks", base=2, ticks=curves.ranks)
-    return lines("seconds by ranks", [*drawn, *measured], ranks, Axis("seconds of an epoch", base=10))
+    return by_ranks("seconds", [*drawn, *measured], curves.ranks, "seconds of an epoch", base=10)
 
 
 def _colour(way: str) -> str:

@@ -24,7 +24,7 @@ TIE = 0.01  # a share of the seconds
 
 
 @dataclass(frozen=True)
-class Point:
+class Planned:
     """A number of ranks.
 
     Attributes:
@@ -57,7 +57,7 @@ class Crossover:
 class Curves:
     """Points by number of ranks."""
 
-    points: list[Point]
+    points: list[Planned]
 
     @property
     def ranks(self) -> list[int]:
@@ -138,13 +138,13 @@ def weak(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Mach
     return Curves(points)
 
 
-def _point(planned: Plan) -> Point:
+def _point(planned: Plan) -> Planned:
     best: dict[str, Choice] = {}
     for choice in planned.choices:
         best.setdefault(name(choice.way), choice)
     ways = [(choice.way, choice.seconds) for choice in planned.choices]
     node = planned.machine.node
-    return Point(planned.ranks, best, ways, [way.record(node) for way in planned.infeasible], node)
+    return Planned(planned.ranks, best, ways, [way.record(node) for way in planned.infeasible], node)
 
 
 def text(curves: Curves) -> str:

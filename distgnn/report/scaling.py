@@ -163,7 +163,6 @@ def drawings(all_series: Sequence[Series]) -> list[tuple[str, str]]:
     """Draw seconds, speed-up, efficiency and words against the number of ranks: (title, SVG) of each."""
     ticks = sorted({point.ranks for curve in all_series for point in curve.points})
     ends = (float(ticks[0]), float(ticks[-1]))
-    x = Axis("ranks", base=2, ticks=ticks)
 
     def curves(value: Callable[[Series, Point], float | None]) -> list[Line]:
         made = []
@@ -180,13 +179,17 @@ def drawings(all_series: Sequence[Series]) -> list[tuple[str, str]]:
     speed = [*curves(Series.speedup), ideal]
     share = [*curves(lambda curve, p: 100 * curve.efficiency(p)), perfect]
     words = curves(lambda _, p: p.words or None)
-    time = Axis("seconds", base=10)
-    made = [("Seconds of an epoch", lines("seconds by ranks", seconds, x, time))]
-    made.append(("Speed-up", lines("speed-up by ranks", speed, x, Axis("times one rank", base=2))))
-    made.append(("Efficiency", lines("efficiency by ranks", share, x, Axis("% of ideal"))))
+    made = [("Seconds of an epoch", by_ranks("seconds", seconds, ticks, "seconds", base=10))]
+    made.append(("Speed-up", by_ranks("speed-up", speed, ticks, "times one rank", base=2)))
+    made.append(("Efficiency", by_ranks("efficiency", share, ticks, "% of ideal")))
     if words:
-        made.append(("Words", lines("words by ranks", words, x, Axis("words, busiest rank, epoch", base=10))))
+        made.append(("Words", by_ranks("words", words, ticks, "words, busiest rank, epoch", base=10)))
     return made
+
+
+def by_ranks(what: str, curves: Sequence[Line], ticks: Sequence[int], unit: str, **axis: Any) -> str:
+    """Draw a number against the ranks, whose ``ticks`` double: an SVG. ``axis``: of the other axis."""
+    return lines(f"{what} by ranks", curves, Axis("ranks", base=2, ticks=ticks), Axis(unit, **axis))
 
 
 def svg(curves: Sequence[Series]) -> str:

@@ -2,7 +2,7 @@
 
 PyG      Data: edge_index (or adj_t), x, y, train_mask ..., edge_weight
 DGL      DGLGraph: edges(), ndata["feat"], ndata["label"], ndata["train_mask"] ..., edata["weight"]
-OGB      the dictionary of a graph: edge_index, node_feat, num_nodes
+OGB      the dictionary of a graph: edge_index, node_feat, num_nodes; or a pair of it and the labels
 NetworkX Graph, DiGraph: nodes, edges(data=...), is_directed()
 tensors  on a CPU: dense, of bfloat16, with gradients, sparse in COO, CSR and CSC
 """
@@ -54,6 +54,7 @@ def unpacked(given: Given) -> Given:
         ArgumentError: a graph with several kinds of nodes or edges, or several splits, or without the weights
             that are asked for.
     """
+    given = _of_pair(given)
     graph = given.graph
     if hasattr(graph, "edge_types") and hasattr(graph, "node_types"):
         raise _refused(graph, "has nodes or edges of several kinds: pass graph.to_homogeneous()")
@@ -66,6 +67,19 @@ def unpacked(given: Given) -> Given:
     if hasattr(graph, "is_directed") and hasattr(graph, "nodes") and hasattr(graph, "edges"):
         return _of_networkx(given)
     return given
+
+
+def _of_pair(given: Given) -> Given:
+    """Take a pair of a graph and its labels, as OGB's data sets have them, apart."""
+    pair = given.graph
+    if not isinstance(pair, tuple) or len(pair) != 2 or not (isinstance(pair[0], Mapping) or _has(pair[0])):
+        return given
+    return replace(given, graph=pair[0], y=pair[1] if given.y is None else given.y)
+
+
+def _has(graph: Any) -> bool:
+    """Tell whether this is a graph of PyG or DGL."""
+    return hasattr(graph, "edge_index") or hasattr(graph, "ndata")
 
 
 def array(name: str, given: Any) -> np.ndarray:

@@ -60,9 +60,9 @@ def _prepared(
     degrees.end()
     if source.direction_open and content.symmetric(Team()):
         manifest |= {"directed": False, "symmetric": normalize != "row"}
-    values, scale = np.ones(len(rows)) if weights is None else weights, degrees.scaling(normalize)
+    values, scale = np.ones(len(rows)) if weights is None else weights, degrees.scaling(normalize, dtype)
     if scale is not None:
-        values = values * scale(rows, cols)
+        values = scale(values, rows, cols)
     features = source.features(np.arange(n))
     for first in range(0, n if source.width else 0, 1 << 16):
         content.add_features(first, features[first : first + (1 << 16)])

@@ -23,12 +23,15 @@ class ImportOptions:
     `format`: one of `importers.FORMATS`. `features`, `labels`: companion files, or a rule that makes them
     from the graph: degree, onehot, random:WIDTH and degree:CLASSES. `ids`: the kind of node ids in lists of
     edges and tables, one of `IDS`; `node_list`: a table that lists all nodes in order. `id_column`,
-    `label_column`, `source_column`, `target_column`: column names (or numbers from 0) in tables. `split`:
-    "0.6/0.2/0.2", seeded by `seed`, or a file, in place of the input's. `weights`: take edge weights from the
-    file instead of ones. `multilabel`: a node may have several classes, though none has in the input.
-    `regression`: labels are numbers to predict, one or several of a node.
-    `scratch`: folder for temporary copies of compressed features (default: the system's). `used`: the names
-    of columns that an importer has looked up, which fills it.
+    `label_column`, `source_column`, `target_column`, `weight_column`: column names (or numbers from 0) in
+    tables; `feature_columns` and `categorical` (words that become columns of zeros and ones): several,
+    between commas. `separator`, `comments`: marks in text, which the file shows by default. `missing`:
+    refuse, zero or mean, what stands for a feature without a number. `split`: "0.6/0.2/0.2", seeded by
+    `seed`, or a file, in place of the input's. `weights`: take edge weights from the file instead of ones.
+    `multilabel`: a node may have several classes, though none has in the input. `regression`: labels are
+    numbers to predict, one or several of a node. `scratch`: folder for temporary copies of compressed
+    features (default: the system's). `used`: the names of columns that an importer has looked up, which fills
+    it.
     """
 
     format: str | None = None
@@ -41,6 +44,12 @@ class ImportOptions:
     source_column: str | None = None
     target_column: str | None = None
     split: str | None = None
+    separator: str | None = None
+    comments: str | None = None
+    feature_columns: str | None = None
+    weight_column: str | None = None
+    missing: str = "refuse"
+    categorical: str | None = None
     seed: int = 0
     directed: bool | None = None
     weights: bool = False

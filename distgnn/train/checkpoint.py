@@ -15,6 +15,7 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.lock import check_unlocked, locked
 from distgnn.layout import Cut
+from distgnn.nn.features import Scaling
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.operators.dense import DistDense, gather
 from distgnn.store import checkpoint
@@ -32,7 +33,7 @@ BEST = "best."  #: before the names of the best weights in a checkpoint
 def save(
     path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
     epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]] = (), best: Best | None = None,
-    class_names: Sequence[str] | None = None, begun: Begun | None = None,
+    class_names: Sequence[str] | None = None, begun: Begun | None = None, scaling: Scaling | None = None,
 ) -> None:  # fmt: skip
     """Write weights, biases, trained features, and the optimiser's state after `epoch`; and the best weights
     so far, where they are kept. Collective.
@@ -42,6 +43,7 @@ def save(
         rates: what need not be: step sizes and weight decays of the updates so far, as JSON, the latest last.
         class_names: of the classes that are trained on, where they have names.
         begun: the next epoch, if some of its updates are made.
+        scaling: of the features, where they are standardised.
 
     Raises:
         UserError: `path` cannot be written; the previous checkpoint is intact then (on every rank).
@@ -53,14 +55,14 @@ def save(
             for name, block in [*_blocks(p, optimizer), *_best(p, best)]:
                 rows, cols = p.matrix.row_range, p.matrix.col_range
                 pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
-    meta = _meta(optimizer, epoch, run, rates, best, class_names)
+    meta = _meta(optimizer, epoch, run, rates, best, class_names, scaling)
     checkpoint.save(path, comm, pieces, meta if begun is None else meta | {"begun": begun.state()})
 
 
 def collected(
     parameters: Sequence[Parameter], optimizer: Optimizer, epoch: int, run: Mapping[str, Any],
     rates: Sequence[Mapping[str, Any]] = (), best: Best | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None, scaling: Scaling | None = None,
 ) -> tuple[dict[str, Piece], dict[str, Any]]:  # fmt: skip
     """Return on rank 0 all that :func:`save` would write, in whole matrices, as ``store.checkpoint.save``
     takes it from one rank; on the others no pieces. Collective.
@@ -72,7 +74,7 @@ def collected(
             whole = gather(p.matrix.like(block))
             if whole is not None:
                 pieces[name] = (0, 0, _in_order(whole, p.matrix.layout.rows), p.matrix.shape)
-    return pieces, _meta(optimizer, epoch, run, rates, best, class_names)
+    return pieces, _meta(optimizer, epoch, run, rates, best, class_names, scaling)
 
 
 def _in_order(whole: Array, rows: Cut) -> Array:
@@ -82,10 +84,11 @@ def _in_order(whole: Array, rows: Cut) -> Array:
 
 def _meta(
     optimizer: Optimizer, epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]],
-    best: Best | None, class_names: Sequence[str] | None,
+    best: Best | None, class_names: Sequence[str] | None, scaling: Scaling | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Describe a checkpoint, beside its matrices, as JSON."""
     meta = {"epoch": epoch, "steps": optimizer.steps, "run": dict(run), "rates": list(rates)}
+    meta |= {} if scaling is None else {"scaling": {k: v.tolist() for k, v in scaling._asdict().items()}}
     return meta | {"best": best.state() if best else {}, "class_names": class_names}
 
 

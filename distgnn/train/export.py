@@ -8,6 +8,7 @@ Arrays, by name, of an L-layer network, the number of whose heads in the last la
     layers.0.left, layers.0.right ...          (columns of the weight), of GAT: attention's
     layers.0.left, layers.0.attention ...      of GATv2: as the weight, W', and (its columns)
     norms.0.weight, norms.0.bias ... of L-2    (fan out), with layer_norm=True: gain and shift
+    features.mean, features.spread             (width), with standardize_features=True
     features                                   (nodes, width), with train_features=True: trained ones, with
                                                rows in the order of the store that the config calls "order"
 
@@ -22,8 +23,8 @@ In row vectors, with A the matrix of the store (``distgnn prepare --normalize``)
     H_{l+1} = relu(norm_l(Z_l))        where l < L-1, or elu; norm_l with layer_norm=True, with epsilon 1e-5
 
 Z_{L-1} are the logits. With normalize_features=True, rows of X are first divided by their sums of absolute
-values. In PyTorch a linear layer holds its weight transposed; with PyG, whose ``GCNConv`` normalises as
-``--normalize gcn`` does:
+values; then, with standardize_features=True, X is (X - features.mean) / features.spread. In PyTorch a linear
+layer holds its weight transposed; with PyG, whose ``GCNConv`` normalises as ``--normalize gcn`` does:
 
     found = numpy.load("model.npz")                      # or safetensors.torch.load_file("model.safetensors")
     config = json.loads(str(found["config"]))            # or of safetensors the metadata, by safe_open
@@ -33,8 +34,8 @@ values. In PyTorch a linear layer holds its weight transposed; with PyG, whose `
 
 The config is JSON: "model" (gcn, sage, gat or gatv2), "widths", "heads" (of each layer, or false),
 "activation" (relu or elu), "bias", "residual", "layer_norm", "dropout", "dtype",
-"train_features", "normalize_features", "normalize", "self_loops" and "multilabel" (of the graph), "loss"
-(softmax, binary, or mse, where Z_{L-1} are the numbers that are predicted), "order",
+"train_features", "normalize_features", "standardize_features", "normalize", "self_loops" and "multilabel" (of
+the graph), "loss" (softmax, binary, or mse, where Z_{L-1} are the numbers that are predicted), "order",
 "class_names" (a list, or null where classes have none), "epoch" (after which these were the weights), and the
 version of "distgnn".
 """
@@ -61,7 +62,7 @@ from distgnn.files.output import check_output, replaced, writing
 from distgnn.nn.norm import EPSILON
 from distgnn.train.checkpoint import BEST
 from distgnn.train.predict import chosen
-from distgnn.train.saved import opened
+from distgnn.train.saved import opened, scaling
 
 assert EPSILON == 1e-5  # as the text above says
 
@@ -69,7 +70,10 @@ FORMATS = (".npz", ".safetensors")
 #: Names in a checkpoint, whose numbers are those of layers, and in the exported file.
 NAMES = {"W": "layers.{}.weight", "b": "layers.{}.bias", "g": "norms.{}.weight", "s": "norms.{}.bias"}
 #: What of a run's identity describes the network; what is not there is off.
-CONFIG = "model widths heads bias residual layer_norm dropout dtype train_features normalize_features".split()
+CONFIG = (
+    "model widths heads bias residual layer_norm dropout dtype train_features normalize_features "
+    "standardize_features"
+).split()
 #: Arrays of attention: by model, those that are vectors, and those that are matrices.
 ATTENTION = {"gat": (("left", "right"), ()), "gatv2": (("attention",), ("left",))}
 
@@ -121,6 +125,8 @@ def contents(
             whole = reader.piece(name, (0, shape[0]), (0, shape[1]))
             called, flat = _named(bare, trained["model"])
             arrays[called] = whole.reshape(-1) if flat else whole
+    if trained.get("standardize_features"):
+        arrays |= {f"features.{name}": row for name, row in scaling(reader.meta)._asdict().items()}
     config = {name: trained.get(name, False) for name in CONFIG}
     config |= {"activation": trained.get("activation", "relu")}
     config |= {name: trained[f"graph {name}"] for name in ("normalize", "self_loops")}

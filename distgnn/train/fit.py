@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from dataclasses import fields
 from typing import Any
@@ -27,16 +28,22 @@ from distgnn.train.model import Model, finite
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
 
+log = logging.getLogger(__name__)
+
 #: The split where none is given: shares of the labelled nodes.
 SPLIT = "0.6/0.2/0.2"
 #: Settings of a run on files, or of a terminal.
 ELSEWHERE = ("quiet", "verify")
+#: Arguments that are no settings, for hints.
+ARGUMENTS = "graph X y split ids nodes weights directed normalize self_loops comm".split()
+#: What other libraries ask for.
+FOLLOWS = "in_channels out_channels in_feats out_feats num_features num_classes n_classes input_dim".split()
 
 
 def fit(
-    graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
-    weights: Any = None, directed: bool | None = None, normalize: str = "gcn", self_loops: bool = True,
-    seed: int = 0, comm: MPI.Intracomm | None = None, **settings: Any,
+    graph: Any = None, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None,
+    nodes: int | None = None, weights: Any = None, directed: bool | None = None, normalize: str = "gcn",
+    self_loops: bool = True, seed: int = 0, comm: MPI.Intracomm | None = None, **settings: Any,
 ) -> Model:  # fmt: skip
     """Train a network on a graph in memory, without files. Collective.
 
@@ -89,13 +96,19 @@ def _settings(given: dict[str, Any]) -> Settings:
     known = [field.name for field in fields(Settings) if field.name not in ELSEWHERE]
     for name, value in given.items():
         if name not in known:
-            hint = did_you_mean(name, known) or f"; there is {', '.join(known)}"
+            plain = isinstance(value, (str, int, float, bool, type(None)))
+            value = value if plain else type(value).__name__
+            if name in FOLLOWS:
+                raise ArgumentError(name, value, "follows from X and y; leave it out")
+            hint = did_you_mean(name, [*known, *ARGUMENTS]) or f"; there is {', '.join(known)}"
             raise ArgumentError(name, value, f"no setting has this name{hint}")
     return Settings(**given)
 
 
 def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     """Take the graph, with all that training needs. Local to rank 0."""
+    if graph is None:
+        raise ArgumentError("graph", None, "training needs edges")
     source = of_arrays(graph, X, y, split, default_split=SPLIT, **given)
     needed = {"graph": source.n, "X": source.width, "y": source.classes}
     expected = {"graph": "edges", "X": "features, an array (nodes, width)"}
@@ -103,8 +116,10 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     for name, there in needed.items():
         if not there:
             raise ArgumentError(name, None, f"training needs {expected[name]}")
+    if source.left:
+        log.info("left out: %s", ", ".join(source.left))
     for note in source.notes:
-        warnings.warn(printable(note), stacklevel=4)
+        warnings.warn(printable(note), stacklevel=3)
     return source
 
 
@@ -113,7 +128,8 @@ def _trained(run: Run, names: Names | None) -> Model:
     history = list(run.train())
     store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
     assert isinstance(store, RootStore)
-    state = collected(run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best, labels)
+    trained = run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best
+    state = collected(*trained, labels, run.scaling)
     if run.best.blocks:
         run.best.restore()
         assert run.best.found is not None

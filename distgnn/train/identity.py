@@ -12,7 +12,10 @@ from distgnn.train.settings import Settings
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
 GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
 #: Settings that a run shares with the one whose checkpoint it goes on from, beside those of minibatches.
-SHARED = "seed dropout bias optimizer momentum dtype train_features normalize_features model sampler".split()
+SHARED = (
+    "seed dropout bias optimizer momentum dtype model sampler "
+    "train_features normalize_features standardize_features"
+).split()
 SHARED_BATCHES = ("fanout", "batch_size", "batches_per_update", "importance", "rescale")
 
 

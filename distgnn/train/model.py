@@ -16,8 +16,9 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.split import SPLITS
 from distgnn.store import checkpoint
+from distgnn.store.array_ids import numbers_of
 from distgnn.store.checkpoint import Piece
-from distgnn.store.importers.names import Names, encoded
+from distgnn.store.importers.names import Names
 from distgnn.train.checkpoint import check_path, writer
 from distgnn.train.predict import sigmoid, softmax
 from distgnn.train.settings import Settings
@@ -135,9 +136,6 @@ class Model:
         assert part in SPLITS
         return next(value for name, value in self.metrics.items() if name.startswith(f"{part}_"))
 
-    def _count(self) -> int:
-        return 0 if self._logits is None else len(self._logits)
-
     def _rows(self, nodes: Any) -> np.ndarray:
         """Copy the logits of some nodes."""
         assert self._logits is not None
@@ -149,26 +147,7 @@ class Model:
                 problem = f"a mask of shape {wanted.shape}; expected ({len(self._logits)},)"
                 raise ArgumentError("nodes", "bool", problem)
             return self._logits[wanted]
-        return self._logits[self._numbers(wanted)]
-
-    def _numbers(self, nodes: np.ndarray) -> np.ndarray:
-        """Look up the rows of nodes."""
-        words, rows = self._names is not None and self._names.words, self._count()
-        if not nodes.size:
-            return np.zeros(0, np.int64)
-        if nodes.ndim != 1 or nodes.dtype.kind not in ("OU" if words else "iu"):
-            expected = "strings, as in ids" if words else "whole numbers"
-            raise ArgumentError("nodes", f"{nodes.dtype} of shape {nodes.shape}", f"expected {expected}")
-        if self._names is not None:
-            try:
-                numbers = self._names.find(encoded(nodes.tolist()) if words else nodes.astype(np.int64))
-            except ValueError as error:
-                raise ArgumentError("nodes", "strings", str(error)) from None
-        else:
-            numbers = np.where((nodes >= 0) & (nodes < rows), nodes, -1)
-        if numbers.min() < 0:
-            raise ArgumentError("nodes", nodes[np.flatnonzero(numbers < 0)[0]], "is no node of this graph")
-        return numbers
+        return self._logits[numbers_of("nodes", wanted, self._names, len(self._logits))]
 
 
 def finite(logits: np.ndarray | None) -> np.ndarray | None:

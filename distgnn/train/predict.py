@@ -24,7 +24,7 @@ from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced, writing
 from distgnn.files.sheet import Sheet
-from distgnn.nn.features import normalize_rows
+from distgnn.nn.features import normalize_rows, standardize
 from distgnn.nn.gcn import collect
 from distgnn.nn.loss import outputs
 from distgnn.nn.metrics import scores
@@ -38,7 +38,7 @@ from distgnn.train import room
 from distgnn.train.checkpoint import take_features, take_over
 from distgnn.train.defaults import from_files
 from distgnn.train.network import special
-from distgnn.train.saved import opened
+from distgnn.train.saved import opened, scaling
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
 from distgnn.train.targets import targets_of
@@ -109,6 +109,8 @@ class Predictor:
         refuse = lambda problem: UserError(f"{weights}: {problem}")  # noqa: E731
         room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)
+        if trained.get("standardize_features"):
+            standardize(self.X, scaling(reader.meta))
         with self.grid.world.together():
             take_over(reader, self.model.parameters, best=best)
             if trained["train_features"]:

@@ -12,12 +12,14 @@ FIRST_DECAY = 5e-4
 
 _PLAIN: dict[str, Any] = {
     "hidden": (16,), "bias": False, "dropout": 0.0, "normalize_features": False,
-    "epochs": 200, "lr": 0.01, "weight_decay": (0.0,), "keep_best": "none",
+    "standardize_features": False, "epochs": 200, "lr": 0.01, "weight_decay": (0.0,), "keep_best": "none",
 }  # fmt: skip
-#: None: decay on the first layer, features divided where they are counts, the best weights where there is a
+#: None: decay on the first layer, features divided where they are counts, else
+#: standardised where their scales differ, the best weights where there is a
 #: validation split.
 _KIPF_WELLING = _PLAIN | {
     "bias": True, "dropout": 0.5, "weight_decay": None, "normalize_features": None, "keep_best": None,
+    "standardize_features": None,
 }  # fmt: skip
 #: Hamilton, Ying and Leskovec, NeurIPS 2017, section 4, with dropout: two layers on sampled neighbours.
 _GRAPHSAGE = _KIPF_WELLING | {

@@ -23,7 +23,7 @@ from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, TrainingError, UserError, check_type
 from distgnn.ledger import MOST_EVENTS, Ledger, holds
 from distgnn.nn import optim
-from distgnn.nn.features import are_counts, normalize_rows
+from distgnn.nn.features import Scaling, are_counts, normalize_rows, scaling_of, standardize
 from distgnn.nn.loss import checked_loss, checked_metric, outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
@@ -49,11 +49,13 @@ from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
 from distgnn.train.settings import BATCH_SIZE, Settings
 from distgnn.train.stopping import Begun, PausedError, Stop
-from distgnn.train.targets import targets_of
+from distgnn.train.targets import targets_of, training_rows
 from distgnn.train.ways import parse_grid
 
 log = logging.getLogger(__name__)
 
+#: Scales of features that differ by more make training hard.
+APART = 10.0
 TIMED = 1000  # epochs, the latest, over which medians are taken: memory stays as it is
 
 
@@ -75,6 +77,7 @@ class Run:
     Attributes:
         settings: with all defaults filled in.
         store, order, grid, widths, model, X, targets, optimizer: what the run consists of.
+        scaling: of X, where it is standardised, else None.
         first_epoch: 1, or where the checkpoint goes on. check: the serial reference beside, or None.
         best: the epoch whose weights did best in validation, and these weights; see :class:`Best`. They are
             followed where `keep_best`, `patience` or a plateau asks for it.
@@ -244,26 +247,39 @@ class Run:
         self.model = kind(A, self.widths, **network.options(s), **how_to)
         self.X = load_features(self.store, self.model.input_layout, dtype=s.dtype)
         holds(self.X, "features", self.X.block.nbytes)
-        self._normalize()
+        self.scaling: Scaling | None = None
         self.targets = targets_of(self.store, self.model, str(s.loss), s.metric)
         if self.targets.counts[TRAIN] == 0:
             problem = "no node of the training split has a label, so there is nothing to train on"
             raise UserError(f"{self.store.path}: {problem}")
+        self._normalize()
         self.parameters = parameters(self.model, self.X, s.train_features)
         self._follow()
         self.minibatches = self._minibatches() if s.samples else None
 
     def _normalize(self) -> None:
-        """Divide the rows of the features by their sums, where that is asked for or they are counts.
-        Collective.
+        """Divide the rows of the features by their sums, where that is asked for or they are counts; or
+        standardise the columns, where that is asked for or they differ. Collective.
         """
         s = self.settings
-        if s.normalize_features is None:
-            s = self.settings = dataclasses.replace(s, normalize_features=are_counts(self.X))
-            if s.normalize_features:
-                log.info("features are counts: rows are divided by their sums")
-        if s.normalize_features:
+        rows, columns = s.normalize_features, s.standardize_features
+        counts = (rows is None or (columns is None and not rows)) and are_counts(self.X)
+        if rows is None and counts:
+            log.info("features are counts: rows are divided by their sums")
+        rows = counts if rows is None else rows
+        if rows:
             normalize_rows(self.X)
+        if columns or (columns is None and not rows and not counts):
+            self.scaling, differ = scaling_of(self.X, training_rows(self.store, self.X.layout))
+            if columns is None and not differ > APART:
+                self.scaling = None
+            elif columns is None and self.grid.rank == 0:
+                how = "they are standardised by the training nodes; standardize_features=False leaves them"
+                log.warning("scales of features differ by %.2g times: %s", differ, how)
+        if self.scaling is not None:
+            standardize(self.X, self.scaling)
+        columns = self.scaling is not None
+        self.settings = dataclasses.replace(s, normalize_features=rows, standardize_features=columns)
 
     def _follow(self) -> None:
         """Decide whether the best weights are kept, and make what follows validation. Collective.
@@ -381,7 +397,7 @@ class Run:
         if s.checkpoint:
             state = self.grid.world, self.parameters, self.optimizer, epoch, self.identity(), self.rates
             names = self.store.manifest["class_names"]
-            checkpoint.save(s.checkpoint, *state, self.best, names, begun)
+            checkpoint.save(s.checkpoint, *state, self.best, names, begun, self.scaling)
             log.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return records.End(**records.named(measured))
 

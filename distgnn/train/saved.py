@@ -10,6 +10,7 @@ import numpy as np
 
 from distgnn.comm.group import Comm
 from distgnn.nn.activation import ACTIVATIONS
+from distgnn.nn.features import Scaling
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import CHECKPOINT, CheckpointReader
 from distgnn.store.format import manifest
@@ -27,7 +28,7 @@ _RUN: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "dtype", "graph normalize"), (str,)), "widths": (list,), "graph width": (int,),
     **dict.fromkeys(("graph self_loops", "graph directed", "graph weighted"), (bool,)),
 }  # fmt: skip
-_RUN_SWITCHES = ("residual", "layer_norm", "graph multilabel")
+_RUN_SWITCHES = ("standardize_features", "residual", "layer_norm", "graph multilabel")
 _BEST = dict.fromkeys(("drops", "since", "seen"), (int,)) | dict.fromkeys(("kept", "stopped"), (bool,))
 
 
@@ -45,6 +46,11 @@ def opened(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
     return reader
 
 
+def scaling(meta: Mapping[str, Any]) -> Scaling:
+    """Return the scaling of the features of a checkpoint that has one."""
+    return Scaling(*(np.asarray(meta["scaling"][name], np.float64) for name in Scaling._fields))
+
+
 def _check(meta: Mapping[str, Any], reader: CheckpointReader) -> None:
     check_types(meta, _META | {name: kinds for name, kinds in _MAY_BE.items() if name in meta}, "meta.")
     if min(meta["epoch"], meta["steps"]) < 0 or not all(isinstance(rate, dict) for rate in meta["rates"]):
@@ -55,6 +61,13 @@ def _check(meta: Mapping[str, Any], reader: CheckpointReader) -> None:
         if np.asarray(begun["totals"], np.float64).shape[1:] != (2,):
             raise ValueError("meta.begun.totals has no pairs of numbers")
     _check_run(meta["run"], reader)
+    if meta["run"].get("standardize_features"):
+        check_types(meta, {"scaling": (dict,)}, "meta.")
+        check_types(meta["scaling"], dict.fromkeys(Scaling._fields, (list,)), "meta.scaling.")
+        mean, spread = scaling(meta)
+        fits = mean.shape == spread.shape == (meta["run"]["widths"][0],)
+        if not fits or not np.isfinite([mean, spread]).all() or not (spread > 0).all():
+            raise ValueError("meta.scaling has no mean and spread of each feature")
     if best := meta.get("best", {}):
         check_types(best, _BEST | {"found": (dict, NONE)}, "meta.best.")
         if best["kept"] and best["found"] is None:

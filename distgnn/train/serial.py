@@ -134,12 +134,14 @@ def reference(
         A = off_diagonal(A)
     network = REFERENCES[str(s.model)](A, widths, **options(s), dtype=s.dtype, nodes=nodes)
     network.features = _features(store, inputs, s)
+    labels, split = store.labels(inputs), store.split(inputs)
+    if s.standardize_features:
+        network.features = _standardized(network.features, network.features[labelled(labels, split, TRAIN)])
     optimizer = ReferenceOptimizer(s.optimizer, s.decays, s.momentum, s.clip)
     if checkpoint is not None:
         _take_over(checkpoint, network.parameters(s.train_features), optimizer)
-    labels = store.labels(inputs)
     labels = as_numbers(labels) if s.loss == "mse" else labels
-    training = network, labels, store.split(inputs), optimizer
+    training = network, labels, split, optimizer
     return OnMinibatches(*training, s, A) if s.samples else FullGraph(*training, s.train_features)
 
 
@@ -149,6 +151,12 @@ def _features(store: Store, inputs: Order, settings: Settings) -> Array:
         sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
         X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
     return X
+
+
+def _standardized(X: Array, training: Array) -> Array:
+    mean = training.mean(axis=0, dtype=np.float64)
+    spread = np.sqrt(((training - mean) ** 2).mean(axis=0))
+    return ((X - mean) / np.where(spread > 1e-6 * abs(mean), spread, 1)).astype(X.dtype)
 
 
 def _take_over(

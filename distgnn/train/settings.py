@@ -117,6 +117,9 @@ class Settings:
     train_features: bool = _network(False, "train the features too")
     normalize_features: bool | None = _network(None, "divide every row of the features by its sum (default: "
         "kipf-welling: where they are counts, most of them 0; else no)", switch=True)
+    standardize_features: bool | None = _network(None, "take the mean off every column of the features and "
+        "divide it by its spread, both of the training nodes (default: where scales of columns differ by "
+        "more than 10 times and features are no counts; plain: no)", switch=True)
 
     epochs: int = _training(None, "passes over the training nodes since training began; on the full graph "
         "each is an update (default: 200; graphsage: 10)", metavar="N", least=1)
@@ -220,7 +223,11 @@ FOR_MINIBATCHES.remove("sampler")
 
 
 def _plain(value: Any) -> Any:
-    """Convert numbers and arrays of NumPy, and paths, to what Python and JSON have."""
+    """Convert numbers, types and arrays of NumPy, and paths, to what Python and JSON have."""
+    if isinstance(value, type):  # such as np.float32
+        return value.__name__
+    if hasattr(value, "newbyteorder") and not hasattr(value, "tolist"):  # a dtype
+        return value.name
     if isinstance(value, (list, tuple)):
         return type(value)(map(_plain, value))
     return os.fspath(value) if isinstance(value, os.PathLike) else getattr(value, "tolist", lambda: value)()

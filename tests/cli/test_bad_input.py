@@ -90,7 +90,9 @@ def nan_features(folder: Path) -> list[str]:
 
 def unknown_labels(folder: Path) -> list[str]:
     (folder / "y.csv").write_text("id,label\n0,cat\n7,dog\n")
-    return [*edges(folder, "a,b\n0,1\n1,2\n"), "--labels", str(folder / "y.csv")]
+    (folder / "n.csv").write_text("0\n1\n2\n")
+    more = ["--labels", str(folder / "y.csv"), "--node-list", str(folder / "n.csv")]
+    return [*edges(folder, "a,b\n0,1\n1,2\n"), *more]
 
 
 def existing(folder: Path) -> list[str]:
@@ -106,9 +108,9 @@ CASES: dict[str, tuple[Callable[[Path, Path], list[str]], list[str]]] = {
     "truncated shard": (lambda s, f: damaged(s, f, truncate), [".h5"]),
     "corrupt shard": (lambda s, f: damaged(s, f, corrupt), [".h5"]),
     "other schema version": (lambda s, f: damaged(s, f, other_version), ["copy.dg", "99"]),
-    "bad line": (lambda s, f: edges(f, "a,b\n0,1\n1,two\n2,3\n"), ["edges.csv", "3", "1,two"]),
+    "bad line": (lambda s, f: edges(f, "a,b\n0,1\n1,2,two\n2,3\n"), ["edges.csv", "line 3", "1,2,two"]),
     "negative id": (lambda s, f: edges(f, "a,b\n0,1\n-4,2\n"), ["edges.csv", "3", "-4"]),
-    "too large id": (lambda s, f: edges(f, f"a,b\n0,1\n{2**70},2\n"), ["edges.csv", "3"]),
+    "missing end": (lambda s, f: edges(f, "a,b\n0,1\n1,NULL\n"), ["edges.csv", "line 3", "NULL"]),
     "NaN feature": (lambda s, f: nan_features(f), ["x.npy"]),
     "label of an unknown node": (lambda s, f: unknown_labels(f), ["y.csv", "7"]),
     "grid": (lambda s, f: ["train", str(s), "--algorithm", "2d", "--grid", "3x2"], ["1x4", "2x2", "4x1"]),

@@ -12,6 +12,8 @@ from distgnn.cli import demo
 from distgnn.operators import ALGORITHMS
 from mpi_helpers import mpiexec
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.mark.timeout(240)
 @pytest.mark.slow

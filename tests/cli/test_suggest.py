@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from distgnn.cli import main
 from distgnn.errors import did_you_mean, offered
+from distgnn.train import Settings
+from loops import each
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -79,6 +82,34 @@ def test_a_missing_checkpoint_names_the_command_that_writes_one(monkeypatch, fol
     monkeypatch.chdir(folder)
     line = refused(capsys, "export", "weights", "o.npz")
     assert line.endswith("no such checkpoint; distgnn train STORE --checkpoint weights writes one")
+
+
+@each("theirs, ours", [
+    ("learning_rate", "lr"), ("hidden_channels", "hidden"), ("num_layers", "layers"),
+    ("num_epochs", "epochs"),
+    ("num_neighbors", "fanout"), ("random_state", "seed"), ("attn_drop", "attention_dropout"),
+    ("edge_index", "graph"), ("x", "X"), ("labels", "y"), ("train_mask", "split"), ("l2", "weight_decay"),
+])  # fmt: skip
+def test_names_of_other_libraries_are_answered_with_ours(theirs: str, ours: str) -> None:
+    known = [*(field.name for field in fields(Settings)), "graph", "X", "y", "split"]
+    assert did_you_mean(theirs, known) == f"; did you mean {ours}?"
+    assert did_you_mean(theirs, ["nothing"]) == ""
+    if ours in known[:-4]:
+        flag, flags = ours.replace("_", "-"), [f"--{name.replace('_', '-')}" for name in known]
+        assert did_you_mean(f"--{theirs.replace('_', '-')}", flags) == f"; did you mean --{flag}?"
+
+
+@each("word", ["verbose", "shuffle", "steps_per_epoch", "pooling", "num_workers", "callbacks", "pin_memory"])
+def test_words_that_are_not_near_have_no_hint(word: str) -> None:
+    assert did_you_mean(word, [field.name for field in fields(Settings)]) == ""
+
+
+def test_flags_and_keys_of_other_libraries(monkeypatch, folder: Path, capsys) -> None:
+    monkeypatch.chdir(folder)
+    line = refused(capsys, "train", "graph.dg", "--learning-rate", "0.1")
+    assert "unrecognized arguments: --learning-rate 0.1; did you mean --lr?" in line
+    (folder / "a.toml").write_text("hidden_channels = 8\n")
+    assert "did you mean hidden?" in refused(capsys, "train", "graph.dg", "--config", "a.toml")
 
 
 def test_hints_keep_the_case_of_names_and_say_nothing_of_others() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.util
 import io
 import json
 import math
@@ -38,7 +37,6 @@ from typing import Any
 import numpy as np
 import scipy.io
 import scipy.sparse
-from torch_file import Saved, data  # beside this program
 
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
@@ -168,8 +166,6 @@ def own() -> dict[str, Case]:
     given = {"features": "@/x.csv", "labels": "@/l.csv", "split": "@/s.csv", "node_list": "@/n.txt"}
     arrays = {"x.npy": npy(FEATURES), "labels.npy": npy(np.array(list("abcabcab"))), "split.npy": npy(SPLIT)}
     graph = {"edge_index": EDGES.T, "x": FEATURES, "y": LABELS, "train_mask": SPLIT == 1, "test_idx": [2]}
-    file = Saved()
-    tensors = {name: file.tensor(np.array(array)) for name, array in graph.items()}
     ends = [f"n{k}" for k in EDGES[:, 0]], [f"n{k}" for k in EDGES[:, 1]]
     people = {
         "id": [f"n{k}" for k in range(N)],
@@ -177,20 +173,16 @@ def own() -> dict[str, Case]:
         "y": LABELS,
         "split": (split * 3)[:N],
     }
-    views = tensors | {"x": file.tensor(FEATURES, (1, 1), (N, 2))}
     same = dict.fromkeys(("features", "labels", "split"), "@/t.parquet")
     found: dict[str, Case] = {
         "words": ("e.csv", {"e.csv": words} | tables, given),
         "integers": ("e.csv", {"e.csv": far}, {}),
         "folder": ("", {"edges.csv": table(EDGES)} | arrays, {}),
         "npz-arrays": ("g.npz", {"g.npz": npz(**graph)}, {}),
-        "pt": ("g.pt", {"g.pt": file.bytes(data(**tensors))}, {}),
-        "pt-copied": ("g.pt", {"g.pt": file.bytes((views, None))}, {}),
     }
-    if importlib.util.find_spec("pyarrow"):
-        both = {"e.parquet": parquet(source=ends[0], target=ends[1]), "t.parquet": parquet(**people)}
-        found["parquet"] = ("e.parquet", both, same)
-        found["parquet-numbers"] = "e.parquet", {"e.parquet": parquet(a=EDGES[:, 0], b=EDGES[:, 1])}, {}
+    both = {"e.parquet": parquet(source=ends[0], target=ends[1]), "t.parquet": parquet(**people)}
+    found["parquet"] = ("e.parquet", both, same)
+    found["parquet-numbers"] = "e.parquet", {"e.parquet": parquet(a=EDGES[:, 0], b=EDGES[:, 1])}, {}
     return found
 
 

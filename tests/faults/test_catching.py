@@ -7,6 +7,7 @@ import pytest
 from . import catching
 
 
+@pytest.mark.programs
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_all_ranks_learn_of_errors_and_the_next_training_is_right() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from . import disagree
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from . import faulted_runs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
 RUNS: list[tuple[str, str, dict[str, Any]]] = [
     ("save", "SIGKILL", {"rank": 0, "where": "os.rename", "nth": 1}),

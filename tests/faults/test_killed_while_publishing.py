@@ -26,7 +26,7 @@ from distgnn.train.checkpoint import check_path, writer
 from ..store.graphs import Graph
 from .killed import LONG, each_step, killed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.programs, pytest.mark.slow]
 
 PATH, RING = Graph(4, [[0, 1], [1, 2], [2, 3]]), Graph(5, [[0, 1], [1, 2], [2, 3], [3, 4], [4, 0]])
 

@@ -9,6 +9,8 @@ import pytest
 
 from . import mixed_stores
 
+pytestmark = pytest.mark.programs
+
 EDITS = 90
 
 

@@ -10,6 +10,8 @@ import pytest
 from .user_cases import CASES
 from .user_programs import Outcome, problems, run
 
+pytestmark = pytest.mark.programs
+
 BY_NAME = {case.name: case for case in CASES}
 LEFT = r"rank 1 on host \S+ has left the program without taking part"
 STALL = r"distgnn: rank [023] on host \S+ has waited \d s for other ranks in "

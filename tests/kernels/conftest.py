@@ -15,6 +15,7 @@ import pytest
 from distgnn.arrays import backend
 from distgnn.local.cuda import Variant, instances
 from distgnn.local.cuda.launch import kernels_folder
+from kernels import passed
 
 
 def load(path: Path) -> Any:
@@ -28,6 +29,30 @@ def load(path: Path) -> Any:
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 emulator = load(kernels_folder() / "emulation" / "emulator.py")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kernels", action="store_true", help="run all tests of kernels; note it if they pass")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kernels: depends on nothing but what kernels/passed.py hashes")
+    if config.getoption("--kernels", False) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(passed.Notes(), "kernels passed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests of kernels alone that passed with all as it is, but on a GPU."""
+    skipped = None if config.getoption("--kernels", False) else passed.but_for()
+    if skipped is not None and "cupy" not in backend.available():
+        left_out = {item for item in items if _of_kernels(item) and item.nodeid not in skipped}
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[*left_out])
+
+
+def _of_kernels(item: pytest.Item) -> bool:
+    here = Path(__file__).parent in item.path.parents
+    return here and bool(item.get_closest_marker("kernels") or "gpu" in getattr(item, "fixturenames", ()))
 
 
 def tolerance(dtype: Any) -> dict[str, float]:

@@ -15,7 +15,7 @@ from kernels import nvrtc
 from kernels.conftest import BENCHMARKS, KERNELS, emulator, load
 
 ptxas = load(BENCHMARKS / "ptxas.py")
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.kernels, pytest.mark.timeout(900)]
 
 ARCHITECTURES = ptxas.ARCHITECTURES
 OLDER = 70  # which nvcc 13 no longer knows, and an older NVRTC does

@@ -7,6 +7,8 @@ import pytest
 
 from kernels.conftest import emulator
 
+pytestmark = pytest.mark.kernels
+
 SOURCE = r"""
 __global__ void reverse(const int* from, int* to) {  // right: every thread reads what another one wrote
   __shared__ int held[64];

@@ -85,16 +85,19 @@ def test_rows_of_some_columns(dtype):
 
 
 @BUILT
+@each("flops", [6, 200])
 @each("at", range(4))
-def test_messages_under_way_are_driven(at, monkeypatch):
-    """Products with messages pending take some rows at a time, with and without an order."""
+def test_messages_under_way_are_driven(at, flops, monkeypatch):
+    """Products with messages pending take some rows at a time, with and without an order; of a few operations
+    at a time, rows without entries are a block of their own.
+    """
     A = block(cases.pattern(at), np.float64, np.int64)
     values, B = cases.numbers((A.nnz, 2), np.float64, at), cases.numbers((A.shape[1], 6), np.float64, 9)
     order = np.random.default_rng(at).permutation(A.nnz) if at % 2 else None
     expected, out = np.ones((A.shape[0], 6)), np.ones((A.shape[0], 6))
     edges.multiply(A, values, B, [0, 3, 6], expected, at > 1, order)
     polls = []
-    monkeypatch.setattr(edges.TUNING, "flops_between_polls", 200)
+    monkeypatch.setattr(edges.TUNING, "flops_between_polls", flops)
     monkeypatch.setattr(edges.progress, "pending", lambda: True)
     monkeypatch.setattr(edges.progress, "poll", lambda: polls.append(1))
     edges.multiply(A, values, B, [0, 3, 6], out, at > 1, order)

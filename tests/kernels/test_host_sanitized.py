@@ -19,6 +19,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 FEW_VECTORS = ["-DMOST_VECTORS=3", "-DFULL_VECTORS(X)=X(1) X(2) X(3)"]
 DRIVER = Path(__file__).with_name("host_driver.c")
+pytestmark = pytest.mark.kernels
 
 
 def compile_c(sources: list[Path], program: Path, *flags: str) -> subprocess.CompletedProcess[str]:

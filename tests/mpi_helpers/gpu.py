@@ -23,8 +23,8 @@ from mpi_helpers import communicators
 
 FOLDER = Path(__file__).resolve().parents[1] / "fake_cupy"
 NUMPY, AWARE, STAGED, NCCL = "numpy", "cupy", "cupy-staged", "cupy-nccl"
-#: What is built of these has no copies of its own to stage; `tests/device` trains by every algorithm.
-STAGED_ROOMS = ("comm", "operators")
+#: All arrays travel by `comm`; what is built of it names no copies. `tests/device` trains by every algorithm.
+STAGED_ROOMS = ("comm",)
 
 _modules: dict[str, Any] = {}  # of the stand-in, while no test runs on it
 

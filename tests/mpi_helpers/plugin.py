@@ -66,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "mpi: runs on every rank of the launch")
     config.addinivalue_line("markers", "timeout(seconds): what the test may take")
     config.addinivalue_line("markers", "abandons: an error in this test leaves messages under way")
+    config.addinivalue_line("markers", "programs: starts whole jobs; run by make test-programs")
     config.addinivalue_line("markers", "slow: takes over half a second; not in --quick")
     config.pluginmanager.register(Collective(config), "collective")
 

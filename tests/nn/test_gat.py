@@ -155,6 +155,14 @@ def test_heads_that_do_not_divide_are_refused(comm):
         GAT(A, WIDTHS, heads=[1, 2, 3])
 
 
+@pytest.mark.ranks(1)
+def test_one_number_leaves_the_last_layer_one_head(comm):
+    A = dg.distribute(PROBLEM.A, wide_grid(comm, "1d", "numpy"), "1d")
+    for heads in (3, [3], [3, 1]):
+        assert GAT(A, WIDTHS, heads=heads).heads == [3, 1]
+    assert GAT(A, [11, 5], heads=[5]).heads == [5]
+
+
 @pytest.mark.ranks(1, 4)
 def test_minibatches_of_all_neighbours_make_the_same_update(comm):
     trained = []

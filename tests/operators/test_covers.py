@@ -39,6 +39,7 @@ def test_covers_are_covers_and_no_smaller_ones_exist():
         assert rows.sum() + columns.sum() == smallest(A), seed
         fetched, partial = split(A)
         assert (abs(fetched + partial - A)).nnz == 0 and fetched.nnz + partial.nnz == A.nnz
+        assert columns[fetched.indices].all() and not columns[partial.indices].any()
         assert np.unique(fetched.indices).size + np.unique(partial.tocoo().row).size == smallest(A), seed
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Axes
 from distgnn.operators import grids
+from distgnn.operators.by_columns import column_parts
 from loops import each
 
 from . import formulas
@@ -40,3 +42,20 @@ def test_15d_has_the_fewest_copies_within_ten_percent_of_the_fewest_words(ranks)
 def test_summa_receives_about_the_fewest_words_where_A_has_as_many_as_H(name, ranks):
     words = received(name, ranks)
     assert words[0] <= 1.1 * min(words) < max(words)
+
+
+def test_of_grids_of_rdm_with_equal_words_the_one_with_the_fewest_copies_comes_first():
+    """On two ranks both grids receive 2 n f/P words; 2 x 1 holds A once."""
+    assert len(set(received("rdm", 2))) == 1
+    assert grids("rdm", 2) == [{"rows": 2, "cols": 1}, {"rows": 1, "cols": 2}]
+
+
+@each("ranks", [2, 3, 4, 8])
+@each("width", [1, 31, 62, 63, 64, 100, 127, 128, 200, 257, 602])
+def test_columns_travel_in_parts_that_are_wide_enough(ranks, width):
+    parts = column_parts(width, ranks)
+    assert len(parts) <= TUNING.column_parts and {len(part) for part in parts} == {ranks}
+    columns = [k for own in zip(*parts, strict=True) for part in own for k in range(part.start, part.stop)]
+    assert columns == list(range(width))
+    if len(parts) > 1:
+        assert min(part.stop - part.start for own in parts for part in own) >= TUNING.part_columns

@@ -36,6 +36,15 @@ def test_rows_come_from_the_ranks_that_hold_them(comm, backend, aware):
     assert grid.nonzeros == mine.nnz
 
 
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("aware", [False, True, "cover"])
+def test_each_rank_of_rdm_with_one_block_row_counts_all_non_zeros(comm, aware):
+    grid = make_grid(comm, "rdm", {"rows": 1, "cols": comm.Get_size()})
+    dg.distribute(MATRIX, grid, "rdm", aware)
+    assert grid.nonzeros == MATRIX.nnz
+    grid.free()
+
+
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("algorithm", ["1.5d", "2d", "3d-split", "3d"])
 def test_every_word_has_a_peer_in_a_group_of_the_grid(comm, backend, algorithm):

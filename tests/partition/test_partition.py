@@ -162,11 +162,11 @@ def test_volume_relieves_the_busiest_sender(nodes: int, directed: bool) -> None:
 @pytest.mark.slow
 def test_volume_keeps_to_the_total(of_start: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its busiest sender is no worse than the start's, though on a road map few rows can move."""
-    available("volume"), available("hypergraph")
+    available("volume"), available("metis")
     monkeypatch.setattr(volume, "OF_START", of_start)
     pattern = Pattern.of(gallery.road(10_000, features=0, seed=3).A)
     ours, start = (
-        measure(pattern, partition(pattern, 16, method), 16) for method in ("volume", "hypergraph")
+        measure(pattern, partition(pattern, 16, method), 16) for method in ("volume", "metis")
     )
     assert ours.sends.max() <= start.sends.max() and ours.volume <= of_start * start.volume
     assert largest_over_mean(ours.nonzeros) <= 1.101 and ours.empty == 0
@@ -174,7 +174,7 @@ def test_volume_keeps_to_the_total(of_start: float, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_volume_returns_its_start_if_the_busiest_would_send_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    available("hypergraph")
+    available("metis")
 
     class Worse:
         @staticmethod
@@ -185,7 +185,7 @@ def test_volume_returns_its_start_if_the_busiest_would_send_more(monkeypatch: py
 
     monkeypatch.setattr(packages.host, "built", lambda: Worse)
     monkeypatch.setattr(volume, "OF_START", 10**6)
-    start = partition(GRAPHS["road"], 4, "hypergraph")
+    start = partition(GRAPHS["road"], 4, "metis")
     np.testing.assert_array_equal(partition(GRAPHS["road"], 4, "volume"), start)
 
 

@@ -1,6 +1,7 @@
 """Plans count covers: those of a graph that is known, and what is expected where non-zeros lie anywhere."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from distgnn.layout import block, partition
 from distgnn.local.covers import cover
 from distgnn.nn.reference import normalize
 from distgnn.plan import Graph, dry_run, plan
-from distgnn.plan.choices import COVERED_RANKS
+from distgnn.plan.choices import ALL_RANKS, COVERED_RANKS, counted
 from distgnn.plan.dry.covers import expected
 from distgnn.plan.machine import with_nodes_of
 from distgnn.train.settings import Settings
+from distgnn.train.ways import Way
 
 from .machines import slow
 
@@ -56,6 +58,8 @@ def test_expected_sizes_are_those_of_random_blocks(rows, columns, nonzeros):
 def test_no_more_is_expected_than_there_can_be():
     assert expected(5, 3, 0) == 0 and expected(0, 3, 0) == 0
     assert expected(4, 9, 36) == 4 and expected(100, 100, 1) == 1
+    for sizes in product((1, 3, 40, 5000), (1, 3, 40, 5000), (1, 2, 7, 300)):
+        assert expected(*sizes) <= min(sizes)
 
 
 def test_words_are_those_of_the_covers(power_law):
@@ -113,3 +117,8 @@ def test_the_busiest_alone_does_not_know_the_covers_of_others(power_law):
         dry_run(settings, power_law, 8, busiest=True)
     (refused,) = plan(settings, power_law, 2 * COVERED_RANKS, FAR).infeasible
     assert "counted on up to 32 ranks" in refused.reason
+    way = Way("1d", {"rows": ALL_RANKS + 1}, None, "cover")
+    assert len(set(map(id, counted(SETTINGS, power_law, ALL_RANKS + 1, way).ranks))) == ALL_RANKS + 1
+    way = replace(way, grid={"rows": COVERED_RANKS + 1})
+    with pytest.raises(ArgumentError, match="on all ranks, not on one of each kind"):
+        counted(SETTINGS, power_law, COVERED_RANKS + 1, way)

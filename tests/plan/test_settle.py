@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import distgnn as dg
 from distgnn import cli
 from distgnn.errors import ArgumentError, UserError
+from distgnn.gallery import rmat
 from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import Graph, dry_run, settle
 from distgnn.plan.choices import plan
@@ -70,6 +72,14 @@ def test_auto_takes_the_best_of_all_ways_on_all_orders(store, ranks):
 
 
 @pytest.mark.slow
+def test_covers_are_counted_where_only_what_they_may_save_makes_them_the_best(tmp_path):
+    """Needed rows take longer than covers on two ranks of a power law; both are the best of their shape."""
+    graph = rmat(1 << 11, degree=32, features=64, classes=64)
+    dg.prepare(graph.A, graph.features, graph.labels, "0.6/0.2/0.2", out=tmp_path / "graph.dg")
+    settings = Settings(algorithm="auto", hidden=(64, 64), recipe="plain")
+    assert settle(settings, Store(tmp_path / "graph.dg"), 2, FAR).way.sparsity_aware == "cover"
+
+
 def test_orders_for_other_algorithms_or_ranks_are_left_out(store):
     for ranks in (2, 4):
         graphs = {name: Graph.of_store(store, name, exact=False) for name in store.orders}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 
 import numpy as np
+import pytest
 
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
@@ -24,7 +25,7 @@ SPELLINGS = [
     "0;1\n1;2\n",
     "id_1,id_2\n0,1\n1,2\n",
     '"from node","to node"\r\n0, 1\r\n1, 2\r\n',
-    "# a comment\n# 3 nodes, 2 edges\n0 1\n\n1 2 # the last\n",
+    "# a comment\n# 3 nodes, 2 edges\n0 1\n\n1 2\n",
     "# comment before the header\nsource\ttarget\n0\t1\n1\t2\n",
     "% sym unweighted\n%\n  % 2 3 3\n0 1\n1 2\n",
     "% a comment, with commas\r\n%\r\nsource,target\r\n0,1\r\n1,2\r\n",
@@ -98,41 +99,78 @@ def test_weights_asked_for_where_none_are(tmp_path):
 
 
 BAD_LINES = [
-    ("0,1\n1,x\n2,3\n", 2, "1,x"),
-    ("0,1\n1,2,3\n", 2, "1,2,3"),
-    ("0,1\n1\n", 2, "1"),
-    ("0,1\n1,\n", 2, "1,"),
-    ("0,1\n,1\n", 2, ",1"),
-    ("0,1\n1.5,2\n", 2, "1.5,2"),
-    ("0,x\n1,2\n", 1, "0,x"),
-    ("a,b\n# note\n\n0,1\n2;3\n", 5, "2;3"),
-    ("% a b\n0 1\n% 1\n", 3, "% 1"),
-    ("0 1\n1 2 # fine\n3 four\n", 3, "3 four"),
-    ("0,1\n-1,2\n", 2, "-1,2"),
-    ("0,1\n99999999999999999999999,2\n", 2, "99999"),
-    ("0,1,1\n1,2,nan\n", 2, "1,2,nan"),
-    ("0,1,1\n1,2,inf\n", 2, "1,2,inf"),
-    ("0,1,1\n1,2\n", 2, "1,2"),
-    ("0,1,1\n1,2,x\n", 2, "1,2,x"),
-    ("0,1\n0x1,2\n", 2, "0x1,2"),
+    ("0,1\n1,2,3\n", 2, "bad line '1,2,3', which has 3 fields; expected 2"),
+    ("0,1\n1\n", 2, "bad line '1', which has 1 fields; expected 2"),
+    ("0,1\n1,\n", 2, "column 1: nothing; expected a node id"),
+    ("0,1\n,1\n", 2, "column 0: nothing; expected a node id"),
+    ("0,1\n1.5,2\n", 2, "column 0: '1.5'; expected a node id"),
+    ("a,b\n0,1\n1.0,2\n", 3, "column a: '1.0'; expected a node id, a whole number .* or ids=text"),
+    ("a,b\n# note\n\n0,1\n2;3\n", 2, "bad line '# note', .*; comments=# would skip such lines"),
+    ("% a b\n0 1\n% 1\n", 3, "column 0: '%'; expected a node id"),
+    ("0 1\n1 2 # fine\n3 four\n", 2, "bad line '1 2 # fine', .*; comments=# would skip what is behind #"),
+    ("0,1\n-1,2\n", 2, "column 0: '-1'; expected a node id, .* of at least 0, or ids=integers"),
+    ("0,1\n1,NULL\n", 2, "column 1: 'NULL'; expected a node id"),
+    ("a,b\n0,1\n1,2\na,b\n2,3\n", 4, "repeats the header; expected one header, in the first line"),
 ]
 
 
 def test_bad_line_is_named(tmp_path):
     for content, line, shown in BAD_LINES:
-        message = refused(write(tmp_path / "a.csv", content), "expected SOURCE")
-        assert f"a.csv, line {line}: bad line '{shown}" in message
+        refused(write(tmp_path / "a.csv", content), f"a.csv, line {line}(:|, ).*{shown}")
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ("0,1,1\n1,2,nan\n", "line 2, column 2: 'nan'; expected a finite number as weight"),
+        ("0,1,1\n1,2,inf\n", "line 2, column 2: 'inf'"),
+        ("0,1,1\n1,2\n", "line 2: bad line '1,2'"),
+        ("a,b,w\n0,1,1\n1,2,x\n", "line 3, column w: 'x'; expected a finite number as weight"),
+    ],
+)
+def test_bad_weights_are_named(tmp_path, content, shown):
+    refused(write(tmp_path / "a.csv", content), shown, weights=True, weight_column="2")
+
+
+def test_ids_are_numbers_only_if_every_one_is(tmp_path):
+    """Of CiteSeer's ids some are numbers, others are words."""
+    for content, first in (
+        ("0,1\n1,x\n2,3\n", "'x'"),
+        ("0,x\n1,2\n", "'x'"),
+        ("0,1\n0x1,2\n", "'0x1'"),
+        ("0,1\n" * 100_000 + "1,seven\n", "'seven'"),
+        ("0,1\n" * 100_000 + "1,007\n", "'007'"),
+        ("0,1\n1,99999999999999999999999\n", "'99999999999999999999999'"),
+    ):
+        path = write(tmp_path / "a.csv", content)
+        source = open_source(path)
+        assert source.ids is not None and source.ids.dtype.kind == "S"
+        (note,) = [note for note in source.notes if "ids are words" in note]
+        assert f"such as {first}" in note and "ids=integers would refuse others" in note
+        if "007" not in content and "0x" not in content:  # which are numbers
+            refused(path, "expected a node id, a whole number", ids="integers")
+
+
+def test_ids_that_leave_most_numbers_unused(tmp_path):
+    path = write(tmp_path / "a.csv", "98101,98102\n2134,98101\n2134,10001\n")
+    source = open_source(path)
+    assert source.n == 4 and source.ids.tolist() == [2134, 10001, 98101, 98102]
+    (note,) = source.notes
+    assert "4 ids up to 98102 leave more than half of the numbers unused; ids=numbers keeps" in note
+    assert open_source(path, ImportOptions(ids="numbers")).n == 98103
+    np.save(tmp_path / "x.npy", np.ones((4, 2)))
+    refused(path, "rows without ids, .* node_list=FILE .*ids=numbers keeps", features=str(tmp_path / "x.npy"))
+    assert open_source(write(tmp_path / "b.csv", "0,1\n2,5\n")).ids is None
 
 
 def test_negative_and_large_ids_say_so(tmp_path):
-    refused(write(tmp_path / "a.csv", "0,1\n3,-1\n"), "target outside 0")
     above = write(tmp_path / "b.csv", "0,1\n3,1099511627776\n")
-    refused(above, "line 2", "target outside 0..1099511627775", ids="numbers")
+    refused(above, "line 2, column 1: '1099511627776'; .*at most 1099511627775", ids="numbers")
     # 2**39 nodes and two edges: no numbering of nodes, and no arrays of that size are made
     far = write(tmp_path / "c.csv", "0,1\n3,549755813888\n")
     x, y = write(tmp_path / "x.json", '{"0": [1]}'), write(tmp_path / "y.csv", "0,a\n")
     for more in ({}, {"features": str(x)}, {"labels": str(y)}):
-        refused(far, "line 2", "target outside 0", ids="numbers", **more)
+        refused(far, "line 2, column 1: '549755813888'; .*at most", ids="numbers", **more)
     np.save(tmp_path / "x.npy", np.ones((4, 1)))
     refused(far, "4 rows of features", features=str(tmp_path / "x.npy"), ids="numbers")
 
@@ -140,8 +178,8 @@ def test_negative_and_large_ids_say_so(tmp_path):
 def test_bad_line_far_into_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(LIMITS, "text_bytes", 1000)
     lines = [f"{k},{k + 1}" for k in range(2000)]
-    lines[1234] = "7,eight"
-    assert "line 1235: bad line '7,eight'" in refused(write(tmp_path / "a.csv", "\n".join(lines)))
+    lines[1234] = "7,8,eight"
+    assert "line 1235: bad line '7,8,eight'" in refused(write(tmp_path / "a.csv", "\n".join(lines)))
 
 
 def test_damaged_files(tmp_path):
@@ -154,8 +192,8 @@ def test_damaged_files(tmp_path):
     corrupt.write_bytes(data)
     refused(corrupt, "b.csv.gz")
     returns = tmp_path / "d.csv"
-    returns.write_bytes(b"a,b\rc,d\r0,1\r")
-    refused(returns, "d.csv, line 1")
+    returns.write_bytes(b"a,b\r1,2\r0,1\r")  # as spreadsheets of old wrote
+    assert np.array_equal(adjacency(open_source(returns)), PATH_OF_THREE)
     binary = tmp_path / "c.csv"
     binary.write_bytes(bytes(range(128, 256)) * 10)
     refused(binary, "c.csv", "UTF-8")

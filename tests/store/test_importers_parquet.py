@@ -7,7 +7,7 @@ import pytest
 
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
-from distgnn.store.importers.parquet import ParquetColumns, _words
+from distgnn.store.importers.table import ParquetTable, Wanted, converted
 from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, all_features, refused
@@ -44,9 +44,9 @@ def test_rows_with_wide_vectors_come_a_few_at_a_time(tmp_path, monkeypatch):
     """Wide rows come as many numbers at a time as narrow ones: a small file can unpack to very many."""
     monkeypatch.setattr(LIMITS, "entries", 18)
     path = saved(tmp_path / "t.parquet", x=[[0.0] * 8] * 5, y=[1] * 5)
-    table = ParquetColumns(path)
-    assert [rows["x"].shape for rows in table.blocks([("x", 0, "features")])] == [(2, 8), (2, 8), (1, 8)]
-    assert [len(rows) for rows in table.blocks([("y", 1, "numbers")])] == [4, 1]
+    table = ParquetTable(path, by_node=True)
+    found = [[len(some) for (some,) in table.batches([Wanted(k, "numbers", "")])] for k in range(2)]
+    assert found == [[2, 2, 1], [4, 1]]
 
 
 def test_numbers_weights_and_chosen_columns(tmp_path):
@@ -62,11 +62,14 @@ def test_numbers_weights_and_chosen_columns(tmp_path):
 
 
 BAD_EDGES = [
-    ({"source": [0, None], "target": [1, 2]}, "row 2: column source has no value"),
+    ({"source": [0, None], "target": [1, 2]}, "row 2, column source: nothing; expected a node id"),
     ({"source": [0.5, 1], "target": [1, 2]}, "column source holds numbers; expected node ids"),
     ({"source": [0, 1], "target": ["1", "2"]}, "column source holds integers; .*strings"),
-    ({"source": ["a", ""], "target": ["b", "c"]}, "row 2: column source has an empty id"),
-    ({"source": [0, -1], "target": [1, 2]}, "row 2: source outside 0"),
+    (
+        {"source": ["a", ""], "target": ["b", "c"]},
+        "row 2, column source: nothing; expected a node id, not an empty one",
+    ),
+    ({"source": [0, -1], "target": [1, 2]}, "row 2, column source: .-1.; expected a node id"),
     ({"source": [0]}, "1 columns"),
     ({"id": [0], "label": [1]}, "are those of a table of labels"),
 ]
@@ -76,17 +79,20 @@ def test_bad_edges(tmp_path):
     for columns, words in BAD_EDGES:
         if columns.get("target") == ["1", "2"]:
             columns["source"] = pa.array([0.5, 1.5])
-            words = "column source holds numbers; expected node ids, strings"
+            words = "column source holds numbers; expected node ids, whole numbers or strings"
         refused(saved(tmp_path / "e.parquet", **columns), f"e.parquet.*{words}")
 
 
 BAD_FEATURES = [
     ({"node": ["y", "z"], "x": [1, 2]}, "none of its nodes, such as 'y', is in"),
     ({"node": ["a", "b", "a"], "x": [1, 2, 3]}, "row 3: node 'a' is listed twice"),
-    ({"node": ["a", "b"], "x": [1, None]}, "row 2: column x has no value"),
-    ({"node": ["a", "b"], "x": [1, np.nan]}, "row 2: NaN"),
+    (
+        {"node": ["a", "b"], "x": [1, None]},
+        "row 2, column x: nothing; expected a finite number; missing=mean",
+    ),
+    ({"node": ["a", "b"], "x": [1, np.nan]}, "row 2, column x: nothing; expected a finite number"),
     ({"node": ["a", "b"], "x": ["p", "q"]}, "column x holds words; expected numbers"),
-    ({"node": ["a", "b"], "x": [[1.0], [1.0, 2.0]]}, "row 2: column x has 2 numbers, 1 in row 1"),
+    ({"node": ["a", "b"], "x": [[1.0], [1.0, 2.0]]}, "row 2, column x: 2 numbers, 1 in row 1"),
     ({"node": ["a"]}, "no columns of features"),
 ]
 
@@ -107,8 +113,8 @@ def test_damaged_files(edges, tmp_path):
 def test_a_damaged_page_names_no_other_word():
     for beyond in (2, -1):
         damaged = pa.DictionaryArray.from_arrays(pa.array([0, beyond]), pa.array(["a", "b"]), safe=False)
-        with pytest.raises(ValueError, match=f"out of bounds: {beyond}"):
-            _words(damaged)
+        with pytest.raises(pa.ArrowException, match=f"out of bounds: {beyond}"):
+            converted(damaged, "words", 1, "words")
 
 
 def test_few_bytes_that_unpack_to_very_many(tmp_path, monkeypatch):

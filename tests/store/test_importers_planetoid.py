@@ -211,8 +211,8 @@ def test_missing_and_truncated_files(tmp_path):
 def test_bad_test_index(tmp_path):
     folder = make(tmp_path / "data")
     for content, words in (
-        ("7\nfour\n5\n", "line 2: bad line 'four'"),
-        ("7\n3\n5\n", "line 2: bad line '3'"),
+        ("7\nfour\n5\n", "line 2, column 0: 'four'; expected one node id per line"),
+        ("7\n3\n5\n", "line 2, column 0: '3'; expected one node id per line in 4.."),
         ("7\n7\n5\n", "twice"),
         ("7\n4\n", "tx: has a side of 3"),
     ):

@@ -20,15 +20,19 @@ OF_FILES = {"format", "version", "id", "files", "checksum", "nodes", "orders"}
 DIRECTIONS = {"directed": True, "undirected": False, "open": None}
 
 
-def arrays(seed: int, symmetric: bool = False) -> tuple[np.ndarray, ...]:
-    """Draw edges with repeats and loops, features, labels of which some are missing, and weights."""
+def arrays(seed: int, symmetric: bool = False, again: int = 0) -> tuple[np.ndarray, ...]:
+    """Draw edges with repeats and loops, features, labels of which some are missing, and weights.
+
+    Of a symmetric graph so many edges come `again`, without their reverses.
+    """
     rng = np.random.default_rng(seed)
     edges = rng.integers(0, N, (2, 900))
     edges[:, :40] = edges[:, 40:80]  # repeats
     edges[1, 80:90] = edges[0, 80:90]  # loops
     weights = rng.random(edges.shape[1])
     if symmetric:
-        edges, weights = np.concatenate([edges, edges[::-1]], 1), np.concatenate([weights, weights])
+        edges = np.concatenate([edges, edges[::-1], edges[:, :again]], 1)
+        weights = np.concatenate([weights, weights, weights[:again]])
     features = rng.random((N, 5)).astype(np.float32)
     return edges, features, rng.integers(-1, 3, N), weights
 
@@ -46,8 +50,8 @@ def test_facts_and_entries_are_those_of_the_written_store(
 ) -> None:
     from mpi4py import MPI
 
-    for symmetric in (False, True) if direction == "open" else (False,):
-        edges, X, y, weights = arrays(3, symmetric)
+    for symmetric, again in ((0, 0), (1, 0), (1, 5)) if direction == "open" else ((0, 0),):
+        edges, X, y, weights = arrays(3, symmetric, again)
         given = {"weights": weights if weighted else None, "directed": DIRECTIONS[direction], "seed": 4}
         how = {"normalize": normalize, "self_loops": self_loops, "dtype": "float64"}
         orders = ["random", "original"]
@@ -71,6 +75,18 @@ def test_facts_and_entries_are_those_of_the_written_store(
             assert (store.features(ours) == written.features(theirs)).all()
             assert (store.labels(ours) == written.labels(theirs)).all()
             assert (store.split(ours) == written.split(theirs)).all()
+
+
+def test_features_of_many_nodes_have_the_contents_of_the_written_store(tmp_path) -> None:
+    from mpi4py import MPI
+
+    n = (1 << 16) + 40
+    X = np.random.default_rng(0).random((n, 2)).astype(np.float32)
+    dg.prepare(np.zeros((2, 1), int), X, out=tmp_path / "a.dg")
+    ours = held(MPI.COMM_SELF, of_arrays(np.zeros((2, 1), int), X)).manifest["content"]
+    assert ours == dg.Store(tmp_path / "a.dg").manifest["content"]
+    X[-1, -1] += 1
+    assert ours != held(MPI.COMM_SELF, of_arrays(np.zeros((2, 1), int), X)).manifest["content"]
 
 
 @pytest.mark.ranks(1, 4)

@@ -136,7 +136,7 @@ def test_bad_input(
 ) -> None:
     (prepare_folder / "there").mkdir()
     (prepare_folder / "there" / "notes").write_text("mine")
-    (prepare_folder / "bad.csv").write_text("a,b\n0,1\n1,x\n")
+    (prepare_folder / "bad.csv").write_text("a,b\n0,1\n1,2,x\n")
     before = {path: path.stat().st_mtime_ns for path in prepare_folder.rglob("*")}
     assert run(prepare_folder, words) == 2
     printed = capsys.readouterr()

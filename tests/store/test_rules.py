@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.io
 import scipy.sparse as sp
@@ -14,7 +17,6 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn import cli
 from distgnn.store import rules
-from faults.torch_file import Saved, data
 
 N = 7
 EDGES = np.array([[0, 1, 2, 4, 0, 3, 3], [1, 2, 0, 1, 1, 3, 5]])  # one twice, one loop; node 6 has none
@@ -22,6 +24,7 @@ WEIGHTS = np.array([1.0, 2, 3, 4, 5, 6, 0.5])
 X = (np.arange(2 * N) / 4).reshape(N, 2)
 Y = np.array([0, 1, 2, -1, 1, 0, 2])
 SPLIT = np.array([1, 2, 3, 0, 1, 2, 3])
+WORDS = ["none", "train", "val", "test"]
 PARTS = {name: part == SPLIT for part, name in enumerate(("train_mask", "val_mask", "test_mask"), 1)}
 
 
@@ -51,7 +54,6 @@ def as_words(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
 
 
 def as_parquet(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = {"source": edges[0], "target": edges[1].astype(np.int32), "weight": weights}
     pq.write_table(pa.table(table), folder / "edges.parquet")
     table = {"x": X.tolist(), "id": np.arange(N), "label": Y, "split": SPLIT}
@@ -69,10 +71,42 @@ def as_npz(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
 
 
 def as_pt(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
-    file = Saved()
-    values = {name: file.tensor(array) for name, array in named_arrays(edges, weights).items()}
-    (folder / "graph.pt").write_bytes(file.bytes(data(**values)))
+    torch = pytest.importorskip("torch")
+    torch.save({k: torch.as_tensor(v) for k, v in named_arrays(edges, weights).items()}, folder / "graph.pt")
     return folder / "graph.pt"
+
+
+def as_r(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
+    """Write tables as R's write.table does: quoted words between blanks, names of rows without a header."""
+    rows = [f'"{k}" "n {s}" "n {t}" {w}' for k, (s, t, w) in enumerate(zip(*edges, weights, strict=True), 1)]
+    (folder / "edges.txt").write_text('"from" "to" "weight"\n' + "\n".join(rows) + "\n")
+    rows = [
+        f'"{k + 1}" "n {k}" {X[k, 0]} {X[k, 1]} {Y[k] if Y[k] >= 0 else "NA"} "{WORDS[SPLIT[k]]}"'
+        for k in range(N)
+    ]
+    (folder / "table.txt").write_text('"id" "a" "b" "label" "split"\n' + "\n".join(rows[::-1]) + "\n")
+    (folder / "nodes.txt").write_text("".join(f'"n {k}"\n' for k in range(N)))
+    return folder / "edges.txt"
+
+
+def as_pandas(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
+    """Write tables as pandas does for spreadsheets: an index without a name, semicolons, a first mark."""
+    rows = [f"{k};{s};{t};{w}" for k, (s, t, w) in enumerate(zip(*edges, weights, strict=True))]
+    (folder / "edges.csv").write_text("\ufeffsep=;\r\n;source;target;weight\r\n" + "\r\n".join(rows) + "\r\n")
+    rows = [f"{k};{X[k, 0]};{X[k, 1]};{Y[k]};{SPLIT[k]}" for k in range(N)]
+    (folder / "table.csv").write_text(";a;b;label;split\n" + "\n".join(rows[::-1]) + "\n")
+    return folder / "edges.csv"
+
+
+def as_lines(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
+    rows = [
+        dict(zip(("source", "target", "weight"), row, strict=True))
+        for row in zip(*edges.tolist(), weights.tolist(), strict=True)
+    ]
+    (folder / "edges.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"id": k, "x": X[k].tolist(), "label": int(Y[k]), "split": int(SPLIT[k])} for k in range(N)]
+    (folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "edges.jsonl"
 
 
 def as_market(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
@@ -85,7 +119,7 @@ def as_market(folder: Path, edges: np.ndarray, weights: np.ndarray) -> Path:
     return folder
 
 
-WAYS = [as_text, as_words, as_parquet, as_npz, as_pt, as_market]
+WAYS = [as_text, as_words, as_r, as_pandas, as_parquet, as_lines, as_npz, as_pt, as_market]
 PREPARED: dict[str, Any] = {"order": ["original"], "force": True}
 
 
@@ -99,7 +133,7 @@ def test_one_graph_is_one_store_however_it_is_written(tmp_path, way, directed, w
     folder = tmp_path / "in"
     folder.mkdir()
     path, told = way(folder, edges, values), {"directed": directed, "weights": weights}
-    if way is as_words:
+    if way in (as_words, as_r):
         told |= {"node_list": folder / "nodes.txt"}
     tables = [folder / f"table{path.suffix}"] * 3 if path.stem == "edges" else ()
     with warnings.catch_warnings(record=True):
@@ -107,7 +141,7 @@ def test_one_graph_is_one_store_however_it_is_written(tmp_path, way, directed, w
         dg.prepare(path, *tables, out=tmp_path / "b.dg", **told, **PREPARED)
     one, other = dg.Store(tmp_path / "a.dg"), dg.Store(tmp_path / "b.dg")
     content = dict(other.manifest["content"])
-    assert ("ids" in content) == (way is as_words) and content.pop("ids", 0) is not None
+    assert ("ids" in content) == (way in (as_words, as_r)) and content.pop("ids", 0) is not None
     assert content == one.manifest["content"]
     for name in ("n", "nnz", "edges", "directed", "weighted", "width", "classes", "split", "degrees"):
         assert one.manifest[name] == other.manifest[name], name

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
@@ -13,6 +15,8 @@ from distgnn.comm.session import joined
 from distgnn.errors import ArgumentError
 from distgnn.store.checkpoint import read_alone
 from distgnn.train import Predictor, Run, Settings, export_weights
+from loops import each
+from mpi_helpers import mpiexec
 from mpi_helpers.communicators import unfreed
 
 N = 400
@@ -119,7 +123,7 @@ def test_labels_are_the_callers_own(comm) -> None:
     assert (model.predict(mask) == model.predict()[:3]).all()
     np.testing.assert_allclose(model.scores().sum(axis=1), 1, rtol=1e-5)
     assert (model.scores(logits=True).argmax(axis=1) == model.scores().argmax(axis=1)).all()
-    unknown = (["nobody"], "nobody: is no node"), ([3], "expected strings"), (mask[:5], "a mask")
+    unknown = (["nobody"], "'nobody': is no node"), ([3], "expected strings"), (mask[:5], "a mask")
     for nodes, problem in unknown:
         with pytest.raises(ArgumentError, match=problem):
             model.predict(nodes)
@@ -164,6 +168,10 @@ def test_what_other_ranks_give_does_not_matter(comm) -> None:
     [
         ({"hiden": 3}, r"hiden=3: no setting has this name; did you mean hidden\?"),
         ({"zzz": 3}, r"zzz=3: no setting has this name; there is algorithm, grid"),
+        ({"learning_rate": 0.1}, r"learning_rate=0.1: no setting has this name; did you mean lr\?"),
+        ({"hidden_channels": 8}, r"did you mean hidden\?"),
+        ({"x": 1}, r"x=1: no setting has this name; did you mean X\?"),
+        ({"num_classes": 7}, "num_classes=7: follows from X and y; leave it out"),
         ({"verify": True}, "verify=True: no setting has this name"),
         ({"optimizer": "adm"}, r"optimizer=adm: .*did you mean adam\?"),
         ({"algorithm": "auto"}, "algorithm=auto"),
@@ -225,3 +233,52 @@ def test_communicators_go_back_to_mpi(comm, split, settings, error) -> None:
     with contextlib.nullcontext() if error is None else pytest.raises(errors, match=error):
         fitted(comm, EDGES, X, Y, split, **settings)
     assert unfreed() == before
+
+
+HEARD = """
+import numpy as np, distgnn as dg
+edges, X = np.arange(80).reshape(2, 40) % 40, np.eye(40)
+model = dg.fit(edges, X, np.where(np.arange(40) % 2, -1, {one}), epochs=2)
+"""
+
+
+def test_a_person_hears_the_warnings() -> None:
+    """Without a handler of messages: once, of several ranks."""
+    for ranks, one in ((0, 0), (2, 1)):
+        done = mpiexec(ranks, "-c", HEARD.format(one=one))
+        assert done.code == 0, done.err
+        assert done.err.count("nodes below 0 or NaN have none") == 1
+        assert done.err.count("of one class: there is nothing to learn") == (one == 0)
+
+
+def test_names_of_pyg_are_answered_before_anything_is_missing() -> None:
+    with pytest.raises(ArgumentError, match=r"^edge_index=ndarray: no setting .*did you mean graph\?$"):
+        dg.fit(edge_index=EDGES, x=X, y=Y)
+    with pytest.raises(ArgumentError, match="^graph=None: training needs edges"):
+        dg.fit(X=X, y=Y)
+
+
+@each("change, problem", [
+    ({"y": np.full(N, -1)}, "y=int64.*every label is below 0"), ({"y": np.full(N, np.nan)}, "every label is"),
+    ({"X": X[:, :0]}, "X=float.*has no columns"),
+])  # fmt: skip
+def test_nothing_to_train_on_is_said(change, problem) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        dg.fit(**{"graph": EDGES, "X": X, "y": Y} | change)
+
+
+def test_equal_matrices_train_alike(caplog) -> None:
+    """Whatever zeros a matrix stores and whichever entries it repeats."""
+    entries = MADE.A.tocoo()
+    zeros = np.arange(N), (np.arange(N) + 7) % N
+    rows, cols = (
+        np.concatenate([ends, ends[:50], more]) for ends, more in zip(entries.coords, zeros, strict=True)
+    )
+    values = np.concatenate(
+        [entries.data / np.where(np.arange(entries.nnz) < 50, 2, 1), entries.data[:50] / 2]
+    )
+    stored = sp.coo_array((np.concatenate([values, np.zeros(N)]), (rows, cols)), shape=(N, N))
+    with caplog.at_level(logging.INFO, "distgnn.train.fit"):
+        losses = [dg.fit(A, X, Y, weights=True, tune_gemm=False, **FAST).loss for A in (MADE.A, stored)]
+    assert losses[0] == losses[1]
+    assert sum("zeros that graph stores" in line for line in caplog.messages) == 1

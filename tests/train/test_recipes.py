@@ -31,7 +31,8 @@ def test_a_recipe_fills_in_what_is_not_given() -> None:
     assert (gat.model, gat.heads, gat.hidden, gat.activation) == ("gat", [8, 1], (64,), "elu")
     assert (gat.attention_dropout, gat.decays, gat.lr) == (0.6, [5e-4] * 2, 0.005)
     assert (of.heads, of.attention_dropout, of.activation, of.dropout) == (None, None, "relu", 0.6)
-    assert resolved(Settings(recipe="gat", model="gatv2", layers=3), 2).heads == [8, 8, 1]
+    gatv2 = resolved(Settings(recipe="gat", model="gatv2", layers=3), 2)
+    assert (gatv2.heads, gatv2.attention_dropout, gatv2.activation) == ([8, 8, 1], 0.6, "elu")
     assert Settings(layers=3).decays == [5e-4, 0.0, 0.0] and Settings(layers=1).decays == [5e-4]
     assert resolved(Settings(layers=3), 2).weight_decay == [5e-4, 0.0, 0.0]
     for unknown in ("kipf", None, ["plain"]):
@@ -114,7 +115,7 @@ def test_counts_are_divided_by_default_and_nobody_validates_without_nodes(comm) 
     edges, y = np.stack([np.arange(119), np.arange(1, 120)]), np.arange(120) % 3
     split = np.where(np.arange(120) % 2, 1, 3)
     models = [
-        dg.fit(edges, X, y, split, epochs=3, comm=comm, normalize_features=given)
+        dg.fit(edges, X, y, split, epochs=3, comm=comm, normalize_features=given, tune_gemm=False)
         for X, given in ((7 * WORDS, None), (7 * WORDS, True), (7 * WORDS, False))
     ]
     losses = [[record["loss"] for record in model.history] for model in models]

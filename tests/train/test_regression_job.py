@@ -170,6 +170,9 @@ def test_wrong_numbers_are_refused_on_every_rank(comm) -> None:
     with pytest.raises(UserError, match="no classes; expected whole numbers; .* loss=mse, predicts numbers"):
         dg.fit(EDGES, X, np.nan_to_num(Y[:, 0]), SPLIT, comm=comm)
     with pytest.raises(UserError, match="no node of the training split has a label"):
+        one = np.where(np.arange(N) == 7, 1.0, np.nan)
+        dg.fit(EDGES, X, one, {"train": [3], "val": [7]}, loss="mse", comm=comm)
+    with pytest.raises(UserError, match="y=.*: every label is NaN; expected a number for some node"):
         dg.fit(EDGES, X, np.full(N, np.nan), SPLIT, loss="mse", comm=comm)
 
 

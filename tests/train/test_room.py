@@ -95,7 +95,7 @@ def test_a_plan_refuses_enormous_networks_without_a_dry_run(monkeypatch) -> None
     for settings in (
         Settings(hidden=(1 << 63,)),
         Settings(hidden=(10**7,) * 2),
-        Settings(layers=10**4, hidden=(20_000,)),
+        Settings(layers=10**3, hidden=(40_000,)),
     ):
         planned = plan(settings, graph, 4, "infiniband-cpu")
         assert not planned.choices and all(way.peak > planned.machine.memory for way in planned.infeasible)

@@ -45,6 +45,14 @@ def test_numbers_of_numpy_and_paths_are_taken() -> None:
     assert json.loads(json.dumps(dataclasses.asdict(made)))["hidden"] == [3]
 
 
+def test_types_of_numpy_are_taken() -> None:
+    for dtype in (np.float64, np.dtype("float64"), "float64"):
+        made = Settings(dtype=dtype)  # type: ignore[arg-type]
+        assert made.dtype == "float64" and config(made)["dtype"] == "float64"
+    with pytest.raises(ArgumentError, match="dtype=float16: expected one of float32, float64"):
+        resolved(Settings(dtype=np.float16), 1)  # type: ignore[arg-type]
+
+
 def test_settings_stay_as_they_were_made() -> None:
     asked = Settings(sampler="ladies", hidden=(8, 4))
     done = resolved(asked, ranks=12)

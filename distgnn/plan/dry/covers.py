@@ -27,7 +27,7 @@ def expected(rows: int, columns: int, nonzeros: int) -> int:
     a, b, t = nonzeros / rows, nonzeros / columns, np.linspace(0, 1, STEPS + 1)
     alone = np.exp(-b * t)  # the chance that a column has no row of those marked
     unmatched = np.exp(-a * alone) - a / b * (1 - alone - b * t * alone)
-    return min(round(rows * (1 - float(unmatched.max()))), rows, columns, nonzeros)
+    return min(round(rows * (1 - float(unmatched.max()))), columns)  # t = 0: at most the rows, the non-zeros
 
 
 def split(A: ShapeMatrix) -> tuple[ShapeMatrix, ShapeMatrix]:

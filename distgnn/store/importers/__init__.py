@@ -76,12 +76,15 @@ def check_used(source: Imported, options: ImportOptions, form: str) -> None:
     """Raise ArgumentError for an option that found nothing to act on."""
     where = "is for lists of edges" if form != "edges" else ""
     tables = {"id_column": "a table of features, labels or parts", "label_column": "a table of labels"}
-    for name in ("source_column", "target_column", *tables):
+    tables |= dict.fromkeys(("feature_columns", "categorical"), "a table of features")
+    for name in ("source_column", "target_column", "weight_column", *tables):
         value = getattr(options, name)
         if value and name in tables and name not in options.used:
             raise ArgumentError(name, value, f"names no column that was read; it is for {tables[name]}")
         if value and name not in tables and where:
             raise ArgumentError(name, value, f"{where}; {source.path} has the format {form}")
+    if options.missing != "refuse" and "missing" not in options.used:
+        raise ArgumentError("missing", options.missing, "is for a table of features, and none was read")
     if options.weights and where and next(source.stream(), (0, 0, 0))[2] is None:
         raise ArgumentError("weights", True, f"{source.path} has no weights of edges")
     if options.multilabel and not source.multilabel:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import Header, StoredArray, scratch_file
-from distgnn.store.importers.columns import Check, Columns
 from distgnn.store.importers.files import check_declared
-from distgnn.store.importers.imported import HIGHEST_ID, HIGHEST_WIDTH, Imported
+from distgnn.store.importers.imported import HIGHEST_WIDTH, Imported
 from distgnn.store.importers.made import FEATURES, made_features
 from distgnn.store.importers.names import Names, shown
-from distgnn.store.importers.parquet import is_parquet
-from distgnn.store.importers.roles import feature_roles
+from distgnn.store.importers.roles import Roles, feature_roles
+from distgnn.store.importers.table import MISSING, Table, Wanted, open_table
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
-from distgnn.store.importers.text import TextColumns
 from distgnn.store.source import ImportOptions
 
 JSON = "expected {node: [active feature ids]}"
@@ -29,12 +30,12 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: 
 
     `hint` ends the error for another number of nodes.
     """
+    if options.missing not in ("refuse", "zero", "mean"):
+        raise ArgumentError("missing", options.missing, "expected mean, zero or refuse")
     if not options.features or made_features(source, options.features):
         return
     table = read_features(Path(options.features), options, source)
     if grow:
-        if table.listed is not None:
-            note_isolated(source, options, table.listed[table.listed >= source.n])
         source.n = max(source.n, table.nodes)
     if table.listed is None:
         source.check_rows(options.features)
@@ -50,32 +51,17 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: 
     source.set_features(table)
 
 
-def note_isolated(source: Imported, options: ImportOptions, nodes: np.ndarray) -> None:
-    """Note the nodes that a table of features has and edges have not."""
-    if len(nodes):
-        what = f"{len(nodes)} of its nodes have no edges, such as {shown(nodes[0])}"
-        source.notes.append(f"{options.features}: {what}; node_list=FILE would say which nodes there are")
-
-
-def feature_ids(options: ImportOptions, names: Names) -> np.ndarray:
+def feature_ids(options: ImportOptions, names: Names | None) -> np.ndarray:
     """Read the ids, of the kind of `names`, in a table of features; none of an array, or of made features."""
-    path, ids = Path(options.features or ""), [np.zeros(0, names.names.dtype)]
+    path = Path(options.features or "")
     if node_table.is_json(path):
         return node_table.read_json_table(path, names, JSON)[0].ids
-    if is_table(path):
-        table = node_table.open_columns(path)
+    if node_table.is_table(path):
+        table = open_table(path, options)
         column = feature_roles(table, options, names).ids
         if column is not None:
-            table.settle_header(names, column)
-            node_table.require_ids(table, column, names)
-            field = ("node", column, "words" if names.words else "integers")
-            ids += [rows["node"] for rows in table.blocks([field], "a node id", ragged=True)]
-    return np.concatenate(ids)
-
-
-def is_table(path: Path) -> bool:
-    """Return whether the name is that of a text or Parquet table."""
-    return is_parquet(path) or path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
+            return node_table.read_ids(table, column, names)
+    return np.zeros(0, np.int64 if names is None else names.names.dtype)
 
 
 def note_missing(source: Imported, listed: np.ndarray, path: str) -> None:
@@ -97,8 +83,8 @@ def read_features(path: Path, options: ImportOptions, source: Imported) -> Featu
         return stored.rows() if isinstance(stored, StoredMatrix) else DenseRows(stored, path)
     if node_table.is_json(path):
         return json_features(path, source)
-    if not is_table(path):
-        expected = f".npy, .npz, .csv, .tsv, .json or .parquet, or {FEATURES}"
+    if not node_table.is_table(path):
+        expected = f".npy, .npz, .csv, .tsv, .json, .jsonl or .parquet, or {FEATURES}"
         raise UserError(f"{path}: features in an unknown format; expected {expected}")
     return column_features(path, options, source)
 
@@ -119,82 +105,110 @@ def json_features(path: Path, source: Imported) -> SparseRows:
 
 
 def column_features(path: Path, options: ImportOptions, source: Imported) -> DenseRows:
-    """Read the numbers in the columns of a text or Parquet table."""
-    table = node_table.open_columns(path)
+    """Read the numbers in the columns of a table, and words that are asked for as zeros and ones."""
+    table = open_table(path, options)
     roles = feature_roles(table, options, source.names)
-    for column in roles.values:
-        table.require(column, ("integers", "numbers", "vectors"), "numbers")
-    width = sum(map(table.width, roles.values))
-    if width > HIGHEST_WIDTH:
-        raise UserError(f"{path}: {width} features of a node; at most {HIGHEST_WIDTH} are possible")
-    source.note_table(roles.described(table, "features"), table, [roles.ids, *roles.values])
-    fields = [(f"x{k}", k, "features") for k in roles.values]
-    expected = f"{width} finite numbers"
+    ids = None
     if roles.ids is not None:
-        table.settle_header(source.names, roles.ids)
-        node_table.require_ids(table, roles.ids, source.names)
-        fields.append(("node", roles.ids, "words" if source.names and source.names.words else "integers"))
-        expected += " and a node id"
-    check = bad_values if source.names is None else not_finite
-    blocks = table.blocks(fields, expected, check)
-    rows = copied(table, blocks, width, "features", options.scratch, None if roles.ids is None else source)
-    if table.named and width == len(roles.values):
+        ids = node_table.read_ids(table, roles.ids, source.names)
+    source.note_table(roles.described(table, "features"), table, [roles.ids, *roles.values])
+    nodes = node_table.Rows(path, ids, table.place).any_nodes(source) if ids is not None else None
+    rows = copied(table, roles, options, nodes)
+    if table.named and rows.width == len(roles.values):
         rows.names = [table.names[k] for k in roles.values]
     return rows
 
 
-def text_numbers(path: Path, scratch: str | None, what: str, check: Check | None) -> DenseRows:
-    """Read a text table of numbers only, whose line i is node i's."""
-    table = TextColumns(path)
-    fields = [(f"x{k}", k, "features") for k in range(len(table.names))]
-    blocks = table.blocks(fields, f"{len(fields)} {what}", check)
-    return copied(table, blocks, len(fields), what, scratch)
+def text_numbers(path: Path, options: ImportOptions, missing: str) -> DenseRows:
+    """Read a text table of numbers only, whose line i is node i's, as OGB writes it."""
+    table = open_table(path, ImportOptions(separator=",", comments="none"))
+    roles = Roles(None, [*range(len(table.names))])
+    return copied(table, roles, ImportOptions(missing=missing, scratch=options.scratch), None)
 
 
-def copied(
-    table: Columns, blocks: Iterable[np.ndarray], width: int, what: str, scratch: str | None,
-    source: Imported | None = None,
-) -> DenseRows:  # fmt: skip
-    """Copy features of this width to a temporary float32 array.
+@dataclass
+class Filled:
+    """Features on their way into a file: what stands for missing numbers, and their sums by column."""
 
-    The field `node` is the node of each row in the graph of the source; without a source row i is node i's.
-    """
-    if not width:
-        raise UserError(f"{table.path}: has no columns of {what}")
-    path, count, ids = table.path, 0, list[np.ndarray]()
-    with scratch_file(scratch) as copy:
-        for rows in blocks:
+    table: Table
+    wanted: list[Wanted]
+    missing: str
+    categories: dict[int, list[str]]
+
+    def blocks(self, width: int) -> Iterator[np.ndarray]:
+        """Yield float64 (rows, width), NaN for a missing number if these are allowed."""
+        done = 0
+        for columns in self.table.batches(self.wanted):
+            parts = [self._part(column, item) for column, item in zip(columns, self.wanted, strict=True)]
+            rows = np.concatenate(parts, axis=1)
+            self._check(rows, columns, done)
+            done += len(rows)
+            yield rows
+
+    def _part(self, column: pa.Array, item: Wanted) -> np.ndarray:
+        if item.kind == "words":
+            words = pc.utf8_trim_whitespace(column.cast(pa.string()))
+            numbers = pc.index_in(words, pa.array(self.categories[item.column])).to_numpy(
+                zero_copy_only=False
+            )
+            return np.asarray(numbers)[:, None] == np.arange(len(self.categories[item.column]))
+        if pa.types.is_fixed_size_list(column.type):
+            values = column.flatten().to_numpy(zero_copy_only=False)
+            return values.reshape(len(column), -1)
+        return column.to_numpy(zero_copy_only=False)[:, None]
+
+    def _check(self, rows: np.ndarray, columns: list[pa.Array], done: int) -> None:
+        """Raise UserError for a number that is missing, unless it may be, or that float32 cannot hold."""
+        with np.errstate(over="ignore"):
+            wrong = ~np.isfinite(rows.astype(np.float32))
+        if not wrong.any():
+            return
+        if self.missing != "refuse":
+            wrong &= ~np.isnan(rows)
+            if not wrong.any():
+                return
+        row, place = np.argwhere(wrong)[0]
+        widths = [len(self.categories.get(item.column, [0])) if item.kind == "words" else
+                  column.type.list_size if pa.types.is_fixed_size_list(column.type) else 1
+                  for column, item in zip(columns, self.wanted, strict=True)]  # fmt: skip
+        item = self.wanted[int(np.searchsorted(np.cumsum(widths), place, side="right"))]
+        text = "" if np.isnan(rows[row, place]) else rows[row, place]
+        raise self.table.bad(done + int(row), item.column, text, item.expected)
+
+
+def copied(table: Table, roles: Roles, options: ImportOptions, nodes: np.ndarray | None) -> DenseRows:
+    """Copy features to a temporary float32 array; `nodes` have its rows, without them row i is node i's."""
+    expected = "a finite number; missing=mean or missing=zero fills gaps, categorical=NAME takes words"
+    expected = "a number" if options.missing == "nothing" else expected
+    wanted = [Wanted(k, "words" if k in roles.asked else "numbers", expected) for k in roles.values]
+    categories = {}
+    for item in wanted:
+        if item.kind == "words":
+            words = node_table.code(table, [item])[0].to_pylist()
+            categories[item.column] = sorted({*words} - {*MISSING})
+        else:
+            table.require(item.column, ("integers", "numbers", "vectors"), "numbers, or categorical=NAME")
+    widths = [len(categories[k]) if k in categories else table.width(k) for k in roles.values]
+    if not (width := sum(widths)):
+        raise UserError(f"{table.path}: has no columns of features")
+    if width > HIGHEST_WIDTH:
+        raise UserError(f"{table.path}: {width} features of a node; at most {HIGHEST_WIDTH} are possible")
+    filled = Filled(table, wanted, options.missing, categories)
+    count, sums, known = 0, np.zeros(width), np.zeros(width, np.int64)
+    with scratch_file(options.scratch) as copy:
+        for rows in filled.blocks(width):
             count += len(rows)
-            if source is not None:
-                ids.append(rows["node"].copy())
-            with np.errstate(over="ignore"):
-                copy.write(np.ascontiguousarray(_values(rows), np.float32).data)
+            if options.missing == "mean":
+                sums += np.nansum(rows, axis=0)
+                known += np.count_nonzero(~np.isnan(rows), axis=0)
+            copy.write(np.ascontiguousarray(rows, np.float32).data)
         copy.flush()
-        array = StoredArray(path, Header((count, width), np.dtype(np.float32), False, 0), file=copy)
-    if source is None:
-        return DenseRows(array, path)
-    listed = np.concatenate(ids) if ids else np.zeros(0, np.int64)
-    nodes = node_table.Rows(path, listed, table.place).any_nodes(source)
+        array = StoredArray(table.path, Header((count, width), np.dtype(np.float32), False, 0), file=copy)
+    fill = (
+        None if options.missing in ("refuse", "nothing") else (sums / np.maximum(known, 1)).astype(np.float32)
+    )
+    if nodes is None:
+        return DenseRows(array, table.path, fill=fill)
     places = np.full(int(nodes.max(initial=-1)) + 1, -1, np.int64)
     places[nodes] = np.arange(len(nodes))
-    return DenseRows(array, path, places)
-
-
-def _values(rows: np.ndarray) -> np.ndarray:
-    """Join the fields of features."""
-    fields = [rows[name] for name in rows.dtype.names or () if name[0] == "x"]
-    return np.hstack([values.reshape(len(rows), -1) for values in fields])
-
-
-def not_finite(rows: np.ndarray) -> str | None:
-    """Return the fault of features that float32 can't hold, or None."""
-    with np.errstate(over="ignore"):
-        good = np.isfinite(_values(rows).astype(np.float32)).all()
-    return None if good else "NaN, infinite or too large"
-
-
-def bad_values(rows: np.ndarray) -> str | None:
-    """Return the fault of features, or of ids that are to be numbers of nodes, or None."""
-    if "node" in (rows.dtype.names or ()) and ((rows["node"] < 0) | (rows["node"] > HIGHEST_ID)).any():
-        return "no node id"
-    return not_finite(rows)
+    return DenseRows(array, table.path, places, fill)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import stat
 import zipfile
@@ -12,12 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
+
 from distgnn.errors import UserError
 from distgnn.files.nearby import did_you_mean_path
 from distgnn.files.text import parse_json
 from distgnn.store.format.limits import LIMITS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
 AnyPath = str | os.PathLike[str]
 
 
@@ -30,11 +32,13 @@ def reading(path: AnyPath) -> Iterator[None]:
         raise UserError(f"{path}: no such file{did_you_mean_path(Path(path))}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory where a file is expected") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+    except (EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: truncated or damaged ({error}); a complete file is needed") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is not UTF-8 text (byte {error.start}: {error.reason})") from None
     except OSError as error:
+        if error.errno is None:  # of the library that unpacks
+            raise UserError(f"{path}: truncated or damaged ({error}); a complete file is needed") from None
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
@@ -46,38 +50,29 @@ def open_plain(path: AnyPath) -> IO[bytes]:
     return open(path, "rb")
 
 
-def open_binary(path: AnyPath) -> IO[bytes]:
-    """Open a file, decompressed if it starts with gzip's magic number."""
+def unpacked(path: AnyPath, raw: pa.NativeFile | None = None) -> pa.NativeFile:
+    """Open a file, decompressed if it begins as gzip, bzip2 or Zstandard do; `raw`: the file, opened."""
     with open_plain(path) as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if compressed else open(path, "rb")  # type: ignore[return-value]
+        begin = file.read(4)
+    packing = next((name for magic, name in PACKED.items() if begin.startswith(magic)), None)
+    raw = raw or pa.OSFile(os.fspath(path))
+    return pa.CompressedInputStream(raw, packing) if packing else raw
 
 
 def read_json(path: AnyPath) -> Any:
     """Read a JSON file, which may be compressed."""
     with reading(path):
-        parts, unpacked, size = [], 0, os.path.getsize(path)
-        with open_binary(path) as file:
+        parts, held, size = [], 0, os.path.getsize(path)
+        with unpacked(path) as file:
             while part := file.read(LIMITS.text_bytes):
-                unpacked += len(part)
-                check_unpacked(unpacked, size, path)
+                held += len(part)
+                check_unpacked(held, size, path)
                 parts.append(part)
         text = b"".join(parts).decode("utf-8")
     try:
         return parse_json(text)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
-
-
-def lines(path: AnyPath, skip: int = 0) -> Iterator[tuple[int, str]]:
-    """Yield (number counted from 1, text) of the lines after the first `skip`, without a byte order mark."""
-    with reading(path), open_binary(path) as file:
-        number = 0
-        while line := file.readline(LIMITS.line_bytes + 1):
-            number += 1
-            check_line(len(line), number, path)
-            if number > skip:
-                yield number, line.removeprefix(BYTE_ORDER_MARK if number == 1 else b"").decode("utf-8")
 
 
 def check_line(length: int, number: int, path: AnyPath) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +16,12 @@ from distgnn.rng import splitmix64
 from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import Archive, indices
-from distgnn.store.importers.columns import Columns
 from distgnn.store.importers.names import Names, whole
 from distgnn.store.importers.tables import Features
 from distgnn.store.source import Edges, ImportOptions, Source
+
+if TYPE_CHECKING:
+    from distgnn.store.importers.table import Table
 
 UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
 NO_LABEL = "every label is empty; expected a class for some node"
@@ -48,7 +51,7 @@ def scan(stream: Stream, weights: bool) -> Scan:
     The edges count as symmetric if 64-bit hashes of the edges and of their reverses have the same sum; for
     other lists that is as likely as a collision.
     """
-    counts, triple, difference = Scan(), np.uint64(3), np.zeros(1, np.uint64)
+    counts, difference = Scan(), np.zeros(1, np.uint64)
     for src, dst, weight in stream():
         counts.count += len(src)
         counts.loops += int(np.count_nonzero(src == dst))
@@ -56,10 +59,10 @@ def scan(stream: Stream, weights: bool) -> Scan:
             counts.highest = max(counts.highest, int(src.max()), int(dst.max()))
             counts.lowest = min(counts.lowest, int(src.min()), int(dst.min()))
         s, t = splitmix64(src.view(np.uint64)), splitmix64(dst.view(np.uint64))
-        counts.weighted = counts.weighted or (weight is not None and bool(np.any(weight != 1)))
-        salt = np.zeros(1) if weight is None or not weights else weight.astype(np.float64)
-        salt = salt.view(np.uint64)
-        changes = splitmix64(s + triple * t + salt) - splitmix64(t + triple * s + salt)
+        changes = s * t * (t - s)  # of s t² and of s² t, for the edge and its reverse
+        if weight is not None:
+            counts.weighted = counts.weighted or bool(np.any(weight != 1))
+            changes = changes * splitmix64(weight.astype(np.float64).view(np.uint64)) if weights else changes
         difference += changes.sum(dtype=np.uint64)
     counts.symmetric = not difference[0]
     return counts
@@ -73,10 +76,13 @@ class Imported(Source):
     """
 
     window: Window | None = None
+    matrix = False  # edges are entries of a matrix: zeros are none, and repeated ones add up
+    zeros = 0  # entries of the matrix that were zero, when they were last read
     table: Features | None = None
     half = weighted = False
     names: Names | None = None  # the ids of nodes whose ids are not their numbers
     listed = True  # the user said in which order the nodes are
+    compacted = ""  # the reason why numbers are ids
 
     def __init__(self, name: str, path: Path, n: int, stream: Stream, options: ImportOptions):
         self.name, self.path, self.n, self.stream, self.options = name, path, n, stream, options
@@ -87,10 +93,10 @@ class Imported(Source):
         self.labels_made = False  # True if the labels are made of the degrees
         self.of_degrees: list[Callable[[np.ndarray], None]] = []  # functions that take the degrees
 
-    def note_table(self, reading: str, table: Columns, columns: Iterable[int | None]) -> None:
+    def note_table(self, reading: str, table: Table, columns: Iterable[int | None]) -> None:
         """Take down what the summary says of a table, and which of its columns were taken."""
         self.readings.append(reading)
-        names = [table.called(k) for k in range(len(table.names))] + table.left_out
+        names = [table.called(k) for k in range(len(table.names))] + [*table.left_out]
         taken = self.columns.setdefault(table.path, (names, set()))[1]
         taken.update(table.called(k) for k in columns if k is not None)
 
@@ -126,6 +132,8 @@ class Imported(Source):
         """Raise UserError for rows without ids if the nodes have ids and no order was given."""
         if not self.listed:
             expected = "expected a table with a column of ids, or node_list=FILE with their order"
+            if self.compacted:
+                expected += f" ({self.compacted})"
             raise UserError(f"{path}: rows without ids, and nodes have ids of their own; {expected}")
 
     def described(self) -> str:
@@ -145,20 +153,31 @@ class Imported(Source):
         any other is as `directed` says, unless the matrix of the merged edges turns out to be symmetric. The
         stream is not read if the user said that the graph is directed.
         """
-        if self.options.directed and counts is None:
+        if self.options.directed and counts is None and not self.matrix:
             self.directed = True
             return
-        counts = counts or scan(self._kept, self.options.weights)
+        counts = counts or self.counted()
         if (self.weighted or counts.weighted) and not self.options.weights:
             left_out = "its edges have weights, which are left out; weights=True takes them"
             self.notes.append(f"{self.path}: {left_out}")
         if self.options.directed:
-            self.directed = True
+            self.directed, self.edge_count = True, counts.count if self.matrix else self.edge_count
             return
         self.half = counts.symmetric
         self.directed = directed and not counts.symmetric and self.options.directed is None
         self.direction_open = self.directed
         self.edge_count = (counts.count + counts.loops) // 2 if self.half else counts.count
+
+    def counted(self) -> Scan:
+        """Read the edges once and count them; take the sums of a matrix's repeated entries, without zeros."""
+        order = Ascending(self.n)
+        counts = scan(partial(self._kept, seen=order.add), self.options.weights)
+        if self.matrix and not any(order.ascends):
+            self.stream = summed(self.stream, self.n)
+            counts = scan(self._kept, self.options.weights)
+        if self.zeros:
+            self.left.append(f"{self.zeros} zeros of {self.path.name}, which are no edges")
+        return counts
 
     def note_classes(self) -> None:
         """Note labels that look like numbers to predict."""
@@ -281,10 +300,18 @@ class Imported(Source):
             raise UserError(f"{path}: the split must hold one of 0, 1, 2, 3 for each of the {self.n} nodes")
         self.split = split.astype(np.uint8)
 
-    def _kept(self, stream: Stream | None = None) -> Iterator[Edges]:
+    def _kept(
+        self, stream: Stream | None = None, seen: Callable[[np.ndarray, np.ndarray], None] | None = None
+    ) -> Iterator[Edges]:  # fmt: skip
         """Yield the edges of a stream with checked ids, and checked weights if the options ask for them."""
+        self.zeros = 0
         for src, dst, weight in (stream or self.stream)():
             src, dst = (indices(ends, self.n, self.path) for ends in (src, dst))
+            if seen is not None:
+                seen(src, dst)
+            if self.matrix and weight is not None and not (edges := weight != 0).all():
+                self.zeros += int(np.count_nonzero(~edges))
+                src, dst, weight = src[edges], dst[edges], weight[edges]
             if not self.options.weights:
                 self.weighted = self.weighted or (weight is not None and bool(np.any(weight != 1)))
                 weight = None
@@ -325,21 +352,31 @@ class Imported(Source):
         return self.table.rows(np.asarray(ids, np.int64))
 
 
-def table_edges(
-    blocks: Iterable[np.ndarray], path: Path, promised: tuple[int, str] | None = None
-) -> Iterator[Edges]:
-    """Yield edges from the first field to the second, with the third as their weight.
+class Ascending:
+    """A check that entries ascend by row and column, or by column and row, so that none is repeated."""
 
-    Raises UserError unless the number of edges is the `promised` one (a number, and its place in the file).
-    """
-    count = 0
-    for rows in blocks:
-        src, dst, *weight = rows.dtype.names or ()
-        count += len(rows)
-        yield rows[src], rows[dst], rows[weight[0]] if weight else None
-    if promised and count != promised[0]:
-        says = f"{promised[1]} promises {promised[0]}"
-        raise UserError(f"{path}: {count} edges, but {says}; is the file truncated?")
+    def __init__(self, n: int) -> None:
+        self.n, self.ascends, self.last = n, [True, True], [-1, -1]
+
+    def add(self, src: np.ndarray, dst: np.ndarray) -> None:
+        for k, (first, second) in enumerate(((src, dst), (dst, src))):
+            if self.ascends[k] and len(src):
+                keys = first * self.n + second
+                self.ascends[k] = bool(keys[0] > self.last[k] and (keys[1:] > keys[:-1]).all())
+                self.last[k] = int(keys[-1])
+
+
+def summed(stream: Stream, n: int) -> Stream:
+    """Return the same stream if no entry is repeated, else one of sums, in memory: 24 bytes for each."""
+    places = [dst * n + src for src, dst, _ in stream()]
+    keys = np.sort(np.concatenate([np.zeros(0, np.int64), *places]))
+    if len(keys) < 2 or (keys[1:] != keys[:-1]).all():
+        return stream
+    keys = keys[np.append(True, keys[1:] != keys[:-1])]
+    values = np.zeros(len(keys))
+    for src, dst, weight in stream():
+        np.add.at(values, np.searchsorted(keys, dst * n + src), 1.0 if weight is None else weight)
+    return lambda: iter([(keys % n, keys // n, values)])
 
 
 def sparse_limit(count: int) -> int:

@@ -15,17 +15,21 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import UserError
+from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import StoredArray, strings, window_of
 from distgnn.store.importers.imported import HIGHEST_ID, NO_LABEL, UNLABELLED, Imported
-from distgnn.store.importers.made import made_labels
+from distgnn.store.importers.made import is_made, made_labels
+from distgnn.store.importers.names import Names
 from distgnn.store.importers.roles import ZEROS_AND_ONES, label_roles
+from distgnn.store.importers.table import open_table
 from distgnn.store.importers.tables import StoredMatrix
 from distgnn.store.source import ImportOptions
 
 #: Words for no number to predict; -1 is a number there.
 ABSENT = tuple(word for word in UNLABELLED if not word.startswith("-1"))
+EXPECTED = "expected {node: [0, 1, ...]} or {node: class}"
 Rows = Callable[[int, int], np.ndarray]
 
 
@@ -43,9 +47,21 @@ def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
     if node_table.is_array(path):
         _attach_array(source, path, options.scratch, grow)
     elif node_table.is_json(path):
-        _attach_json(source, path, grow)
+        _attach_json(source, path)
     else:
-        _attach_columns(source, path, options, grow)
+        _attach_columns(source, path, options)
+
+
+def label_ids(options: ImportOptions, names: Names | None) -> np.ndarray:
+    """Read the ids, of the kind of `names`, in a table of labels; none of an array, or of made labels."""
+    path = Path(options.labels or "")
+    if node_table.is_json(path):
+        return node_table.read_json_table(path, names, EXPECTED)[0].ids
+    if not node_table.is_array(path) and not is_made(options.labels or ""):
+        table = open_table(path, options)
+        if (column := label_roles(table, options).ids) is not None:
+            return node_table.read_ids(table, column, names)
+    return np.zeros(0, np.int64 if names is None else names.names.dtype)
 
 
 def _attach_array(source: Imported, path: Path, scratch: str | None, grow: bool) -> None:
@@ -57,16 +73,36 @@ def _attach_array(source: Imported, path: Path, scratch: str | None, grow: bool)
 
 def take_labels(source: Imported, stored: StoredArray | np.ndarray | StoredMatrix, where: object) -> None:
     """Give the source the labels of an array or a matrix, or the numbers that its options ask for."""
+    regression = source.options.regression
+    set_values(source, (stored_numbers if regression else stored_labels)(stored, where), where)
+
+
+def set_values(source: Imported, values: np.ndarray, where: object) -> None:
+    """Give the source text (objects), classes, rows of them, or numbers to predict.
+
+    Raises UserError if no node has a label. Notes a class that numbers below 0 leave alone.
+    """
     if source.options.regression:
-        source.set_numbers(stored_numbers(stored, where), where)
-        return
-    labels = stored_labels(stored, where)
-    (source.set_classes if labels.dtype == object else source.set_labels)(labels, where)
+        source.set_numbers(values, where)
+    elif values.dtype == object and any(values.reshape(-1).tolist()):
+        source.set_classes(values, where)
+    else:
+        source.set_labels(np.full(len(values), -1) if values.dtype == object else values, where)
+    there = np.zeros(0, bool) if source.labels is None else labelled(source.labels)
+    if not there.any():
+        classes = "below 0, NaN or empty; expected a class"
+        problem = "NaN; expected a number" if source.regression else classes
+        raise UserError(f"{where}: every label is {problem} for some node")
+    if source.class_names is None and values.ndim == 1 and not source.regression and not there.all():
+        only = np.unique(values[there])
+        if len(only) == 1:
+            unlabelled = "and nodes below 0 or NaN have none; two classes are numbered 0 and 1"
+            source.notes.append(f"{where}: every label is {only[0]}, {unlabelled}")
 
 
-def _attach_json(source: Imported, path: Path, grow: bool) -> None:
+def _attach_json(source: Imported, path: Path) -> None:
     """Read `{node: [0, 1, ...]}` or `{node: class}`."""
-    expected = "expected {node: [0, 1, ...]} or {node: class}"
+    expected = EXPECTED
     rows, listed = node_table.read_json_table(path, source.names, expected)
     try:
         values = np.asarray(listed)
@@ -74,7 +110,7 @@ def _attach_json(source: Imported, path: Path, grow: bool) -> None:
         values = np.zeros(0, object)
     if not len(values) or values.dtype.kind not in "biuf" or values.ndim > 2:
         raise UserError(f"{path}: {expected}; every node needs as many")
-    nodes = rows.nodes(source, grow)
+    nodes = rows.nodes(source)
     labels = np.full((source.n, *values.shape[1:]), -1.0)
     labels[nodes] = values
     if source.options.regression:
@@ -82,22 +118,22 @@ def _attach_json(source: Imported, path: Path, grow: bool) -> None:
     take_labels(source, labels, path)
 
 
-def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: bool) -> None:
+def _attach_columns(source: Imported, path: Path, options: ImportOptions) -> None:
     """Read a text or Parquet table."""
-    table = node_table.open_columns(path)
+    table = open_table(path, options)
     roles = label_roles(table, options)
     class_names = [table.names[k] for k in roles.values] if table.named else None
     source.note_table(roles.described(table, "labels"), table, [roles.ids, *roles.values])
     if options.regression:
         cells = node_table.read_words(table, roles, source.names, "number", not_a_number)
-        nodes = cells.rows.nodes(source, grow)
+        nodes = cells.rows.nodes(source)
         numbers = np.full((source.n, len(roles.values)), np.nan)
         numbers[nodes] = np.array([*map(_number, cells.words)], np.float64)[cells.codes]
         source.set_numbers(numbers, path)
         return
     if len(roles.values) == 1:
         cells = node_table.read_words(table, roles, source.names, "label", not_a_class)
-        nodes = cells.rows.nodes(source, grow)
+        nodes = cells.rows.nodes(source)
         labels = np.full(source.n, "", object)
         labels[nodes] = np.array([*cells.words, ""], object)[cells.codes[:, 0]]
         source.set_classes(labels, path)
@@ -109,7 +145,7 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions, grow: 
     if (partly := (numbers < 0).any(axis=1) & ~(numbers < 0).all(axis=1)).any():
         where = partly_labelled(cells.rows.place(int(np.flatnonzero(partly)[0])))
         raise UserError(f"{where}; label_column=NAME takes one column")
-    nodes = cells.rows.nodes(source, grow)
+    nodes = cells.rows.nodes(source)
     rows = np.full((source.n, numbers.shape[1]), -1, np.int8)
     rows[nodes] = numbers
     source.set_labels(rows, path)

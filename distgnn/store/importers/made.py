@@ -63,10 +63,16 @@ def of_degree(source: Imported) -> Made:
     return Made(source.n, 1, lambda ids: degrees[-1][ids, None].astype(np.float32))
 
 
+def is_made(asked: str) -> bool:
+    """Return True for words that ask for labels of the degrees; False for the name of a file."""
+    kind, mark, size = asked.partition(":")
+    return kind == "degree" and not (mark and ("." in size or "/" in size))
+
+
 def made_labels(source: Imported, asked: str) -> bool:
     """Give the source the labels that these words ask for; return False for the name of a file."""
-    kind, mark, size = asked.partition(":")
-    if kind != "degree" or (mark and ("." in size or "/" in size)):
+    size = asked.partition(":")[2]
+    if not is_made(asked):
         return False
     classes = whole(size)
     if not classes or classes > HIGHEST_CLASS:

@@ -7,7 +7,7 @@ sorted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -71,31 +71,28 @@ class Numbers:
         return np.where((names >= 0) & (names < self.n), names, -1)
 
 
-class Collected:
-    """A set of ids, in ascending order; `limit`: the most bytes that they may take."""
+class Seen:
+    """A set of whole numbers: marks of those below a limit, and the others in ascending order."""
 
-    def __init__(self, path: object, limit: int) -> None:
-        self.path, self.limit = path, limit
-        self.held: list[np.ndarray] = []
-        self.waiting = 0
+    def __init__(self) -> None:
+        self.marks, self.far = np.zeros(0, bool), np.zeros(0, np.int64)
 
-    def add(self, *names: np.ndarray) -> None:
-        self.held += map(np.unique, names)
-        self.waiting += sum(map(len, self.held[-len(names) :]))
-        if self.waiting > max(len(self.held[0]), LIMITS.entries):
-            self._merge()
+    def add(self, *ids: np.ndarray) -> None:
+        for some in ids:
+            if len(some) and (some.min() < 0 or some.max() >= 64 * LIMITS.entries):
+                near = (some >= 0) & (some < 64 * LIMITS.entries)
+                self.far = np.union1d(self.far, some[~near])
+                some = some[near]
+            if (top := int(some.max(initial=-1)) + 1) > len(self.marks):
+                grown = np.zeros(max(top, 3 * len(self.marks) // 2), bool)
+                grown[: len(self.marks)] = self.marks
+                self.marks = grown
+            self.marks[some] = True
 
-    def _merge(self) -> None:
-        width, count = max(ids.dtype.itemsize for ids in self.held), sum(map(len, self.held))
-        if width * count > self.limit:
-            what = f"{count} ids of up to {width} bytes are too many for memory; give long ids shorter names"
-            raise UserError(f"{self.path}: {what}")
-        self.held, self.waiting = [np.unique(np.concatenate(self.held))], 0
-
-    def names(self) -> np.ndarray:
-        if self.held:
-            self._merge()
-        return self.held[0] if self.held else np.zeros(0, np.int64)
+    def ids(self) -> np.ndarray:
+        """Return all, int64, in ascending order."""
+        below, split = np.flatnonzero(self.marks), np.searchsorted(self.far, 0)
+        return np.concatenate([self.far[:split], below, self.far[split:]])
 
 
 def encoded(words: Iterable[Any]) -> np.ndarray:
@@ -126,22 +123,6 @@ def shown(name: Any) -> str:
     """Return an id as errors show it."""
     text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
     return repr(text[:60]) if isinstance(name, bytes) else text
-
-
-def looks_like(fields: Sequence[str]) -> str | None:
-    """Return integers or text, the kind of the ids of one line; None for other numbers, or a mixture.
-
-    Whole numbers with leading zeros are text, as 7 and 007 may be two nodes.
-    """
-    whole = [integer(field) is not None for field in fields]
-    if all(whole) and any(field.isdecimal() and field != str(int(field)) for field in fields):
-        return "text"
-    if all(whole):
-        return "integers"
-    if any(whole):
-        return None
-    numbers = [field for field in fields if not field.isdecimal() and is_number(field)]
-    return None if numbers else "text"
 
 
 def is_number(text: str) -> bool:

@@ -1,23 +1,25 @@
 """Tables by node in text, Parquet, JSON, .npy and .npz files, and the nodes that their rows belong to.
 
-columns   text and Parquet: columns by name or position, rows with ids or in the order of the nodes
+columns   text, Parquet, JSON lines: columns by name or position, rows with ids or in the order of the nodes
 JSON      {node: value}
 arrays    .npy and .npz: row i is node i's
 """
 
 from __future__ import annotations
 
-from array import array
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from distgnn.errors import UserError
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import Npz, open_npy
-from distgnn.store.importers.columns import Columns
+from distgnn.store.importers.coded import Coder, as_bytes
 from distgnn.store.importers.files import read_json
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
 from distgnn.store.importers.names import (
@@ -31,12 +33,11 @@ from distgnn.store.importers.names import (
     places_of,
     whole,
 )
-from distgnn.store.importers.parquet import ParquetColumns, is_parquet
 from distgnn.store.importers.roles import Roles
+from distgnn.store.importers.table import Table, Wanted
 from distgnn.store.importers.tables import StoredMatrix
-from distgnn.store.importers.text import TextColumns
 
-ROWS = 1 << 16  # rows of a table that are read at a time
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".jsonl", ".ndjson")
 
 
 def is_array(path: Path) -> bool:
@@ -49,9 +50,14 @@ def is_json(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".json")
 
 
-def open_columns(path: Path, by_node: bool = True) -> Columns:
-    """Open a Parquet file, which may be a table `by_node`, or any other file as text."""
-    return ParquetColumns(path, by_node) if is_parquet(path) else TextColumns(path)
+def is_table(path: Path) -> bool:
+    """Return whether the name is that of a table with columns."""
+    return path.name.lower().removesuffix(".gz").endswith(TABLES)
+
+
+def most_bytes(path: Path) -> int:
+    """Return the bytes that the ids of a file may take."""
+    return max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * os.path.getsize(path))
 
 
 def open_array(path: Path, what: str, scratch: str | None = None, kinds: str = "biuf") -> Any:
@@ -79,26 +85,93 @@ class Rows:
     place: Place
     counted: bool = False
 
-    def nodes(self, source: Imported, grow: bool) -> np.ndarray:
-        """Look up the numbers of the nodes; UserError for an unknown or repeated id.
-
-        With `grow` a table that lists 0..k-1 once each may add isolated nodes.
-        """
+    def nodes(self, source: Imported) -> np.ndarray:
+        """Look up the numbers of the nodes; UserError for an unknown or repeated id."""
         if self.counted:
             source.check_rows(self.path)
-        if grow and int(self.ids.max(initial=-1)) == len(self.ids) - 1:
-            check_once(self.ids, self.ids, self.place)
-            source.n = max(source.n, len(self.ids))
         known = Numbers(source.n) if self.counted or source.names is None else source.names
         return places_of(known, self.ids, self.place, source.described())
 
     def any_nodes(self, source: Imported) -> np.ndarray:
         """Look up the numbers of the nodes as `nodes` does; if ids are numbers, nodes may be new."""
         if source.names is not None:
-            return self.nodes(source, grow=False)
+            return self.nodes(source)
         check_dense(int(self.ids.max(initial=-1)), len(self.ids), self.path)
         check_once(self.ids, self.ids, self.place)
         return self.ids
+
+
+def id_wanted(column: int, names: Names | None) -> Wanted:
+    """Want a column of ids of the kind of `names`."""
+    words = names is not None and names.words
+    least = " of at least 0" if names is None else ""
+    return Wanted(
+        column,
+        "words" if words else "integers",
+        "a node id" if words else f"a node id{least}, a whole number",
+    )
+
+
+def read_ids(table: Table, column: int, names: Names | None) -> np.ndarray:
+    """Read a column of ids, of the kind of `names`: int64 (rows), or UTF-8 of a dtype S (rows)."""
+    wanted = id_wanted(column, names)
+    settle_header(table, column, names)
+    table.require(column, ("integers", "words") if wanted.kind == "words" else ("integers",), "node ids")
+    if wanted.kind == "words":
+        return ids_of(table, column, *code(table, [wanted]))
+    ids = np.concatenate([np.zeros(0, np.int64), *(rows[0].to_numpy() for rows in table.batches([wanted]))])
+    if names is None:
+        check_numbers(table, column, ids, wanted.expected)
+    return ids
+
+
+def settle_header(table: Table, column: int, names: Names | None) -> None:
+    """Take the header for a row if it has an id."""
+    if table.named and names is not None and hasattr(table, "take_header") and names.has(table.names[column]):
+        table.take_header()
+
+
+def check_numbers(table: Table, column: int, ids: np.ndarray, expected: str) -> None:
+    """Raise UserError for the first id that is the number of no node."""
+    if len(ids) and (ids.min() < 0 or ids.max() > HIGHEST_ID):
+        row = int(np.argmax((ids < 0) | (ids > HIGHEST_ID)))
+        raise table.bad(row, column, ids[row], expected)
+
+
+def code(table: Table, wanted: list[Wanted]) -> tuple[pa.Array, np.ndarray]:
+    """Read columns of words: the different words, and their numbers in int32 (rows, columns)."""
+    parts = [np.zeros((0, len(wanted)), np.int32)]
+    coder = Coder(table.path, most_bytes(table.path), lambda codes, _: parts.append(codes))
+    for columns in table.batches(wanted):
+        coder.add(columns)
+    coder.flush()
+    return coder.words, np.concatenate(parts)
+
+
+def ids_of(table: Table, column: int, words: pa.Array, codes: np.ndarray) -> np.ndarray:
+    """Return the words as ids; UserError for one that is empty or too long."""
+    for number, word in enumerate(words.to_pylist() if faulty(words) else []):
+        if wrong := no_id(word):
+            row = int(np.argmax(codes[:, 0] == number))
+            raise table.bad(row, column, word, f"a node id{wrong}")
+    return as_bytes(words)[codes[:, 0]]
+
+
+def faulty(words: pa.Array) -> bool:
+    """Return True if one of the words may be no id."""
+    lengths = pa.compute.binary_length(words)
+    bounds = pa.compute.min_max(lengths).as_py()
+    zeros = pa.compute.any(pa.compute.match_substring(words, "\0")).as_py()
+    return bool(len(words)) and (not bounds["min"] or bounds["max"] > LONGEST or bool(zeros))
+
+
+def no_id(word: str) -> str | None:
+    """Return the fault of a word that is no id, or None."""
+    if not word:
+        return ", not an empty one"
+    if len(word.encode()) > LONGEST:
+        return f" of at most {LONGEST} bytes, not {len(word.encode())}"
+    return " without zero bytes" if "\0" in word else None
 
 
 @dataclass
@@ -111,43 +184,29 @@ class Words:
 
 
 def read_words(
-    table: Columns, roles: Roles, names: Names | None, what: str,
+    table: Table, roles: Roles, names: Names | None, what: str,
     check: Callable[[str], str | None] = lambda word: None,
 ) -> Words:  # fmt: skip
     """Read the ids, of the kind of `names`, and the words in the columns of the values.
 
     Raises UserError for a row without them; `check(word)` returns the fault of a wrong word, or None.
     """
-    counted, columns = roles.ids is None, roles.values
-    if roles.ids is None:
-        names = None
-    else:
-        columns = [roles.ids, *roles.values]
-        require_ids(table, roles.ids, names)
-        table.settle_header(names, roles.ids)
-    read, numbers, chunks, some = id_reader(names), dict[str, int](), [], list[Any]()
-    codes = array("i")
-    for row, texts in enumerate(table.records(columns)):
-        node = row if counted else read(texts.pop(0)) if texts else None
-        if node is None or len(texts) < len(roles.values):
-            raise table.bad(row, roles.expected(what, names is None))
-        for text in texts:
-            if text not in numbers and (wrong := check(text)):
-                raise UserError(f"{table.place(row)}: {wrong}")
-            codes.append(numbers.setdefault(text, len(numbers)))
-        some.append(node)
-        if len(some) == ROWS:
-            chunks.append(_packed(some, names))
-            some.clear()
-    ids = np.concatenate([*chunks, _packed(some, names)])
-    rows = Rows(table.path, ids, table.place, counted)
-    return Words(rows, np.array(codes, np.int32).reshape(len(ids), len(roles.values)), list(numbers))
-
-
-def require_ids(table: Columns, column: int, names: Names | None) -> None:
-    """Raise UserError for a column that can't have ids of the kind of `names`."""
-    words = names is not None and names.words
-    table.require(column, ("integers", "words") if words else ("integers",), "node ids")
+    for column in roles.values:
+        table.require(column, ("words", "integers", "numbers", "lists"), f"a {what}")
+    counted, ids = roles.ids is None, np.zeros(0, np.int64)
+    if roles.ids is not None:
+        ids = read_ids(table, roles.ids, names)
+    words, codes = pa.array([], pa.large_string()), np.zeros((len(ids), 0), np.int32)
+    if roles.values:
+        words, codes = code(table, [Wanted(k, "words", f"a {what}") for k in roles.values])
+    if counted:
+        ids = np.arange(len(codes))
+    listed = words.to_pylist() if roles.values else []
+    for number, word in enumerate(listed):
+        if wrong := check(word):
+            row, column = np.argwhere(codes == number)[0]
+            raise UserError(f"{table.place(int(row))}, column {table.called(roles.values[column])}: {wrong}")
+    return Words(Rows(table.path, ids, table.place, counted), codes, listed)
 
 
 def id_reader(names: Names | None) -> Callable[[str], Any]:
@@ -155,12 +214,8 @@ def id_reader(names: Names | None) -> Callable[[str], Any]:
     if names is None:
         return lambda text: node if (node := whole(text)) is not None and node <= HIGHEST_ID else None
     if names.words:
-        return lambda text: text if text and len(text.encode()) <= LONGEST and "\0" not in text else None
+        return lambda text: text if no_id(text) is None else None
     return integer
-
-
-def _packed(some: list[Any], names: Names | None) -> np.ndarray:
-    return encoded(some) if names is not None and names.words else np.array(some, np.int64)
 
 
 def read_json_table(path: Path, names: Names | None, expected: str) -> tuple[Rows, list[Any]]:
@@ -172,4 +227,6 @@ def read_json_table(path: Path, names: Names | None, expected: str) -> tuple[Row
     ids = [read(node.strip() if names else node) for node in listed]
     if None in ids:
         raise UserError(f"{path}: node {listed[ids.index(None)][:40]!r} is no node id; {expected}")
-    return Rows(path, _packed(ids, names), lambda row: str(path)), list(table.values())
+    words = names is not None and names.words
+    packed = encoded(ids) if words else np.array(ids, np.int64)
+    return Rows(path, packed, lambda row: str(path)), list(table.values())

@@ -55,7 +55,7 @@ def _graph(matrix: StoredMatrix, path: Path, options: ImportOptions, transposed:
             yield src, dst, value.astype(np.float64)
 
     source = Imported(path.stem, path, matrix.square(), stream, options)
-    source.edge_count = matrix.entries
+    source.matrix, source.edge_count = True, matrix.entries
     return source
 
 

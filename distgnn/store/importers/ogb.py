@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from distgnn.errors import UserError
 from distgnn.split import TEST, TRAIN, VAL
 from distgnn.store.importers.arrays import Npz, indices, open_npy
-from distgnn.store.importers.features import not_finite, text_numbers
+from distgnn.store.importers.features import text_numbers
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.graph_arrays import edge_streams
-from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream, table_edges
+from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream
 from distgnn.store.importers.labels import take_labels
+from distgnn.store.importers.table import TextTable, Wanted, column, numbers_of
 from distgnn.store.importers.tables import DenseRows, Features
-from distgnn.store.importers.text import Table, column, within
 from distgnn.store.source import Edges, ImportOptions
 
 # The graphs for which OGB's own loader adds the reverse of every edge; the directory itself does not say so.
@@ -35,7 +36,7 @@ def _file(folder: Path, stem: str) -> Path:
 
 def _one_count(path: Path) -> int:
     """Read the only number of a num-*-list file: these directories hold one graph."""
-    counts = column(path, "one count", 100, delimiter=",")
+    counts = column(path, "one count", 100)
     if len(counts) != 1 or not 0 <= counts[0] <= HIGHEST_ID:
         raise UserError(f"{path}: expected the size of one graph, found {counts[:3].tolist()}")
     return int(counts[0])
@@ -51,7 +52,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     data_set = path.resolve().name  # resolves ogbn_products/. too
     source = Imported(data_set, edges, n, stream, options)
     source.set_features(table)
-    _set_labels(source, raw, options.scratch)
+    _set_labels(source, raw, options)
     _set_split(source, path / "split")
     source.settle_direction(directed=not any(name in data_set for name in UNDIRECTED))
     return source
@@ -60,14 +61,18 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
 def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | None, Path]:
     path, array = _file(raw, "edge"), raw / "node-feat.npy"
     n, edges = _one_count(_file(raw, "num-node-list")), _one_count(_file(raw, "num-edge-list"))
-    fields = np.dtype([("source", np.int64), ("target", np.int64)])
-    table = Table(path, fields, "SOURCE,TARGET", ",", check=within(0, n - 1))
+    table = TextTable.plain(path, ["integers"] * 2, separator=",")
+    wanted, promised = [Wanted(k, "integers", "a node id") for k in range(2)], (edges, "num-edge-list")
+
+    def stream() -> Iterator[Edges]:
+        return ((src, dst, None) for src, dst in numbers_of(table, wanted, 0, n - 1, promised))
+
     features: Features | None = None
     if array.exists():
         features = DenseRows(open_npy(array), array)
     elif _file(raw, "node-feat").exists():
-        features = text_numbers(_file(raw, "node-feat"), options.scratch, "finite numbers", not_finite)
-    return n, lambda: table_edges(table, path, (edges, "num-edge-list")), features, path
+        features = text_numbers(_file(raw, "node-feat"), options, "refuse")
+    return n, stream, features, path
 
 
 def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | None, Path]:
@@ -97,13 +102,13 @@ def _archived_nodes(archive: Npz, table: DenseRows | None) -> int:
     return table.nodes
 
 
-def _set_labels(source: Imported, raw: Path, scratch: str | None) -> None:
+def _set_labels(source: Imported, raw: Path, options: ImportOptions) -> None:
     """Set labels if there are any: a class of each node or a row of zeros and ones, NaN for none."""
     path = raw / "node-label.npz"
     if path.exists():
-        values = Npz(path, scratch).stored("node_label")
+        values: Any = Npz(path, options.scratch).stored("node_label")
     elif (path := _file(raw, "node-label")).exists():
-        values = text_numbers(path, scratch, "labels of a node", None).array
+        values = text_numbers(path, options, "nothing").array
     else:
         return
     take_labels(source, values, path)
@@ -120,7 +125,7 @@ def _set_split(source: Imported, folder: Path) -> None:
     split = np.zeros(source.n, np.uint8)
     for part, name in ((TRAIN, "train"), (VAL, "valid"), (TEST, "test")):
         path = _file(choices[0], name)
-        ids = column(path, "one node id per line", source.n, delimiter=",")
+        ids = column(path, "one node id per line", source.n)
         ids = indices(ids, source.n, path)
         if split[ids].any():
             raise UserError(f"{path}: node {ids[split[ids] > 0][0]} is in another part of the split already")

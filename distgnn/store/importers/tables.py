@@ -52,28 +52,36 @@ def _check_whole(rows: np.ndarray, ids: np.ndarray, path: object) -> None:
 class DenseRows:
     """Features in an array in a file. `places[id]` is the row of a node (-1: none), by default its id.
 
-    `names`: of the columns, where they have some.
+    `fill`: numbers, one for each column, that stand for NaN; `names`: of the columns, where they have some.
     """
 
     names: list[str] | None = None
 
-    def __init__(self, array: StoredArray, path: object, places: np.ndarray | None = None):
+    def __init__(
+        self, array: Array, path: object, places: np.ndarray | None = None, fill: np.ndarray | None = None
+    ) -> None:  # fmt: skip
         if len(array.shape) != 2:
             raise UserError(f"{path}: features have shape {array.shape}, expected (nodes, width)")
         self.array, self.path, self.places = array, path, places
         self.listed = None if places is None else np.flatnonzero(places >= 0)
         self.nodes = array.shape[0] if places is None else len(places)
-        self.width = array.shape[1]
+        self.width, self.fill = array.shape[1], fill
+
+    def _rows(self, places: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        rows = rows_of(self.array, places)
+        return finite(
+            rows if self.fill is None else np.where(np.isnan(rows), self.fill, rows), ids, self.path
+        )
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         if self.places is None:
-            return finite(self.array.rows(ids), ids, self.path)
+            return self._rows(ids, ids)
         known = ids < self.nodes
         places = np.full(len(ids), -1, np.int64)
         places[known] = self.places[ids[known]]
         rows = np.zeros((len(ids), self.width), np.float32)
         have = places >= 0
-        rows[have] = finite(self.array.rows(places[have]), ids[have], self.path)
+        rows[have] = self._rows(places[have], ids[have])
         return rows
 
 

@@ -152,7 +152,7 @@ class AdjacencyWriter:
         hdf5.store_array(file, "indptr", indptr.astype(index_type(indices.length)))
 
     def write_values(self, dtype: Any, scale: Scale | None) -> None:
-        """Write the values: the weights times `scale(rows, cols)`. Collective."""
+        """Write the values: `scale(weights, rows, cols)`. Collective."""
         with self.team.together():
             for _, i, j in followed(self._mine(), "write values", *self._work()):
                 path = self._weights(i, j)
@@ -170,7 +170,8 @@ class AdjacencyWriter:
             value = np.fromfile(weights, self.weight, b - a) if self.weighted else np.ones(b - a)
             if scale is not None:
                 rows = np.repeat(np.arange(lo, hi) + self.grid.rows[i], np.diff(indptr[lo : hi + 1]))
-                value = value * scale(rows, file["indices"][a:b] + self.grid.cols[j])
+                cols = file["indices"][a:b] + self.grid.cols[j]
+                value = scale(value, rows, cols)
             values[a:b] = value
 
     def _weights(self, i: int, j: int) -> Path:

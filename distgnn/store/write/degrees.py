@@ -14,7 +14,7 @@ from distgnn.store.format.shards import ShardGrid
 from distgnn.store.team import Team
 from distgnn.store.write.content import Content
 
-Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]  # factors for entries at these rows and columns
+Scale = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of weights at these rows and columns
 
 
 class Degrees:
@@ -64,8 +64,8 @@ class Degrees:
         self.team.total(self.sums)
         self.team.total(self.neighbours)
 
-    def scaling(self, normalize: str) -> Scale | None:
-        """Return the factors of this normalisation, or None for "none".
+    def scaling(self, normalize: str, dtype: Any) -> Scale | None:
+        """Return the function that scales weights by this normalisation, or None for "none".
 
         Raises ArgumentError for a node whose weights sum to less than zero or to more than float64 holds.
         """
@@ -78,11 +78,32 @@ class Degrees:
             problem = f"a node's edge weights sum to {sums.min():g}; negative weights need normalize=none"
             raise ArgumentError("normalize", normalize, problem)
         if normalize == "row":
-            inverse = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
-            return lambda rows, cols: inverse[rows]
+            with np.errstate(over="ignore"):
+                inverse = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
+            return lambda weights, rows, cols: self._finite(weights, inverse[rows], rows, cols, dtype)
         root = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
         of_cols = root if self.version.alike else root[self._rows_of(np.arange(len(root)))]
-        return lambda rows, cols: root[rows] * of_cols[cols]  # first: the same for (i, j) and (j, i)
+
+        def scaled(weights: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+            with np.errstate(over="ignore"):
+                factors = root[rows] * of_cols[cols]  # first: the same for (i, j) and (j, i)
+            return self._finite(weights, factors, rows, cols, dtype)
+
+        return scaled
+
+    def _finite(
+        self, weights: np.ndarray, factors: np.ndarray, rows: np.ndarray, cols: np.ndarray, dtype: Any
+    ) -> np.ndarray:  # fmt: skip
+        """Scale weights; ArgumentError for one that the dtype cannot hold then."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = (weights * factors).astype(dtype)
+        if not (good := np.isfinite(values)).all():
+            k = int(np.argmin(good))
+            src, dst = self.version.cols.ids(cols[k : k + 1])[0], self.version.rows.ids(rows[k : k + 1])[0]
+            told = f"the edge from node {src} to node {dst} has weight {weights[k]:g}"
+            advice = "weights of a node that sum to next to nothing cannot be scaled; take larger ones"
+            raise ArgumentError("weights", True, f"{told}, and {values[k]} when scaled; {advice}")
+        return values
 
     def statistics(self) -> dict[str, Any]:
         """Return minimum, mean and maximum of the numbers of neighbours, for the manifest."""

@@ -278,7 +278,7 @@ class Preparation:
             degrees.collect(writer.grid)
         self.stage(f"sort {name}")
         with self.team.together():
-            scale = None if degrees is None else degrees.scaling(self.normalize)
+            scale = None if degrees is None else degrees.scaling(self.normalize, self.dtype)
         writer.write_values(self.dtype, scale)
         self.stage(f"values {name}")
         entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()

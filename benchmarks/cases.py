@@ -1,4 +1,4 @@
-"""Training epochs on any matrix, for benchmarks: random features and labels, every node a training node."""
+"""Setups that benchmark programs share: normalised R-MAT graphs, and training epochs on any matrix."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn import rng
+from distgnn import gallery, rng
 from distgnn.comm.grid import Grid
 from distgnn.nn.gcn import GCN
 from distgnn.nn.optim import Adam
+from distgnn.nn.reference import normalize
 from distgnn.operators import distribute
 from distgnn.operators.dense import DistDense
 from distgnn.train.full_graph import train
+
+
+def rmat(nodes: int, degree: float) -> sp.csr_array:
+    """Make the normalised adjacency matrix of an R-MAT graph with ``degree`` neighbours, repeats counted."""
+    return normalize(gallery.rmat(nodes, degree=degree, features=0, classes=0).A)
 
 
 def epochs(
@@ -25,7 +31,9 @@ def epochs(
     sparsity_aware: bool | str = False,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
-    """Train without end; give the records of `train`. Collective.
+    """Train without end on random features and labels; give the records of `train`. Collective.
+
+    Every node is a training node.
 
     Args:
         A: the normalised adjacency matrix, equal on all ranks.

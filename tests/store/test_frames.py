@@ -1,0 +1,99 @@
+"""Tables of pandas: columns by name, rows by index, and what cannot be told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distgnn.errors import ArgumentError
+from distgnn.store.from_arrays import of_arrays
+from loops import each
+
+pd = pytest.importorskip("pandas")
+IDS = ["d", "a", "c", "b"]
+EDGES = {"source": ["d", "a", "c"], "target": ["a", "c", "d"], "weight": [2.0, 0.5, 3.0]}
+NODES = {"age": [40.0, 20, 60, 30], "income": [4, 2, 6, 3], "label": ["y", "x", None, "x"]}
+X = np.array([NODES["age"], NODES["income"]]).T
+INDEX = pd.Index(IDS, name="person")
+
+
+def frame(columns=EDGES, index=None, **more):
+    return pd.DataFrame(columns | more, index=index)
+
+
+def entries(source) -> dict:
+    names = np.arange(source.n) if source.ids is None else source.ids.astype(str)
+    return {
+        (str(names[s]), str(names[t])): weight
+        for src, dst, weights in source.edges()
+        for s, t, weight in zip(src, dst, [1.0] * len(src) if weights is None else weights, strict=True)
+    }
+
+
+WEIGHTED = {("d", "a"): 2.0, ("a", "c"): 0.5, ("c", "d"): 3.0}
+
+
+@each("table", [
+    frame(), frame({}, **{"Unnamed: 0": [0, 1, 2]} | EDGES),
+    frame({}, weight=EDGES["weight"], to=EDGES["target"], **{"from": EDGES["source"]}),
+    frame({}, A=EDGES["source"], B=EDGES["target"], C=EDGES["weight"]),
+    frame(kind=["p", "q", "r"], year=[1, 2, 3]), frame(index=[7, 8, 9]),
+])  # fmt: skip
+def test_edges_by_the_names_of_columns(table) -> None:
+    assert entries(of_arrays(table, weights=True)) == WEIGHTED
+    assert entries(of_arrays(table)) == dict.fromkeys(WEIGHTED, 1.0)
+    nodes = frame(NODES, INDEX)[["age", "income"]]
+    source = of_arrays(table, nodes, weights=True)
+    assert source.ids.astype(str).tolist() == IDS and entries(source) == WEIGHTED
+
+
+@each("nodes, y", [
+    (frame(NODES, INDEX), "label"),
+    (frame(NODES, INDEX), frame(NODES, INDEX)["label"]),
+    (frame(NODES, INDEX), frame(NODES, INDEX)["label"].iloc[::-1]),
+    (frame(NODES, INDEX), frame(NODES, INDEX)["label"].dropna()),
+    (frame(NODES, INDEX)[["age", "income"]], frame(NODES)["label"]),
+    (frame(NODES, INDEX)[["age", "income"]], NODES["label"]),
+    (frame(NODES, INDEX)[["age", "income"]], frame(NODES, INDEX)["label"].astype("category")),
+    (frame(NODES, INDEX)[["age", "income"]], frame(NODES, INDEX)[["label"]]),
+    (frame(NODES, Node=IDS), "label"), (frame({"ID": IDS} | NODES), frame(NODES)["label"]),
+    (X, frame(NODES, INDEX)["label"]),
+])  # fmt: skip
+def test_nodes_by_columns_and_index(nodes, y) -> None:
+    split = pd.Series(["test", "train", "val"], index=["b", "d", "a"])
+    split = split if getattr(nodes, "index", INDEX).equals(INDEX) else split.reindex(IDS).to_numpy()
+    source = of_arrays(frame(), nodes, y, split)
+    assert source.ids.astype(str).tolist() == IDS and (source.features(np.arange(4)) == X).all()
+    assert source.labels.tolist() == [1, 0, -1, 0] and source.class_names == ["x", "y"]
+    assert source.split.tolist() == [1, 2, 0, 3] and entries(source) == dict.fromkeys(WEIGHTED, 1.0)
+
+
+def test_rows_numbered_from_0_are_positions() -> None:
+    edges = frame({"u": [0, 1], "v": [1, 3]})
+    source = of_arrays(edges, frame(NODES), "label")
+    assert source.ids is None and (source.features(np.arange(4)) == X).all()
+    shuffled = frame(NODES).iloc[[2, 0, 3, 1]]
+    source = of_arrays(edges, shuffled[["age", "income"]], shuffled["label"])
+    assert source.ids.tolist() == [2, 0, 3, 1] and entries(source) == {("0", "1"): 1.0, ("1", "3"): 1.0}
+    nullable = frame({"u": [0, 1], "v": [1, 3]}).astype("Int64"), frame(NODES).convert_dtypes()
+    assert (of_arrays(nullable[0], nullable[1], "label").features(np.arange(4)) == X).all()
+    assert of_arrays(edges, frame(NODES)["age"]).width == 1
+
+
+@each("given, problem", [
+    ({"graph": frame({}, a=IDS, b=IDS, c=IDS)}, r"graph=columns a, b, c: .*pass graph\[\[SOURCE, TARGET\]\]"),
+    ({"graph": frame({}, a=[1], b=[2], c=[3], d=[4])}, "graph=columns a, b, c, d: cannot tell"),
+    ({"graph": frame({}, src=["a", None], dst=["b", "a"])}, "graph=column src: row 1 is empty"),
+    ({"graph": frame({}, src=[1, np.nan], dst=[1, 2])}, "graph=column src: row 1 is empty"),
+    ({"graph": frame({}, src=[1], dst=[2]), "weights": True}, "weights=True: no column is called weight"),
+    ({"X": frame(NODES, INDEX)}, "X=column label: holds .*no numbers"),
+    ({"X": frame(NODES, INDEX), "y": "labl"}, r"y=labl: is no column of X.*did you mean label\?"),
+    ({"X": X, "y": frame(NODES, ["d", "a", "c", "z"])["label"]}, "graph=b: is no node|graph=.*is no node"),
+    ({"X": frame(NODES, INDEX)[["age"]], "y": pd.Series([1, 2], ["a", "z"])}, "y=row z: is no node of X"),
+    ({"X": frame(NODES, ["a", "a", "c", "d"])[["age"]], "y": pd.Series([1], ["a"])}, "y=.*listed twice"),
+    ({"X": frame(NODES, ["a", "a", "c", "d"])[["age"]]}, "ids=4 of them: node 'a' is listed twice"),
+])  # fmt: skip
+def test_tables_are_refused_by_what_is_wrong(given, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem) as error:
+        of_arrays(**{"graph": frame({}, u=["d", "b"], v=["b", "a"])} | given)
+    assert "\n" not in str(error.value)
