@@ -175,7 +175,7 @@ class EdgeOperators(Operator):
             U: m x f in ``output_layout``; V: n x f in ``input_layout``; head k has columns k f/heads to
                 (k + 1) f/heads.
 
-        Cost: see the moves of the algorithm, such as :class:`~distgnn.operators.moves.RowMoves`.
+        Cost: see the moves of the algorithm, such as :class:`~distgnn.operators.row_moves.RowMoves`.
 
         Raises:
             ArgumentError: heads that do not divide f. ValueError: as of :meth:`edge_sum`. On every rank.

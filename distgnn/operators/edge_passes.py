@@ -11,7 +11,7 @@ import numpy as np
 
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.moves import Moves
+from distgnn.operators.moves import Moves, told
 
 Array = Any
 
@@ -19,8 +19,9 @@ Array = Any
 def row_sums(moves: Moves, data: Array) -> Array:
     """Sum the numbers of each of this rank's rows, over all ranks that have some. Collective."""
     sums = moves.grid.backend.zeros((moves.height, data.shape[1]), data.dtype)
-    for block, place in zip(moves.blocks, moves.places, strict=True):
-        entries.row_sums(block, data[place], sums)
+    with told(moves.grid):
+        for block, place in zip(moves.blocks, moves.places, strict=True):
+            entries.row_sums(block, data[place], sums)
     return moves.across.allreduce(sums, matrix="sums")
 
 
@@ -50,7 +51,7 @@ def softmax(
     first = entries.SCORES | (entries.POWERS | entries.SHARES if whole else 0)
     rows = recut(ends[0], moves.row_layout).block if ends else None
     nothing = nullcontext(repeat(None, len(moves.blocks)))
-    with moves.whole_columns(ends[1]) if ends else nothing as columns:
+    with told(moves.grid), moves.whole_columns(ends[1]) if ends else nothing as columns:
         for block, place, read in zip(moves.blocks, moves.places, columns, strict=True):
             bits = {"signs": signs, "first": place.start * heads}
             beside = (rows, read) if ends else None
@@ -92,6 +93,7 @@ def _each(
     moves: Moves, run: Any, phases: int, numbers: Sequence[Array], sums: Array, others: Array, **options: Any
 ) -> None:
     """Run phases on every block."""
-    for block, place in zip(moves.blocks, moves.places, strict=True):
-        own = [array[place] for array in numbers]
-        run(block, *own, sums, others, phases, first=place.start * own[0].shape[1], **options)
+    with told(moves.grid):
+        for block, place in zip(moves.blocks, moves.places, strict=True):
+            own = [array[place] for array in numbers]
+            run(block, *own, sums, others, phases, first=place.start * own[0].shape[1], **options)

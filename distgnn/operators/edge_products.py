@@ -11,7 +11,7 @@ for which one bit of each s is kept, and no rows travel again but the partial su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from distgnn.operators import edge_passes
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_passes import softmax_back
 from distgnn.operators.edges import DistEdges, Masked, Through, row_blocks
-from distgnn.operators.moves import Moves, Steps
+from distgnn.operators.moves import Moves, Step, told
 from distgnn.operators.relayout import relayout
 
 Array = Any
@@ -52,7 +52,7 @@ def multiply_adjoint(moves: Moves, E: DistEdges | Masked, G: DistDense, F: DistD
         relayout(C, F, "T")
 
 
-def _multiply(steps: Steps, bounds: Sequence[int]) -> None:
+def _multiply(steps: Iterable[Step], bounds: Sequence[int]) -> None:
     for step in steps:
         for rows, A, values, order in step.E.pieces(step.A):
             entries.multiply(A, values, step.B, bounds, step.out[rows], step.add, order)
@@ -71,7 +71,7 @@ def dots(moves: Moves, U: DistDense, V: DistDense, heads: int) -> DistEdges:
 def end_sums(moves: Moves, u: DistDense, v: DistDense) -> DistEdges:
     """Compute u_i + v_j of each entry. Collective."""
     E, rows = empty(moves, u.shape[1]), recut(u, moves.row_layout).block
-    with moves.whole_columns(v) as columns:
+    with told(moves.grid), moves.whole_columns(v) as columns:
         for block, place, read in zip(moves.blocks, moves.places, columns, strict=True):
             entries.end_sums(block, rows, read, E.data[place])
     return E

@@ -19,7 +19,7 @@ calls its kernel in each :class:`Step` of one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import accumulate, pairwise, repeat
 from typing import Any, NamedTuple
@@ -61,6 +61,53 @@ class Step(NamedTuple):
 
 
 Steps = Generator[Step, None, None]
+
+
+class Loop(AbstractContextManager[Steps]):
+    """Steps of all ranks. An error in one on this rank ends them, and is told to ranks that wait for it."""
+
+    def __init__(self, grid: Grid, steps: Steps) -> None:
+        self.grid, self.steps = grid, steps
+
+    def __enter__(self) -> Steps:
+        return self.steps
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is not None:
+            tell(self.grid)
+        self.steps.close()
+
+
+class OneStep(AbstractContextManager[Iterable[Step]]):
+    """The step of a rank that has all of A in one block: nothing travels."""
+
+    def __init__(self, step: Step, by: Sum = SUM) -> None:
+        self.step, self.by = step, by
+
+    def __enter__(self) -> Iterable[Step]:
+        self.by.begin(self.step.out)
+        return (self.step,)
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self.by.complete(self.step.out)
+            self.by.end()
+
+
+def tell(grid: Grid) -> None:
+    """Tell the other ranks that this one failed: they raise where they wait for it."""
+    if grid.links is not None:
+        grid.links.fail()
+
+
+@contextmanager
+def told(grid: Grid) -> Iterator[None]:
+    """Tell the other ranks of an error inside, which collectives of other ranks would wait for."""
+    try:
+        yield
+    except BaseException:
+        tell(grid)
+        raise
 
 
 class Room:
@@ -118,7 +165,7 @@ class Moves(ABC):
         group: the ranks over which rows are summed, or None; fiber: those over which they are then scattered.
         features: the ranks that have copies of the entries and other columns of dense matrices, or None.
         primary: True on the one rank of each set of copies of the same entries that answers for them.
-        piecewise: rows of dot products may be made some at a time, as this rank has all of A in one block.
+        piecewise: this rank has all of A in one block, of which rows may be made some at a time.
         ends_rows: the last block of a product ends all rows, for what is to be done with them.
         names: numbers of the entries by which draws know them, int64, where a layer made some.
     """
@@ -219,7 +266,7 @@ class Moves(ABC):
 
     def onto_rows(
         self, T: Array, H: Array = None, E: Any = None, by: Sum = SUM, rounds: bool = False
-    ) -> AbstractContextManager[Steps]:
+    ) -> AbstractContextManager[Iterable[Step]]:
         """Give the steps that make rows T. Collective.
 
         Args:
@@ -227,20 +274,40 @@ class Moves(ABC):
             by: what is done over blocks and ranks, such as their sum.
             rounds: H is read in the 16 bits of the wire.
         """
+        if self.piecewise and (by is SUM or self.fiber is None):
+            numbers = None if E is None else E.numbers(self.places[0])
+            return OneStep(self._step(self.blocks[0], H, numbers, T, rounds, self.ends_rows), by)
         self.prepare(adjoint=False)
-        return closing((self._onto_rows if E is None else self._rows_of_blocks)(T, H, E, by, rounds))
+        return Loop(self.grid, (self._onto_rows if E is None else self._rows_of_blocks)(T, H, E, by, rounds))
 
     def onto_columns(
         self, F: Array, G: Array = None, E: Any = None, rounds: bool = False
-    ) -> AbstractContextManager[Steps]:
+    ) -> AbstractContextManager[Iterable[Step]]:
         """Give the steps that make columns F with the transposes of blocks. Collective.
 
         Args:
             G: of which blocks read rows, E: edges of which they read entries; or None.
             rounds: G is read in the 16 bits of the wire.
         """
+        if self.piecewise:
+            order = None if E is None else entries.transposition(self.blocks[0])
+            numbers = None if E is None else E.numbers(self.places[0], order)
+            return OneStep(self._step(self._all_transposed, G, numbers, F, rounds))
         self.prepare(adjoint=True)
-        return closing((self._onto_columns if E is None else self._columns_of_blocks)(F, G, E, rounds))
+        steps = self._onto_columns if E is None else self._columns_of_blocks
+        return Loop(self.grid, steps(F, G, E, rounds))
+
+    def _step(self, A: CSR, X: Array, E: Any, out: Array, rounds: bool, last: bool = False) -> Step:
+        read = self.grid.rounded(X) if rounds else X
+        return Step(0, A, read, E, out, (0, len(out)), last=last)
+
+    @cached_property
+    def _all_transposed(self) -> CSR:
+        """The transpose of the one block that is all of A."""
+        self.prepare(adjoint=True)
+        with self.back() as blocks:
+            ((_, At),) = blocks
+        return At
 
     @contextmanager
     def onto_entries(self, E: Any, U: Array, V: Array) -> Iterator[Iterator[tuple[Step, Array]]]:
@@ -250,7 +317,7 @@ class Moves(ABC):
             U, V: of which blocks read rows and columns.
         """
         with (
-            self.rows_read(U) as rows, self.entries_written(E) as rooms,
+            told(self.grid), self.rows_read(U) as rows, self.entries_written(E) as rooms,
             self.forward() as blocks, self.columns_read(V) as columns,
         ):  # fmt: skip
             triples = enumerate(zip(blocks, columns, rooms, strict=True))

@@ -30,7 +30,7 @@ class Alone(Axes):
         whole: the layout of matrices on it; weights: the dense products with them.
     """
 
-    checks = narrow = None
+    checks = narrow = links = None
 
     def __init__(self, grid: Grid) -> None:
         super().__init__({}, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from distgnn.local.epilogue import Epilogue
 from distgnn.operators.aggregate import Aggregates
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
-from distgnn.operators.moves import Moves, Steps
+from distgnn.operators.moves import Moves, Step
 from distgnn.operators.sources import BlockSource, blocks, entries, identity
 
 Array = Any
@@ -157,7 +157,7 @@ def multiply_adjoint(moves: Moves, G: Array, F: Array) -> None:
         _multiply(steps)
 
 
-def _multiply(steps: Steps, then: Epilogue | None = None) -> None:
+def _multiply(steps: Iterable[Step], then: Epilogue | None = None) -> None:
     for step in steps:
         end = then if step.last else None
         local.spmm(step.A, step.B, out=step.out, accumulate=step.add, then=end)
