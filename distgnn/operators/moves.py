@@ -316,6 +316,9 @@ class Moves(ABC):
         Args:
             U, V: of which blocks read rows and columns.
         """
+        if self.piecewise:
+            yield iter([(Step(0, self.blocks[0], V, None, E.data, (0, self.height)), U)])
+            return
         with (
             told(self.grid), self.rows_read(U) as rows, self.entries_written(E) as rooms,
             self.forward() as blocks, self.columns_read(V) as columns,
