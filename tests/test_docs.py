@@ -72,7 +72,8 @@ def test_flags_that_pages_name_exist() -> None:
     parsers = map(cli.command_parser, cli.COMMANDS)
     known |= {flag for parser in parsers for action in parser._actions for flag in action.option_strings}
     known |= {flag.replace("--", "--no-") for flag in known}
-    of_others = {"--distribution", "--gpu-bind", "--mpi-lib-version", "--parsable"}  # srun, mpi4py, Open MPI
+    # srun, mpi4py, Open MPI, Docker
+    of_others = {"--distribution", "--gpu-bind", "--mpi-lib-version", "--parsable", "--shm-size"}
     assert named - known == of_others
 
 

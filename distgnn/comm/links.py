@@ -49,7 +49,7 @@ class Links:
 
     @property
     def broken(self) -> bool:
-        """Whether an operation has failed since the communicators were made, as far as this rank knows."""
+        """True if an operation has failed since the communicators were made, as far as this rank knows."""
         session = self.session
         return session is not None and (session.broken or self.current.generation != session.generation)
 
@@ -84,7 +84,7 @@ class Links:
             self._connect(*group)
 
     def drop(self) -> None:
-        """Have the communicators freed when all ranks have dropped the grid, see :meth:`Session.enter`."""
+        """Let the communicators be freed when all ranks have dropped the grid, see :meth:`Session.enter`."""
         self.gone = True
 
     def free(self) -> None:

@@ -96,7 +96,8 @@ class Notices:
                 :meth:`check`.
         """
         self._receive()
-        failures = [self.failure, *(one.failure for one in [*self._received.values()] if self._binds(one))]
+        binding = filter(self._binds, [*self._received.values()])
+        failures = [self.failure, *(notice.failure for notice in binding)]
         self.failure = next(filter(None, failures), "")
         if self.failure:
             raise PeerError(self.failure)

@@ -77,7 +77,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the communicators are there; a program may free all that it knows of."""
+        """True while the communicators are there; a program may free all that it knows of."""
         return bool(self.notices.mpi)
 
     def _connect(self, mpi: Any) -> None:
@@ -92,7 +92,7 @@ class Session:
             self.notices.send_failure()
 
     def enter(self, links: Grids) -> None:
-        """Know a grid from now on; where there are many, free those that all ranks have dropped. Collective.
+        """Add a grid; where there are many, free those that all ranks have dropped. Collective.
 
         Python collects a grid at other times on other ranks, and only all of them together can free it.
         """
@@ -147,7 +147,7 @@ class Session:
             self._open.remove(depth)
 
     def _meet(self, begins: int = 0, ends: int = 0, failed: BaseException | None = None) -> int:
-        """Meet the other ranks until all are at the same place; return the depth of the task. Collective.
+        """Wait for the other ranks until all are at the same place; return the depth of the task. Collective.
 
         Ranks count meetings, not what they meet for: one that has failed may meet others that begin or end a
         task inside. It comes again, until they have left that task, too.
@@ -158,13 +158,13 @@ class Session:
         unclean = not isinstance(failed, (UserError, TrainingError, type(None)))
         while True:
             self._pending = _Meeting(self, begins, ends, said, unclean or self.broken)
-            found = self._outcome()
-            unclean, again = False, found.ends >= found.begins if begins else found.deepest > ends
+            outcome = self._outcome()
+            unclean, again = False, outcome.ends >= outcome.begins if begins else outcome.deepest > ends
             if not again:
                 break
-        if found.said and failed is None:
-            raise PeerError(found.said)
-        return found.begins
+        if outcome.said and failed is None:
+            raise PeerError(outcome.said)
+        return outcome.begins
 
     def _outcome(self) -> _Meeting:
         """Wait for all ranks, and make new communicators if any asks for them, or if errors differ."""
@@ -220,7 +220,7 @@ class _Meeting:
 
     @property
     def unclean(self) -> bool:
-        """Whether messages or calls of before may meet those of after."""
+        """True if messages or calls of before may meet those of after."""
         return bool(self._numbers[3] or self._numbers[4] != -self._numbers[5])
 
     def check(self) -> None:

@@ -47,7 +47,7 @@ class Watched(MPI.Intracomm):
     source: MPI.Intracomm | None = None
 
     def join(self, session: Any, index: Index, ranks: Sequence[int]) -> None:
-        """Belong to a session from now on."""
+        """Enter a session."""
         self.session, self.generation, self.index, self.ranks = session, session.generation, index, ranks
         self._made = 0
 
@@ -105,16 +105,16 @@ class Watched(MPI.Intracomm):
         self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> Any:
         """Receive a Python object."""
-        found: list[MPI.Message] = []
+        messages: list[MPI.Message] = []
 
         def come() -> bool:
             message = self.improbe(source, tag)
-            found.extend([] if message is None else [message])
-            return bool(found)
+            messages.extend([] if message is None else [message])
+            return bool(messages)
 
         with Wait("recv", self.label):
             progress.wait(come, lambda: False, self._check_of(source) or (lambda: None))
-        return found[0].recv(status)
+        return messages[0].recv(status)
 
     def _check_of(self, rank: int) -> Callable[[], object] | None:
         """Return the check of a wait for one rank, or for any."""
@@ -127,6 +127,8 @@ class Watched(MPI.Intracomm):
     def _wait(self, wait: Wait, request: Any, check: Callable[[], object] | None) -> None:
         from distgnn.comm.flight import Flight  # which imports NumPy
 
+        if request.Test():  # as most often, where ranks come at once
+            return
         failed = (lambda: None) if self.session is None else self.session.fail
         with Flight(self, wait.operation, self.label, "", failed=failed) as flight:
             flight.follow(request)

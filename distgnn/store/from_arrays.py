@@ -24,7 +24,7 @@ from distgnn.store.importers.tables import finite
 from distgnn.store.source import ImportOptions
 from distgnn.store.write.finish import Summary
 from distgnn.store.write.prepare import prepare as write_store
-from distgnn.store.write.ranks import of
+from distgnn.store.write.ranks import of, task
 from distgnn.terminal import printable
 
 
@@ -75,26 +75,27 @@ def prepare(
         ArgumentError: arrays that do not fit together.
         UserError: as ``store.prepare``.
     """
-    if not isinstance(options.get("dtype", ""), str):
-        options["dtype"] = np.dtype(options["dtype"]).name
-    given = {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed, "seed": seed}
-    given |= {"multilabel": multilabel, "regression": regression}
-    if not isinstance(graph, (str, os.PathLike)):
-        source = of_arrays(graph, X, y, split, **given)
-        for note in source.notes if of(comm, out).rank == 0 else ():
+    with task(comm) as ours:
+        if not isinstance(options.get("dtype", ""), str):
+            options["dtype"] = np.dtype(options["dtype"]).name
+        given = {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed, "seed": seed}
+        given |= {"multilabel": multilabel, "regression": regression}
+        if not isinstance(graph, (str, os.PathLike)):
+            source = of_arrays(graph, X, y, split, **given)
+            for note in source.notes if of(ours, out).rank == 0 else ():
+                warnings.warn(printable(note), stacklevel=2)
+            return write_store(source, out, seed=seed, comm=ours, **options)
+        if nodes is not None:
+            raise ArgumentError("nodes", nodes, "is for arrays; the file says it, or node_list=FILE")
+        del given["nodes"]
+        named = {field.name for field in dataclasses.fields(ImportOptions)} & set(options)
+        given |= {"features": X, "labels": y, "split": split} | {name: options.pop(name) for name in named}
+        team = of(ours, out)
+        with team.together():
+            imported = open_source(graph, _of_files(given))
+        for note in imported.notes if team.rank == 0 else ():
             warnings.warn(printable(note), stacklevel=2)
-        return write_store(source, out, seed=seed, comm=comm, **options)
-    if nodes is not None:
-        raise ArgumentError("nodes", nodes, "is for arrays; the file says it, or node_list=FILE")
-    del given["nodes"]
-    named = {field.name for field in dataclasses.fields(ImportOptions)} & set(options)
-    given |= {"features": X, "labels": y, "split": split} | {name: options.pop(name) for name in named}
-    team = of(comm, out)
-    with team.together():
-        imported = open_source(graph, _of_files(given))
-    for note in imported.notes if team.rank == 0 else ():
-        warnings.warn(printable(note), stacklevel=2)
-    return write_store(imported, out, seed=seed, comm=comm, **options)
+        return write_store(imported, out, seed=seed, comm=ours, **options)
 
 
 def _of_files(given: Mapping[str, Any]) -> ImportOptions:

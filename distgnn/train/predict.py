@@ -82,8 +82,8 @@ class Predictor:
         which: str | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
-        arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
         with task(comm) as ours:
+            arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
             agree(ours, identity(store) | arguments)
             self._make(store, weights, ours, arguments | {"backend": backend})
 

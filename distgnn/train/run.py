@@ -98,9 +98,9 @@ class Run:
         comm: MPI.Intracomm | None = None,
     ) -> None:  # fmt: skip
         comm = MPI.COMM_WORLD if comm is None else comm
-        settings = settings or Settings()
-        check_type("settings", settings, Settings, "a Settings, after the store")
         with task(comm) as ours:
+            settings = settings or Settings()
+            check_type("settings", settings, Settings, "a Settings, after the store")
             agree(ours, identity(store) | settings.shared())
             s = self.settings = resolved(from_files(settings, store), comm.Get_size())
             name = str(s.algorithm)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,8 +41,45 @@ class Serial(Protocol):
         """
         ...
 
+    def shaken(self, seed: int, size: float) -> Serial:
+        """Copy the training as it stands. In the copy, parameters have relative errors of at most `size`,
+        other ones in each update, while losses and gradients are computed.
+        """
+        ...
 
-class FullGraph:
+
+class _Training:
+    """The state of a serial training: its network and optimiser. `shared`: names of what copies share."""
+
+    network: GCNReference
+    shared: Sequence[str] = ("labels", "rows")
+    train_features = False
+    errors: np.random.Generator | None = None
+    size = 0.0
+
+    def shaken(self, seed: int, size: float) -> Any:
+        """Copy the training as it stands, with errors of its parameters, see :class:`Serial`."""
+        network = self.network
+        kept = [getattr(self, name) for name in self.shared] + [network.A, network.nodes]
+        other = copy.deepcopy(self, {id(x): x for x in kept + [network.features] * (not self.train_features)})
+        other.errors, other.size = np.random.default_rng(seed), size
+        return other
+
+    @contextmanager
+    def _with_errors(self) -> Iterator[None]:
+        """Shake the parameters within the context, where the training is a shaken one."""
+        errors = self.errors
+        arrays = {} if errors is None else self.network.parameters(self.train_features)
+        exact = {name: array.copy() for name, array in arrays.items()}
+        for array in arrays.values():
+            assert errors is not None
+            array[...] = array * (1 + self.size * errors.uniform(-1, 1, array.shape))
+        yield
+        for name, array in arrays.items():
+            array[...] = exact[name]
+
+
+class FullGraph(_Training):
     """An update per epoch, from all training nodes.
 
     Args:
@@ -57,17 +96,21 @@ class FullGraph:
 
     def epoch(self, epoch: int, lr: float) -> Iterator[float]:
         """Yield the loss of the one update of the epoch."""
-        loss, gradients = self.network.epoch_gradients(self.labels, self.rows, epoch, self.train_features)
+        given = self.labels, self.rows, epoch, self.train_features
+        with self._with_errors():
+            loss, gradients = self.network.epoch_gradients(*given)
         yield loss
         self.network.update(self.optimizer, gradients, lr, epoch)
 
 
-class OnMinibatches:
+class OnMinibatches(_Training):
     """An update from every few minibatches, one after the other. They are drawn as in the run, by its sampler
     on a whole graph, and must have entries of the stored matrix; the serial network is trained on them.
 
     Args: as of :class:`FullGraph`; minibatches and A, what is sampled from, have its rows' positions.
     """
+
+    shared = "labels", "A", "sampler", "minibatches"
 
     def __init__(
         self, network: GCNReference, labels: Array, split: Array, optimizer: ReferenceOptimizer,
@@ -83,7 +126,8 @@ class OnMinibatches:
         """Yield the mean loss over the minibatches of each update."""
         batches = self.minibatches.epoch(epoch)
         for first in range(0, len(batches), self.per_update):
-            loss, count, gradients = self._group(epoch, first, batches[first : first + self.per_update])
+            with self._with_errors():
+                loss, count, gradients = self._group(epoch, first, batches[first : first + self.per_update])
             if not np.isfinite(loss):
                 raise NotFiniteError(f"the loss is {loss}", self.network.layers - 1, epoch)
             yield loss / max(count, 1)

@@ -138,7 +138,7 @@ def test_byte_order_marks_of_editors(tmp_path: Path) -> None:
     [
         (
             "learning-rate = 1",
-            "run.toml: unknown key 'learning-rate' for train; known keys: algorithm, epochs, fanout, grid",
+            "run.toml: unknown key 'learning-rate' for train; did you mean lr?; known keys: algorithm",
         ),
         ("config = 'other.toml'", "unknown key 'config'"),
         ("epoch = 1", "unknown key 'epoch' for train; did you mean epochs?; known keys: "),

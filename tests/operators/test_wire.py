@@ -223,7 +223,7 @@ def right(Y, exact, lost):
 @pytest.mark.ranks(4)
 @each("algorithm", ALGORITHMS)
 def test_infinity_that_was_there_stays(comm, algorithm):
-    """It is no overflow of 16 bits; bfloat16 has that of 2^15 numbers of each sign."""
+    """Infinity is no overflow of 16 bits; bfloat16 has that of 2^15 numbers of each sign."""
     A, X = problem()
     A.data[:] = 1  # a sum of one number does not fit either, where only sums travel
     grid = make_grid(comm, algorithm, grids(algorithm, 4)[0], backend="numpy", wire="bfloat16")

@@ -133,7 +133,7 @@ def test_bad_weights_are_named(tmp_path, content, shown):
 
 
 def test_ids_are_numbers_only_if_every_one_is(tmp_path):
-    """Of CiteSeer's ids some are numbers, others are words."""
+    """CiteSeer has ids of both kinds: numbers and words."""
     for content, first in (
         ("0,1\n1,x\n2,3\n", "'x'"),
         ("0,x\n1,2\n", "'x'"),

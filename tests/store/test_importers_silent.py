@@ -246,7 +246,7 @@ def test_features_of_numbers_define_nodes_too(edges: Path) -> None:
 
 @pytest.mark.parametrize("infinite", [np.inf, -np.inf])
 def test_an_infinite_label_is_an_error_at_every_door(tmp_path, infinite):
-    """As a class and as a number to predict: in arrays, in an archive and in a table."""
+    """A class, and a number to predict: in arrays, in an archive and in a table."""
     edges, X, y = np.array([[0, 1, 2], [1, 2, 0]]), np.ones((3, 2), np.float32), np.array([0, infinite, 1])
     for loss, problem in ((None, "label of node 1"), ("mse", "label 0 of node 1")):
         with pytest.raises(UserError, match=f"y=.*{infinite}.*; expected|y={infinite}: is the {problem}; "):

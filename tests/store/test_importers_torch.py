@@ -42,7 +42,7 @@ class Tensor:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
-    """PyTorch in the place of the real one, which loads what a test put into `content`."""
+    """Make a module in the place of PyTorch, which loads what a test put into `content`."""
     module = SimpleNamespace(content=None)
 
     def load(path: Any, map_location: str, weights_only: bool, mmap: bool) -> Any:

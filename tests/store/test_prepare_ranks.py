@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distgnn import UserError, gallery
-from distgnn.errors import DisagreementError
+import distgnn as dg
+from distgnn import UserError, gallery, progress
+from distgnn.errors import DisagreementError, PeerError
 from distgnn.partition import Wanted
 from distgnn.store import Store, prepare
 from distgnn.store.format import hdf5, manifest
@@ -28,6 +29,7 @@ from distgnn.store.importers import open_source
 from distgnn.store.source import Edges, ImportOptions
 from distgnn.store.team import Team
 from distgnn.store.write.adjacency import AdjacencyWriter
+from distgnn.train import Run, Settings
 from mpi_helpers import clean_environment, mpiexec
 
 from .graphs import AWKWARD, Graph, random_graph
@@ -406,3 +408,39 @@ def test_ranks_share_ids_and_what_is_made_of_degrees(comm, shared_tmp_path, monk
             stores.append(Store(out))
     ids = [store.manifest["id"] for store in stores]
     assert len({*ids}) == 1 and stores[0].ids().tolist() == sorted(f"n{k}" for k in range(17))
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+def test_what_one_rank_can_not_read_is_an_error_of_all(comm, shared_tmp_path, monkeypatch) -> None:
+    """Arrays and settings, which each rank reads before it says anything to the others."""
+    monkeypatch.setattr(progress, "LONG", 0.02)
+    store, edges = shared_tmp_path / "graph.dg", np.array([[0, 1, 2], [1, 2, 0]])
+    X, y = np.ones((3, 4)), np.arange(3)
+
+    def prepared(bad: bool) -> None:
+        dg.prepare(edges, X[: 3 - bad], y, "train train val".split(), out=store, comm=comm, force=True)
+
+    def run(bad: bool) -> None:
+        given: Any = {"epochs": 1} if bad else Settings(hidden=[4], epochs=1, recipe="plain")
+        losses = [record["loss"] for record in Run(store, given, comm).train()]
+        assert np.isfinite(losses).all() and len(losses) == 1
+
+    for work in prepared, run:
+        work(False)
+        for failing in range(comm.size):
+            bad = comm.rank == failing
+            with pytest.raises(UserError if bad else PeerError):
+                work(bad)
+            work(False)
+
+
+def test_a_store_of_one_process_takes_no_mpi(tmp_path) -> None:
+    program = """
+import sys
+import numpy as np
+import distgnn as dg
+dg.prepare(np.array([[0, 1, 2], [1, 2, 0]]), out="graph.dg")
+print("mpi4py.MPI" in sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

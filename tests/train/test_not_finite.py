@@ -199,6 +199,9 @@ def test_a_reference_that_stops_fails_the_check_on_every_rank(comm):
             raise NotFiniteError("the loss is nan", 1, epoch)
             yield
 
+        def shaken(self, seed, size):
+            return self
+
     with pytest.raises(CheckFailedError, match=r"loss 0.5, but serially epoch 1, layer 1: the loss is nan"):
         SerialCheck(world, Stops).compare(1, 0.1, [0.5])
     assert issubclass(CheckFailedError, TrainingError)

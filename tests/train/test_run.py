@@ -174,6 +174,9 @@ def test_what_fails_in_the_reference_fails_on_every_rank(comm):
                 raise dg.UserError("no memory left")
             yield 2.0
 
+        def shaken(self, seed, size):
+            return self
+
     def missing():
         raise dg.UserError("features are damaged")
 

@@ -157,10 +157,10 @@ def _is_row(dialect: Dialect, lines: list[str], number: int, marks: str) -> bool
     ):
         return False
     rows = [
-        *dialect.split(iter([dialect.clean(one.encode()).decode() for one in lines[number : number + 200]]))
+        *dialect.split(iter([dialect.clean(line.encode()).decode() for line in lines[number : number + 200]]))
     ]
     fields, others = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
-    alike = any(one and one[0] in marks for row in (fields[1:], *others) for one in row)
+    alike = any(field and field[0] in marks for row in (fields[1:], *others) for field in row)
     return len(fields) > 1 and bool(others) and (alike or any(fields[0] in row for row in others))
 
 

@@ -102,7 +102,7 @@ class Rows:
 
 
 def id_wanted(column: int, names: Names | None) -> Wanted:
-    """Want a column of ids of the kind of `names`."""
+    """Describe a column of ids of the kind of `names`."""
     words = names is not None and names.words
     least = " of at least 0" if names is None else ""
     return Wanted(

@@ -100,9 +100,9 @@ class Degrees:
         if not (good := np.isfinite(values)).all():
             k = int(np.argmin(good))
             src, dst = self.version.cols.ids(cols[k : k + 1])[0], self.version.rows.ids(rows[k : k + 1])[0]
-            told = f"the edge from node {src} to node {dst} has weight {weights[k]:g}"
+            edge = f"the edge from node {src} to node {dst} has weight {weights[k]:g}"
             advice = "weights of a node that sum to next to nothing cannot be scaled; take larger ones"
-            raise ArgumentError("weights", True, f"{told}, and {values[k]} when scaled; {advice}")
+            raise ArgumentError("weights", True, f"{edge}, and {values[k]} when scaled; {advice}")
         return values
 
     def statistics(self) -> dict[str, Any]:

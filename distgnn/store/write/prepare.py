@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.comm.session import task
 from distgnn.partition import Wanted
 from distgnn.store.source import Source
 from distgnn.store.write.arguments import check_arguments, check_room, check_shards, check_source, is_store
 from distgnn.store.write.finish import Summary
-from distgnn.store.write.ranks import of, shared_directory
+from distgnn.store.write.ranks import of, shared_directory, task
 from distgnn.store.write.steps import Preparation
 
 

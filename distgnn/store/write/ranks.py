@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +53,15 @@ class Ranks(Team):
 def of(mpi: Any, out: str | PathLike[str] | None = None) -> Team:
     """Return the team of a communicator's ranks, which writes `out`; for None, this process alone."""
     return Team() if mpi is None or mpi.Get_size() == 1 else Ranks(mpi, out)
+
+
+def task(mpi: Any) -> AbstractContextManager[Any]:
+    """Return a task of a communicator's ranks, see ``comm/session.py``; for None no MPI is started."""
+    if mpi is None:
+        return nullcontext()
+    from distgnn.comm import session
+
+    return session.task(mpi)
 
 
 @contextmanager
