@@ -235,7 +235,8 @@ def test_operations_after_an_error_of_one_rank_alone_are_right(comm, name, small
     M = rmat(300, degree=9, directed=True, features=0, classes=0).A.astype(np.float64)
     r = np.random.default_rng(1)
     X, u = r.standard_normal((300, 16)), r.standard_normal((300, 4))
-    for sizes in grids(name, comm.Get_size()):
+    possible = grids(name, comm.Get_size())
+    for sizes in possible[:: max(1, len(possible) // 2)]:
         grid = make_grid(comm, name, sizes)
         todo = operations(dg.distribute(M, grid, name), X, u)
         expected = [operation().copy() for operation in todo]
