@@ -124,6 +124,11 @@ class CSR:
             self.cached[key] = self._view(first, last)
         return self.cached[key]
 
+    @property
+    def first_entry(self) -> int:
+        """The number of entries that come before these rows in the block that they are a view of."""
+        return int(self.cached.get("first entry", 0))
+
     def with_values(self, data: Any) -> CSR:
         """Make a block of the same structure, which is shared, with other values."""
         other = object.__new__(CSR)
@@ -134,7 +139,8 @@ class CSR:
     def _view(self, first: int, last: int) -> CSR:
         start, stop = KERNELS.kernel("row_starts", self.indptr)(self, first, last)
         rows = object.__new__(CSR)
-        rows.shape, rows.buffer, rows.cached = (last - first, self.shape[1]), None, {}
+        rows.shape, rows.buffer = (last - first, self.shape[1]), None
+        rows.cached = {"first entry": start}
         rows.data, rows.indices = self.data[start:stop], self.indices[start:stop]
         rows.indptr = self.indptr[first : last + 1] - self.indptr[first]
         return rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from distgnn.comm.agree import agree
 from distgnn.comm.links import Links
@@ -69,3 +69,31 @@ def checks(links: Links) -> Checks | None:
     """Return the comparison of calls on a grid, if the environment asks for it. Collective."""
     asked = os.environ.get(VARIABLE, "").lower() not in ("", "0", "no", "false", "off")
     return Checks(links) if asked and links.session is not None else None
+
+
+class Operand(Protocol):
+    """A matrix on a grid."""
+
+    @property
+    def grid(self) -> Any:
+        """The grid."""
+        ...
+
+    def as_operand(self) -> str:
+        """Return what ranks compare of the matrix."""
+        ...
+
+
+def compare(operation: str, **operands: Operand) -> int:
+    """Compare an operation on all ranks of its operands' grid, where the program asks for it. Collective.
+
+    Returns the number of the call, 0 where nothing is compared.
+
+    Raises:
+        DisagreementError: ranks make different calls, or with different operands. On every rank.
+    """
+    checks = next(iter(operands.values())).grid.checks
+    if checks is None:
+        return 0
+    checks.compare(operation, **{name: X.as_operand() for name, X in operands.items()})
+    return int(checks.number)

@@ -70,6 +70,11 @@ class Codes(NamedTuple):
     places: Array = None
     start: int = 0
 
+    def rows(self, first: int, last: int) -> Codes:
+        """Return the codes of these columns of the block."""
+        table = None if self.table is None else self.table[first:last]
+        return Codes(self.first + first, table, self.places, self.start + first)
+
 
 def code_type(dtype: Any) -> np.dtype:
     """Return the type of codes beside numbers of this type."""

@@ -95,7 +95,7 @@ class Attention(CustomLayer):
         ends = (on.xp.ascontiguousarray(x[:, None]) for x in rng.ends(on.asarray(self.nodes)))
         by_row, by_column = (DistDense(block, layout, shape) for block in ends)
         rows, sums = recut(self.own(A, by_row), pattern.row_layout).block, on.empty((pattern.size, 1), float)
-        with pattern.rows_of(by_column) as columns:
+        with pattern.whole_columns(by_column) as columns:
             for block, place, read in zip(pattern.blocks, pattern.places, columns, strict=True):
                 u, v = (on.xp.ascontiguousarray(x[:, :1]) for x in (rows, read))
                 entries.end_sums(block, u, v, sums[place])

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Protocol
 from distgnn.layout import Layout
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.dropout import DeviceEpoch, Dropout
+from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Later
-from distgnn.operators.operator import DistSparse
 
 Array = Any
 Names = tuple[str, ...]
@@ -40,7 +40,7 @@ class LayerGraph(NamedTuple):
         nodes: int64 original ids of this rank's rows of the input.
     """
 
-    A: DistSparse
+    A: Operator
     nodes: Array
 
 
@@ -72,11 +72,11 @@ class Products(Protocol):
     before_dH: Names
 
     def forward(
-        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+        self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         """Compute Z = A H W, and perhaps what becomes of it. Collective over the grid of A."""
 
-    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         """Compute the gradients of the weights and, given ``W``, of H. Collective over the grid of A."""
 
 

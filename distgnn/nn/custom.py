@@ -142,7 +142,7 @@ class CustomLayer(GraphConvolution):
 
     # -- the network calls these -----------------------------------------------------------------------------
 
-    def products(self, A: DistSparse, mode: Mode) -> CustomProducts:
+    def products(self, A: Any, mode: Mode) -> CustomProducts:
         return CustomProducts(self)
 
 
@@ -157,7 +157,7 @@ class CustomProducts:
         self.layer, self.name = layer, type(layer).__name__
 
     def forward(
-        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+        self, A: Any, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         self._begin(buffers)
         Z, kept = self.layer.propagate(A, H)
@@ -170,7 +170,7 @@ class CustomProducts:
             buffers.kept += ("H",) if any(X is H for X in kept) else ()
         return buffers.hold("Z", Z)
 
-    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(self, A: Any, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         self._begin(buffers)
         self.layer.need_input = W is not None
         kept, buffers.own = buffers.own, ()  # its memory is free after this

@@ -17,6 +17,7 @@ from distgnn.nn.custom import Kept
 from distgnn.nn.gat import GAT
 from distgnn.nn.layers import Options
 from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.edge_products import attention_back
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -57,7 +58,7 @@ class DynamicAttention(Attention):
         to_right, to_left = ReplicatedWeights(A.input_layout), ReplicatedWeights(A.output_layout)
         G = self.joined_back(A, G)
         through_product = A.multiply_adjoint(G, values=self.dropped(A, P))
-        dL, dR, da = scores.back(A.pattern.attention_back(P, G, R, self.mask(A)))
+        dL, dR, da = scores.back(attention_back(P, G, R, self.mask(A)))
         dR += through_product
         W = recut(self.weights(A), to_right.weight_layout) if self.need_input else None
         dW, dH = to_right.backward(H, dR, W)

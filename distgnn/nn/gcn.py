@@ -26,9 +26,9 @@ from distgnn.nn.loss import LossRows, Targets, Total, begin_loss, queue_loss
 from distgnn.nn.metrics import scores
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, associative
+from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense, gather
 from distgnn.operators.later import Later, block_of
-from distgnn.operators.operator import DistSparse
 from distgnn.split import TRAIN
 
 Array = Any
@@ -77,11 +77,11 @@ class GCN:
     activation = RELU
 
     def __init__(
-        self, A: DistSparse, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
+        self, A: Operator, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         product_order: str = "auto", keep_aggregate: bool = True, residual: bool = False,
         layer_norm: bool = False, activation: str | None = None,
     ) -> None:  # fmt: skip
-        check_type("A", A, DistSparse, "a distributed matrix, as of load or distribute; then the widths")
+        check_type("A", A, Operator, "a distributed matrix, as of load or distribute; then the widths")
         widths = [int(width) for width in widths]
         self.activation = activation or self.activation
         switches = keep_aggregate, residual, layer_norm
@@ -117,7 +117,7 @@ class GCN:
                 problem = f"the output of layer {index} is not cut as layer {index + 1} takes it; "
                 raise ValueError(problem + "A needs equal partitions of its rows and columns")
 
-    def operator(self, A: DistSparse, product_order: str) -> DistSparse:
+    def operator(self, A: Operator, product_order: str) -> Operator:
         """Make the operator of the network from the adjacency matrix. Collective."""
         return A
 
@@ -408,7 +408,7 @@ def scaled(blocks: Sequence[Array], scale: float) -> None:
         block *= block.dtype.type(scale)
 
 
-def _residual(operators: Sequence[DistSparse], widths: Sequence[int]) -> list[int]:
+def _residual(operators: Sequence[Operator], widths: Sequence[int]) -> list[int]:
     """List the layers that have residual connections; ArgumentError: there are none, or orders change."""
     able = [index for index, (below, above) in enumerate(pairwise(widths[:-1])) if below == above]
     if not able:
@@ -421,7 +421,7 @@ def _residual(operators: Sequence[DistSparse], widths: Sequence[int]) -> list[in
     return able
 
 
-def _check(A: DistSparse, widths: Sequence[int], dropout: float, product_order: str) -> None:
+def _check(A: Operator, widths: Sequence[int], dropout: float, product_order: str) -> None:
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"a GCN needs a square adjacency matrix, got {A.shape}")
     if len(widths) < 2 or min(widths) < 1:

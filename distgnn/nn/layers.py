@@ -23,9 +23,9 @@ from distgnn.nn.buffers import Buffers, Gradients, LayerGraph, Mode, Plan, Produ
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import TRANSFORM, AggregateFirst, FixedAggregate, TransformFirst, choose, multiply
+from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Later, summed_over
-from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
 
 Array = Any
@@ -62,7 +62,7 @@ class GraphConvolution:
 
     aggregate_first: type[AggregateFirst] = AggregateFirst
 
-    def __init__(self, A: DistSparse, index: int, shape: tuple[int, int], options: Options) -> None:
+    def __init__(self, A: Operator, index: int, shape: tuple[int, int], options: Options) -> None:
         self.index, self.shape, self.options = index, shape, options
         xp, seed = A.grid.backend.xp, options.seed
         (top, bottom), (left, right) = A.weights.weight_layout.ranges(self.weight_shape)
@@ -148,12 +148,12 @@ class GraphConvolution:
         """Plan this layer's passes over a graph."""
         return Plan(graph, self.weights(graph.A), self.shape, self.products(graph.A, mode), mode)
 
-    def weights(self, A: DistSparse) -> DistDense:
+    def weights(self, A: Operator) -> DistDense:
         """Cut W as the dense products of A take it. A minibatch's block has a grid of this rank alone."""
         layout = A.weights.weight_layout
         return self.W if layout is self.W.layout else DistDense(self.W.block, layout, self.weight_shape)
 
-    def products(self, A: DistSparse, mode: Mode) -> Products:
+    def products(self, A: Operator, mode: Mode) -> Products:
         """Make the products with A and W, in the order of this layer."""
         features = not (mode.need_input or mode.scratch)  # which stay as they are
         options = self.options
@@ -164,7 +164,7 @@ class GraphConvolution:
             return self.aggregate_first(multiply)
         return self.aggregate_first(self.fixed.multiply if fixed else self.fixed.multiply_anew)
 
-    def order(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
+    def order(self, A: Operator, need_input: bool, fixed_input: bool) -> str:
         """Choose the order of products; a fixed input is the same in every epoch."""
         return choose(A, self.options.product_order, self.shape, need_input, fixed_input)
 

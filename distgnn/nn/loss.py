@@ -23,7 +23,7 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.ledger import holds
 from distgnn.local import elementwise
-from distgnn.operators.columns import Columns
+from distgnn.nn.columns import Columns
 from distgnn.operators.dense import DistDense, scatter
 from distgnn.split import TEST, TRAIN, labelled
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Names, Shape
+from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
-from distgnn.operators.operator import DistSparse
 
 Array = Any
 
@@ -33,15 +33,15 @@ class FixedAggregate:
     """
 
     def __init__(self) -> None:
-        self.kept: tuple[DistSparse, Array, DistDense] | None = None
+        self.kept: tuple[Operator, Array, DistDense] | None = None
 
-    def multiply(self, A: DistSparse, X: DistDense, buffers: Buffers) -> DistDense:
+    def multiply(self, A: Operator, X: DistDense, buffers: Buffers) -> DistDense:
         """Return T = A X, multiplied the first time. Collective then."""
         if self.kept is None or self.kept[0] is not A or self.kept[1] is not X.block:
             self.kept = (A, X.block, A.multiply(X))
         return buffers.hold("T", self.kept[2])
 
-    def multiply_anew(self, A: DistSparse, X: DistDense, buffers: Buffers) -> DistDense:
+    def multiply_anew(self, A: Operator, X: DistDense, buffers: Buffers) -> DistDense:
         """Multiply T = A X of features that may have changed. Collective."""
         self.forget()
         return multiply(A, X, buffers)
@@ -51,7 +51,7 @@ class FixedAggregate:
         self.kept = None
 
 
-def multiply(A: DistSparse, H: DistDense, buffers: Buffers) -> DistDense:
+def multiply(A: Operator, H: DistDense, buffers: Buffers) -> DistDense:
     """Multiply T = A H. Collective."""
     return A.multiply(H, buffers.T)
 
@@ -63,16 +63,16 @@ class AggregateFirst:
     before_Z: Names = ("H",)
     before_dH: Names = ("T", "G")
 
-    def __init__(self, aggregate: Callable[[DistSparse, DistDense, Buffers], DistDense] = multiply) -> None:
+    def __init__(self, aggregate: Callable[[Operator, DistDense, Buffers], DistDense] = multiply) -> None:
         self.aggregate = aggregate
 
     def forward(
-        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+        self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         T = self.aggregate(A, H, buffers)  # T = A H
         return A.weights.times(T, W, buffers.Z)  # Z = T W
 
-    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         dT = None if W is None else buffers.dT
         dW, dT = A.weights.shares(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
         dW = A.weights.sum(dW, buffers.T, buffers.later)
@@ -87,19 +87,19 @@ class TransformFirst:
     before_dH: Names = ("G",)
 
     def forward(
-        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+        self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         Y = A.weights.times(H, W, buffers.Y)  # Y = H W
         return A.multiply(Y, buffers.Z, then=then)  # Z = A Y
 
-    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
         dH = None if W is None else buffers.dH
         dW, dH = A.weights.shares(buffers.H, S, W, dH)  # dW = Hᵀ S, dH = S Wᵀ
         return [A.weights.sum(dW, buffers.H, buffers.later)], dH
 
 
-def choose(A: DistSparse, asked: str, shape: Shape, need_input: bool, fixed_input: bool) -> str:
+def choose(A: Operator, asked: str, shape: Shape, need_input: bool, fixed_input: bool) -> str:
     """Choose the order of products: as asked, or for "auto" the one that multiplies fewer columns by A.
 
     But aggregate first where A cannot do otherwise. A fixed input is the same in every epoch.
@@ -129,7 +129,7 @@ def narrowest(order: str, widths: Sequence[int]) -> int:
     return min(widths[1:] if order == TRANSFORM else widths)
 
 
-def associative(A: DistSparse) -> bool:
+def associative(A: Operator) -> bool:
     """Tell whether ``A (H W)`` can be computed, not only ``(A H) W``: A's input is cut like its output."""
     return A.shape[0] == A.shape[1] and all(
         A.input_layout.same(other, (A.shape[0], 0)) for other in (A.output_layout, A.weights.output_layout)

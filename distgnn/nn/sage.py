@@ -9,35 +9,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import scipy.sparse as sp
+
 from distgnn.errors import ArgumentError
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Names
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import GraphConvolution
 from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, associative
+from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Made, stacked
-from distgnn.operators.operator import DistSparse
 
 Array = Any
 
 
-class NeighbourMean(DistSparse):
+class NeighbourMean(Operator):
     """The operator D⁻¹ A, cut like A: its products are means over neighbours, 0 for a vertex without any.
 
     Args:
         A: with values that are not negative, by which the means are weighted. Collective.
     """
 
-    def __init__(self, A: DistSparse) -> None:
+    def __init__(self, A: Operator) -> None:
         self.A, self.inverse = A, inverse_row_sums(A)
-        self.name, self.axes, self.grid, self.shape, self.dtype = A.name, A.axes, A.grid, A.shape, A.dtype
+        self.name, self.grid, self.shape, self.dtype = A.name, A.grid, A.shape, A.dtype
         self.input_layout, self.output_layout, self.weights = A.input_layout, A.output_layout, A.weights
         self.symmetric, self.inner_layouts = False, A.inner_layouts
-
-    @staticmethod
-    def grids(ranks: int) -> list[dict[str, int]]:
-        raise TypeError("means live on the grid of the operator that they are made of")
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self.A.multiply(H, T)
@@ -48,6 +46,18 @@ class NeighbourMean(DistSparse):
             self.grid.backend.xp.multiply(G.block, self.inverse, out=scaled)
             self.A.T.multiply(G.like(scaled), F)
 
+    @property
+    def _one_piece(self) -> Any:
+        return sp.diags_array(self.inverse[:, 0]) @ self.A._one_piece
+
+    @property
+    def nnz(self) -> int:
+        return self.A.nnz
+
+    def diagonal(self) -> DistDense:
+        D = self.A.diagonal()
+        return D.like(D.block * self.inverse)
+
 
 class OwnAndMean(AggregateFirst):
     """Products Z = [H | T] W with T = A H, and of H the first rows, those of the vertices of T."""
@@ -57,7 +67,7 @@ class OwnAndMean(AggregateFirst):
     before_dH: Names = ("H", "T", "G")
 
     def forward(
-        self, A: DistSparse, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
+        self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         T = self.aggregate(A, H, buffers)  # T = A H
         W_own, W_mean = _halves(W)
@@ -65,7 +75,7 @@ class OwnAndMean(AggregateFirst):
         Z.block += A.weights.times(T, W_mean, buffers.Y).block  # Z += T W_mean
         return Z
 
-    def backward(self, A: DistSparse, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         T, H = buffers.T, _first_rows(buffers.H, buffers.T)
         if W is None:
             halves = A.weights.shares(H, G)[0], A.weights.shares(T, G)[0]  # dW = Hᵀ G | Tᵀ G
@@ -87,7 +97,7 @@ def _halves(W: DistDense) -> tuple[DistDense, DistDense]:
     return DistDense(W.block[:f], W.layout, (f, width)), DistDense(W.block[f:], W.layout, (f, width))
 
 
-def _stacked(A: DistSparse, shares: Sequence[Array], H: DistDense, buffers: Buffers) -> Made:
+def _stacked(A: Operator, shares: Sequence[Array], H: DistDense, buffers: Buffers) -> Made:
     """Sum shares of gradients of W over ranks; one below the other. Collective."""
     return stacked(*(A.weights.sum(share, H, buffers.later) for share in shares))
 
@@ -106,7 +116,7 @@ class MeanConvolution(GraphConvolution):
         """Global shape of the weights: a vertex's own inputs, the mean of its neighbours'; outputs."""
         return 2 * self.shape[0], self.shape[1]
 
-    def order(self, A: DistSparse, need_input: bool, fixed_input: bool) -> str:
+    def order(self, A: Operator, need_input: bool, fixed_input: bool) -> str:
         return AGGREGATE
 
 
@@ -127,7 +137,7 @@ class SageMean(GCN):
     convolution = MeanConvolution
     means = needs_own = neighbours = True
 
-    def operator(self, A: DistSparse, product_order: str) -> DistSparse:
+    def operator(self, A: Operator, product_order: str) -> Operator:
         if not associative(A):
             problem = f"algorithm {A.name} cuts the input of a product unlike its output; choose another"
             raise ArgumentError("model", "sage", problem)
@@ -136,7 +146,7 @@ class SageMean(GCN):
         return NeighbourMean(A)
 
 
-def inverse_row_sums(A: DistSparse) -> Array:
+def inverse_row_sums(A: Operator) -> Array:
     """Compute 1 / (sum of row i), 0 for a sum of 0: (local rows, 1) of the output of A. Collective.
 
     Cost: that of a product with a matrix of as many columns as its layout cuts columns into blocks.

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from distgnn import ledger
+from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local.aggregate import COMBINATIONS, REDUCTIONS, Semiring
-from distgnn.operators.aggregate_passes import Adding, Pass, Picking
-from distgnn.operators.compared import compare
+from distgnn.operators.aggregate_passes import Adding, Columns, Pass, Picking, columns_of
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edge_operators import check_operand
+from distgnn.operators.edge_operators import EdgeOperators, check_operand
+from distgnn.operators.edge_passes import row_sums
 from distgnn.operators.kept import cached_property
 
 Array = Any
@@ -67,23 +68,12 @@ class Picked:
             raise ArgumentError("reduce", self.how.reduce, "takes from all neighbours; max and min pick one")
         compare("nodes picked", picked=self)
         N = DistDense.empty(self.A.output_layout, self.shape, np.int64)
-        self.A._way.nodes(self.held, N)
+        self.A._nodes_picked(self.held, N)
         return N
 
 
-class Aggregates:
-    """Products of a sparse matrix over semirings. All are collective."""
-
-    name: str
-    shape: Any
-    dtype: Any
-    grid: Any
-    pattern: Any
-    multiply: Any
-    multiply_adjoint: Any
-    as_operand: Any
-    input_layout: Layout[Any]
-    output_layout: Layout[Any]
+class Aggregates(EdgeOperators):
+    """Operator with products over semirings. All methods are collective."""
 
     def aggregate(
         self, H: DistDense, reduce: str = "sum", combine: str = "pattern", keep: bool = False
@@ -121,7 +111,7 @@ class Aggregates:
         if work is None:
             self.multiply(H, T)
         else:
-            self._way.forward(work, H, T)
+            self._aggregated(work, H, T)
         if reduce == "mean":
             T.block *= self._shares
         T.origin = made
@@ -165,23 +155,45 @@ class Aggregates:
         if work is None:
             self.multiply_adjoint(G, F)
         else:
-            self._way.backward(work, G, F)
+            self._aggregated_back(work, G, F)
         F.origin = made
         return F
 
     @cached_property
-    def _way(self) -> Any:
-        """The loops of the algorithm. Collective the first time."""
-        return self._aggregate_way()
+    def _columns(self) -> Columns:
+        """The columns that this rank's blocks read. Collective the first time."""
+        return columns_of(self.pattern)
 
-    def _aggregate_way(self) -> Any:
-        raise ArgumentError("A", repr(self), "aggregates nothing: take what it is made of, or distribute it")
+    def _aggregated(self, by: Pass, H: DistDense, T: DistDense) -> None:
+        with self.pattern.onto_rows(T.block, H.block, by=by) as steps:
+            for step in steps:
+                by.product(step)
+
+    def _aggregated_back(self, by: Pass, G: DistDense, F: DistDense) -> None:
+        moves = self.pattern
+        if moves.fiber is not None:
+            by.gathered(moves.fiber, moves.shares)
+        with moves.onto_columns(F.block, G.block) as steps:
+            for step in steps:
+                by.back(step)
+
+    def _nodes_picked(self, held: list[Array], N: DistDense) -> None:
+        moves, xp = self.pattern, self.grid.backend.xp
+        if moves.fiber is not None:
+            N.block[...] = held[0]
+            return
+        own = [self._columns.nodes_of(C).astype(np.int64) for C in held]
+        if not moves.left.same(N.layout, N.shape):
+            inner = DistDense(xp.concatenate(own, axis=1), moves.left, N.shape)
+            N.block = inner.redistribute(N.layout).block
+            return
+        N.block[...] = own[0] if moves.group is None else moves.group.allreduce(own[0], "max", matrix="nodes")
 
     @cached_property
     def _shares(self) -> Array:
         """1 over the number of entries of each row of this rank's block of the product. Collective, once."""
         pattern, m = self.pattern, self.shape[0]
-        counts = pattern.row_sums(self.grid.backend.xp.ones((pattern.size, 1), self.dtype))
+        counts = row_sums(pattern, self.grid.backend.xp.ones((pattern.size, 1), self.dtype))
         wanted = Layout(self.grid, self.output_layout.rows, Cut())
         counts = recut(DistDense(counts, pattern.row_layout, (m, 1)), wanted)
         return 1 / self.grid.backend.xp.maximum(counts.block, self.dtype.type(1))
@@ -202,5 +214,5 @@ class Aggregates:
     def _pass(self, how: Semiring, held: Any = ()) -> Pass | None:
         """Return what is done with blocks; None: they are multiplied."""
         if how.picks:
-            return Picking(how, self._way.columns, held)
+            return Picking(how, self._columns, held)
         return None if how.combine == "times" else Adding(how)

@@ -11,7 +11,7 @@ the best wherever it stands, so that results depend neither on the order of rank
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,22 +24,21 @@ from distgnn.layout import Range, partition
 from distgnn.local.aggregate import Semiring, merge
 
 Array = Any
-Compute = Callable[[Range], Any]
 
 
 def of_all(
-    grid: Grid, group: Comm, T: Array, N: Array, how: Semiring, blocks: Sequence[Range], compute: Compute
-) -> None:
-    """Make T and N the best of all ranks of the group, by blocks of rows. Collective.
+    grid: Grid, group: Comm, T: Array, N: Array, how: Semiring, blocks: Sequence[Range]
+) -> Iterator[Range]:  # fmt: skip
+    """Give row blocks of T and N for the caller to make; in the end they are the best of the group.
 
-    ``compute`` makes a row block of this rank's; it travels while the next one is made.
+    A row block travels while the next one is made. Collective.
 
     Cost: twice the words of an all-reduce of T, in two messages to every other rank for each block.
     """
     active: deque[Iterator[None]] = deque()
     try:
         for number, rows in enumerate(blocks):
-            compute(rows)
+            yield rows
             active = deque(steps for steps in active if next(steps, active) is None)
             if group.size > 1:
                 own = slice(*rows)

@@ -5,10 +5,8 @@ CAGNET section IV-B, Algorithm 2; sparsity-aware paper, section 4.2, Algorithm 2
 
 from __future__ import annotations
 
-from distgnn import local
 from distgnn.layout import Axes
-from distgnn.operators import summed
-from distgnn.operators.block_rows import Array, BlockRows, CoveredRows, NeededRows, WholeBlocks
+from distgnn.operators.block_rows import BlockRows
 
 
 class Block15D(BlockRows):
@@ -17,6 +15,17 @@ class Block15D(BlockRows):
     Process column ``j`` adds up its share of the stages, s = ⌈(P/c)/c⌉ of the P/c column blocks (the last
     columns take what remains, perhaps nothing), and an all-reduce over the process row completes the sum.
     Rank (i, j) holds only the column blocks of its own stages.
+
+    Algorithm 2 (lines of the sparsity-aware paper's in brackets), with its moves
+    (:class:`~distgnn.operators.row_moves.RowMoves`) and a kernel:
+
+        for q of column j's stages:                                     lines 4-5 (3-4)
+            BCAST(H_q, P(:, j)), or ISend, Recv of rows NnzCols(i, q)   line 6 (5-12): columns_read
+            Z = Z + A_iq H_q                                            line 7 (13): local.spmm
+        ALLREDUCE(Z, +, P(i, :))                                        line 8 (15): rows_written
+
+    Backwards (columns_written), rank (q, j) gets rows NnzCols(i, q) of A_iqᵀ G_i and adds them to F_q; line
+    15 reversed is a broadcast over the process row.
 
     The sum travels while the last panel of ``H`` is multiplied, the blocks of ``H`` during the products
     before. That panel is so large that both have time in proportion to their words.
@@ -43,32 +52,6 @@ class Block15D(BlockRows):
         c, stages = grid.shape["reps"], -(-grid.shape["rows"] // grid.shape["reps"])
         summed = 2 * (c - 1) / c  # words of the sum, in those of a block
         return min(stages * summed / (stages + summed), 1.0)
-
-    def _block_row(self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array) -> None:
-        row, last = self.grid.along("reps"), len(A_i) - 1
-        # CAGNET, line 6: BCAST(H_q, P(:, j)). Sparsity-aware, lines 5-12: ISend, Recv of rows NnzCols(i, q).
-        begun = A_i.begin_sum(H, Z)
-        with A_i.rows_of(H) as pairs:
-            for stage, (A_iq, H_q) in enumerate(pairs):
-                if stage < last:  # line 7; line 13: Z = Z + A_iq H_q
-                    local.spmm(A_iq, self.grid.rounded(H_q), out=Z, accumulate=begun or stage > 0)
-                else:  # and with it line 8; line 15: ALLREDUCE(Z, +, P(i, :))
-                    summed.multiply(self.grid, row, A_iq, H_q, Z, accumulate=begun or stage > 0)
-        if last < 0:  # a process column without stages, or whose rows of H need not travel
-            if not begun:
-                Z[...] = 0
-            summed.add_up(self.grid, row, Z)
-
-    def _block_column(self, A_i: NeededRows | CoveredRows, G: Array, F: Array) -> None:
-        # Lines 5-13 reversed: rank (q, j) gets rows NnzCols(i, q) of A_iqᵀ G_i and adds them to F_q.
-        read = self.grid.rounded(G)
-        with A_i.sums_in(F) as pairs:
-            for At_iq, C_q in pairs:
-                local.spmm(At_iq, read, out=C_q)
-        A_i.end_sum(G, F)
-        # Line 15 reversed: F_i is summed in the one process column j that has the stage i.
-        s = -(-self.grid.shape["rows"] // self.grid.shape["reps"])
-        self.grid.along("reps").bcast(F, self.grid.coords["rows"] // s, matrix="sums", narrow=True)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

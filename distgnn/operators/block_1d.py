@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from distgnn import local
-from distgnn.layout import Axes
-from distgnn.local.epilogue import Epilogue
-from distgnn.operators.block_rows import Array, BlockRows, CoveredRows, NeededRows, WholeBlocks
-from distgnn.operators.dense import DistDense
+from distgnn.operators.block_rows import BlockRows
 
 
 class Block1D(BlockRows):
@@ -14,6 +10,16 @@ class Block1D(BlockRows):
 
     Rank ``i`` of ``P`` holds row block ``A_i`` (about n/P x n, cut into column blocks ``A_ij``) and ``H_i``
     (n/P x f).
+
+    Algorithm 1, with ``columns`` of its moves (:class:`~distgnn.operators.row_moves.RowMoves`) and a kernel:
+
+        Z_i = 0                                                         line 2
+        for j = 1 to P:                                                 line 3
+            BROADCAST(H_j), or AllToAllv of H_j[NnzCols(i, j)]          line 4: columns_read
+            Z_i = Z_i + A_ij H_j                                        line 5: local.spmm
+
+    and backwards for needed rows: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j
+    (columns_written).
 
     Cost per product and rank, in words received: n f (P-1)/P in P - 1 broadcasts (all of ``H`` but the own
     block). Sparsity-aware: exactly Σ_{j≠i} NnzCols(i, j) f in one all-to-allv of at most P - 1 messages,
@@ -25,32 +31,6 @@ class Block1D(BlockRows):
 
     name = "1d"
     axes: tuple[str, ...] = ("rows",)
-
-    @staticmethod
-    def share(grid: Axes, parts: int) -> range:
-        return range(parts)
-
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        self._block_row(self.A, H.block, T.block, then)
-
-    def _block_row(
-        self, A_i: WholeBlocks | NeededRows | CoveredRows, H: Array, Z: Array, then: Epilogue | None = None
-    ) -> None:  # fmt: skip
-        # CAGNET, lines 3-4: BROADCAST(H_j). Sparsity-aware: T[j] = H[NnzCols(i, j)], AllToAllv.
-        begun = A_i.begin_sum(H, Z)
-        with A_i.rows_of(H) as pairs:
-            for stage, (A_ij, H_j) in enumerate(pairs):
-                # line 5: Z_i = Z_i + A_ij H_j
-                read, end = self.grid.rounded(H_j), then if stage == len(A_i) - 1 else None
-                local.spmm(A_ij, read, out=Z, accumulate=begun or stage > 0, then=end)
-
-    def _block_column(self, A_i: NeededRows | CoveredRows, G: Array, F: Array) -> None:
-        # The AllToAllv reversed: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j.
-        read = self.grid.rounded(G)
-        with A_i.sums_in(F) as pairs:
-            for At_ij, C_j in pairs:
-                local.spmm(At_ij, read, out=C_j)
-        A_i.end_sum(G, F)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,16 +17,17 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
+from distgnn.errors import ArgumentError
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
-from distgnn.operators.aggregate_ways import OfBlockRows, Way
+from distgnn.local.epilogue import Epilogue
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges_of_rows import BlockRowEdges
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, cut_columns, load, load_transposed
+from distgnn.operators.moves import Moves
 from distgnn.operators.needed_rows import NeededRows
-from distgnn.operators.operator import DistSparse
+from distgnn.operators.operator import DistSparse, multiply
+from distgnn.operators.row_moves import WholeRowMoves, row_moves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -70,11 +70,19 @@ class BlockRows(DistSparse):
         self.sparsity_aware = sparsity_aware
         self.A = self._needed_rows() if sparsity_aware else self._whole_blocks()
 
-    def _edge_pattern(self) -> EdgePattern:
-        return BlockRowEdges(self)
+    def _moves(self) -> Moves:
+        return row_moves(self, self.A)
 
-    def _aggregate_way(self) -> Way:
-        return OfBlockRows(self)
+    def _edge_pattern(self) -> Moves:
+        if self.sparsity_aware == "cover":
+            problem = "edges lie where their rows do, which covers leave; take True, or False"
+            raise ArgumentError("sparsity_aware", "cover", problem)
+        return super()._edge_pattern()
+
+    @cached_property
+    def moves_of_transpose(self) -> Moves | None:
+        """The moves of block rows of Aᵀ, where blocks of H travel whole. Collective the first time."""
+        return None if self.sparsity_aware else WholeRowMoves(self, self.At, transpose=True)
 
     @cached_property
     def At(self) -> WholeBlocks:
@@ -84,45 +92,24 @@ class BlockRows(DistSparse):
         transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
         return WholeBlocks(holders, self.column, self.stages, self.row_parts, panels, transposed, "G")
 
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self._product(H.block, T.block)
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+        multiply(self.moves, H.block, T.block, then)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self._adjoint_product(G.block, F.block)
-
-    def _product(self, H: Array, T: Array) -> None:
-        """Compute ``T_i = Σ_j A_ij H_j`` of blocks of H and T."""
-        self._block_row(self.A, H, T)
-
-    def _adjoint_product(self, G: Array, F: Array) -> None:
-        """Compute ``F_j = Σ_i A_ijᵀ G_i`` of blocks of G and F."""
-        self._block_column(self.A, G, F) if self.sparsity_aware else self._block_row(self.At, G, F)
-
-    def _prepare(self, adjoint: bool) -> None:
-        """Load what a product, or its adjoint, needs beside A, once. Collective.
-
-        A caller with messages under way does so before: a rank that waits here keeps others from its rows.
-        """
-        blocks = self.At if adjoint and not self.sparsity_aware else self.A
-        blocks.prepare(adjoint)
+        if self.moves_of_transpose is not None:
+            multiply(self.moves_of_transpose, G.block, F.block)
+        else:
+            super()._multiply_adjoint(G, F)
 
     @staticmethod
-    @abstractmethod
     def share(grid: Axes, parts: int) -> range:
         """Return the column blocks this rank multiplies; the same for all ranks of a process column."""
+        return range(parts)
 
     @staticmethod
     def last_panel(grid: Axes) -> float:
         """Return the part of its block that the last panel has at least, 0 for as much as the others."""
         return 0.0
-
-    @abstractmethod
-    def _block_row(self, A_i: Any, H: Array, Z: Array) -> None:
-        """Compute ``Z_i = Σ_j A_ij H_j``."""
-
-    @abstractmethod
-    def _block_column(self, A_i: Any, G: Array, F: Array) -> None:
-        """Compute ``F_j = Σ_i A_ijᵀ G_i``, where rank i has A_ij."""
 
     def _windows(self) -> list[tuple[Range, Range]]:
         """List the rows and columns of this rank's blocks of A."""
@@ -206,22 +193,9 @@ class WholeBlocks:
         blocks.clear()
         self.blocks = [made[turn] for turn in self.turns]
 
-    def __len__(self) -> int:
-        """Return the number of pairs that :meth:`rows_of` gives."""
-        return len(self.blocks)
-
-    def prepare(self, adjoint: bool) -> None:
-        """Do nothing: all blocks are there."""
-
-    def begin_sum(self, H: Array, Z: Array) -> bool:
-        """Return False: nothing is in Z yet."""
-        return False
-
-    @contextmanager
-    def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
-        """Give pairs of which the products add up to the block row's; own panels come first. Collective."""
+    def rows_of(self, H: Array) -> AbstractContextManager[Iterator[Array]]:
+        """Give the rows of H that each block reads; own panels come first. Collective."""
         shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
         own = lambda stage: H[self.rows[stage]]  # noqa: E731
         how = own, shapes, H.dtype, self.turns, self.buffers
-        with broadcast(self.grid, self.comm, self.matrix, self.roots, *how) as panels:
-            yield zip(self.blocks, panels, strict=True)
+        return broadcast(self.grid, self.comm, self.matrix, self.roots, *how)

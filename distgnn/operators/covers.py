@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn import local
 from distgnn.arrays.csr import index_type
 from distgnn.arrays.kernels import Functions, Kernels, Table
 from distgnn.comm.group import Comm
@@ -48,50 +45,8 @@ class CoveredRows:
             near = {j: away[j][0] if j in away else A_ij for j, A_ij in blocks.items()}
         left = {j: pair[1] for j, pair in away.items() if pair[1].nnz}
         taken = _exchanged(comm, left, rows, int(heights[comm.rank]), dtype)
-        self.grid = holders.grid
         self.fetched = NeededRows(holders, comm, near, heights, dtype, None, "H")
         self.partial = NeededRows(holders, comm, taken, rows, dtype, None, "G")
-
-    def __len__(self) -> int:
-        """Return the number of pairs that :meth:`rows_of` gives."""
-        return len(self.fetched)
-
-    def prepare(self, adjoint: bool) -> None:
-        """Make the blocks of the products that are summed. Collective."""
-        (self.fetched if adjoint else self.partial).prepare(adjoint=True)
-
-    def begin_sum(self, H: Array, Z: Array) -> bool:
-        """Set Z to the partial products that other ranks make for this one. Collective.
-
-        Z_i = Σ_j A'_ij H_j with the entries left to rank j. Return True: products are added to Z.
-        """
-        Z[...] = 0
-        read = self.grid.rounded(H)
-        with self.partial.sums_in(Z) as pairs:
-            for A_ji, C in pairs:
-                local.spmm(A_ji, read, out=C)
-        return True
-
-    @contextmanager
-    def rows_of(self, H: Array) -> Iterator[Any]:
-        """Give pairs of which the products add up to the rest of the block row's. Collective."""
-        with self.fetched.rows_of(H) as pairs:
-            yield pairs
-
-    @contextmanager
-    def sums_in(self, F: Array) -> Iterator[Any]:
-        """Give pairs (A_ijᵀ, C), for the caller to make A_ijᵀ G_i in C, which is summed in F. Collective."""
-        with self.fetched.sums_in(F) as pairs:
-            yield pairs
-
-    def end_sum(self, G: Array, F: Array) -> None:
-        """Add the products of the entries that other ranks left to this one: F_j += Σ_i A'_ijᵀ G_i.
-
-        Collective.
-        """
-        with self.partial.rows_of(G) as pairs:
-            for At_ij, G_i in pairs:
-                local.spmm(At_ij, self.grid.rounded(G_i), out=F, accumulate=True)
 
 
 def _exchanged(

@@ -10,12 +10,11 @@ import scipy.sparse as sp
 
 from distgnn.arrays.canonical import check_real
 from distgnn.arrays.csr import Shape
+from distgnn.comm.checks import compare
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, check_type
-from distgnn.layout import Layout, Range
+from distgnn.layout import Cut, Layout, Range
 from distgnn.operators.algebra import Algebra
-from distgnn.operators.column_slices import columns
-from distgnn.operators.compared import compare
 from distgnn.operators.reductions import Reductions
 from distgnn.operators.relayout import relayout
 from distgnn.operators.tall import Tall
@@ -241,3 +240,30 @@ def _ids(layout: Layout[Grid], n: int) -> np.ndarray | None:
 def _rows(ids: np.ndarray | None, rows: Range) -> Any:
     """Return the index that picks these rows of a layout from a matrix by node."""
     return slice(*rows) if ids is None else ids[slice(*rows)]
+
+
+EXPECTED = "expected H[:, first:last:step], rising columns of all rows; H[:, 3:4] is one column"
+
+
+def columns(H: Any, key: Any) -> Any:
+    """Return ``H[:, first:last:step]`` as a new matrix, its rows cut as those of H. Collective.
+
+    Where axes cut the columns of H, they cut those of the slice as evenly, so that columns move. Cost: the
+    columns that this rank holds of the slice and not of H, in one all-to-allv.
+
+    TypeError, on every rank: ``key`` is something else.
+    """
+    rows, cols = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
+    if rows != slice(None) or not isinstance(cols, slice) or (cols.step or 1) < 1:
+        raise TypeError(f"H[{key}]: {EXPECTED}")
+    first, last, step = cols.indices(H.shape[1])
+    chosen = np.arange(first, last, step)
+    compare(f"columns {first}:{last}:{step}", H=H)
+    held = np.searchsorted(chosen, H.layout.cols.vector(H.grid, H.shape[1]))
+    left, right = H.col_range
+    own = chosen[slice(*np.searchsorted(chosen, (left, right)))]
+    block = H.block[:, own[0] - left : own[-1] + 1 - left : step] if own.size else H.block[:, :0]
+    axes, rows = H.layout.col_axes, H.layout.rows
+    where = Layout(H.grid, rows, Cut(axes, held if axes else None))
+    part = type(H)(H.grid.backend.xp.ascontiguousarray(block).copy(), where, (H.shape[0], chosen.size))
+    return part.redistribute(Layout(H.grid, rows, Cut(axes))) if axes else part

@@ -21,38 +21,40 @@ SC 2023). One head of graph attention, whose scores are leaky_relu(s_i + t_j):
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
-from distgnn.operators.additive_scores import AdditiveScores, additive_scores
-from distgnn.operators.compared import compare
+from distgnn.local.epilogue import Epilogue
+from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edge_softmax import SoftmaxEdges
-from distgnn.operators.edges import DistEdges, Function, Masked, Through, made
+from distgnn.operators.edge_products import (
+    AdditiveScores,
+    SoftmaxEdges,
+    additive_scores,
+    dots,
+    end_sums,
+    multiply,
+    multiply_adjoint,
+)
+from distgnn.operators.edges import DistEdges, Function, Masked, Through, check_edges, made
 from distgnn.operators.kept import cached_property
+from distgnn.operators.moves import Moves
 
 
-class EdgeOperators:
-    """Operators of a sparse matrix on numbers of its stored entries. All are collective."""
+class EdgeOperators(Operator):
+    """Operator with numbers of its stored entries. All methods are collective."""
 
-    name: str
-    shape: Any
-    dtype: Any
-    grid: Any
-    as_operand: Any
-    input_layout: Layout[Any]
-    output_layout: Layout[Any]
+    moves: Moves
 
     @cached_property
-    def pattern(self) -> EdgePattern:
-        """The stored entries on this rank. Collective the first time."""
+    def pattern(self) -> Moves:
+        """The moves of the stored entries. Collective the first time."""
         return self._edge_pattern()
 
-    def _edge_pattern(self) -> EdgePattern:
-        raise ArgumentError("A", repr(self), "has no edges: take those of what it is made of")
+    def _edge_pattern(self) -> Moves:
+        return self.moves
 
     def edges(self, values: Function | None = None, heads: int = 1) -> DistEdges:
         """Make edges of A's own values, or of a function of the nodes at the ends of each entry.
@@ -85,7 +87,7 @@ class EdgeOperators:
         """
         self._check_ends(u, v)
         compare("A.edge_sum(u, v)", A=self, u=u, v=v)
-        return self.pattern.end_sums(u, v)
+        return end_sums(self.pattern, u, v)
 
     def edge_softmax(self, u: DistDense, v: DistDense, slope: float = 0.2) -> SoftmaxEdges:
         """Compute softmax(leaky_relu(u_i + v_j)) over each row, by head: the weights of graph attention.
@@ -126,7 +128,7 @@ class EdgeOperators:
         Raises:
             ArgumentError: edges of another operator, or not of :meth:`edge_softmax`. On every rank.
         """
-        self.pattern.check(P)
+        check_edges(self.pattern, P)
         if not isinstance(P, SoftmaxEdges):
             raise ArgumentError("P", repr(P), "expected what A.edge_softmax(u, v) returned")
         compare("A.edge_softmax_back(P, gradient)", A=self, P=P, gradient=gradient)
@@ -150,7 +152,7 @@ class EdgeOperators:
         Raises:
             ArgumentError, ValueError: as of these. On every rank.
         """
-        self.pattern.check(P)
+        check_edges(self.pattern, P)
         if not isinstance(P, SoftmaxEdges):
             raise ArgumentError("P", repr(P), "expected what A.edge_softmax(u, v) returned")
         check_pair(self, "G", G, "H", H)
@@ -173,8 +175,7 @@ class EdgeOperators:
             U: m x f in ``output_layout``; V: n x f in ``input_layout``; head k has columns k f/heads to
                 (k + 1) f/heads.
 
-        Cost: see the pattern of the algorithm, such as
-        :class:`~distgnn.operators.edges_of_rows.BlockRowEdges`.
+        Cost: see the moves of the algorithm, such as :class:`~distgnn.operators.row_moves.RowMoves`.
 
         Raises:
             ArgumentError: heads that do not divide f. ValueError: as of :meth:`edge_sum`. On every rank.
@@ -182,9 +183,7 @@ class EdgeOperators:
         check_pair(self, "U", U, "V", V)
         check_heads(heads, V.shape[1])
         compare(f"A.sddmm(U, V, heads={heads})", A=self, U=U, V=V)
-        E = self.pattern.empty(heads)
-        self.pattern.dots(U, V, E)
-        return E
+        return dots(self.pattern, U, V, heads)
 
     def additive_scores(
         self, L: DistDense, R: DistDense, a: Any, heads: int = 1, slope: float = 0.2
@@ -212,24 +211,52 @@ class EdgeOperators:
         compare(f"A.additive_scores(L, R, a, heads={heads}, slope={slope})", A=self, L=L, R=R)
         return additive_scores(self.pattern, L, R, weights, heads, float(slope))
 
-    def _with_values(
-        self, E: DistEdges | Masked, X: DistDense, out: DistDense | None, back: bool
+    def multiply(
+        self, H: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None,
+        *, then: Epilogue | None = None,
     ) -> DistDense:  # fmt: skip
-        """Compute ``A X``, or with ``back`` ``Aᵀ X``, with other values; see :meth:`DistSparse.multiply`."""
-        taken, given = self.input_layout, self.output_layout
-        side, call = 1, "A.multiply(H, values=E)"
-        product: Callable[..., None] = self.pattern.multiply
-        if back:
-            taken, given = given, taken
-            side, call, product = 0, "A.multiply_adjoint(G, values=E)", self.pattern.multiply_adjoint
-        self.pattern.check(E)
-        check_operand(self, X, "G" if back else "H", side, taken)
-        check_heads(E.heads, X.shape[1])
-        if out is None:
-            out = DistDense.empty(given, (self.shape[1 - side], X.shape[1]), self.dtype)
-        out.origin = compare(call, A=self, X=X, E=E)
-        product(E, X, out)
+        """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
+
+        Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``. With ``values``, edges of
+        this operator, they stand in place of A's, for each head in its columns of ``H``, and all is checked.
+        The adjoint: ``dE = A.sddmm(G, H, E.heads)``, ``dH = A.multiply_adjoint(G, values=E)``. ``then``: what
+        becomes of the result, which is done with it where a kernel can; it says so.
+        """
+        if values is None:
+            return super().multiply(H, out, then=then)
+        self._check_product(values, "H", H, 1, self.input_layout)
+        out = (
+            DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+            if out is None
+            else out
+        )
+        out.origin = compare("A.multiply(H, values=E)", A=self, X=H, E=values)
+        multiply(self.pattern, values, H, out)
         return out
+
+    def multiply_adjoint(
+        self, G: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None
+    ) -> DistDense:
+        """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``.
+
+        ``values``: as of :meth:`multiply`.
+        """
+        if values is None:
+            return super().multiply_adjoint(G, out)
+        self._check_product(values, "G", G, 0, self.output_layout)
+        out = (
+            DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+            if out is None
+            else out
+        )
+        out.origin = compare("A.multiply_adjoint(G, values=E)", A=self, X=G, E=values)
+        multiply_adjoint(self.pattern, values, G, out)
+        return out
+
+    def _check_product(self, E: Any, name: str, X: DistDense, side: int, layout: Layout[Any]) -> None:
+        check_edges(self.pattern, E)
+        check_operand(self, X, name, side, layout)
+        check_heads(E.heads, X.shape[1])
 
 
 def check_heads(heads: int, width: int) -> None:

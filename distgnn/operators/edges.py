@@ -2,19 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger
+from distgnn.arrays import backend
+from distgnn.arrays.blocking import every, rows_within
+from distgnn.arrays.csr import CSR
+from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.local import edges as entries
-from distgnn.operators.compared import compare
+from distgnn.operators import edge_passes
 from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.moves import Moves
 
 Array = Any
+
+
+#: Places of rows, the block's entries in them, their numbers, which of these each has (None: its own).
+Piece = tuple[slice, CSR, Array, Array]
+
+
+class Numbers:
+    """Numbers of a block's entries, (entries, heads).
+
+    Args:
+        values: in the order of the block's entries; order: where the block is transposed, which of them each
+            entry has.
+    """
+
+    def __init__(self, values: Array, order: Array = None) -> None:
+        self.values, self.order = values, order
+
+    def pieces(self, A: CSR) -> Iterator[Piece]:
+        """Give what is multiplied at once of ``A``, the block or some of its rows."""
+        values, order = self.values, self.order
+        if A.nnz < len(values):
+            own = slice(A.first_entry, A.first_entry + A.nnz)
+            values, order = (values[own], None) if order is None else (values, order[own])
+        yield slice(None), A, values, order
+
+
+class PiecewiseNumbers(Numbers):
+    """Numbers that are made when they are read, those of some rows at a time.
+
+    Args:
+        edges: that know them; place: of the block's entries among theirs; order: as of :class:`Numbers`.
+    """
+
+    def __init__(self, edges: Any, place: slice, order: Array = None) -> None:
+        self.edges, self.place, self.order = edges, place, order
+
+    @property
+    def values(self) -> Array:
+        return self.edges.part(self.place)
+
+    def pieces(self, A: CSR) -> Iterator[Piece]:
+        for rows, part, A_part in row_blocks(A, self.edges.heads):
+            within = slice(A.first_entry + part.start, A.first_entry + part.stop)
+            which = within if self.order is None else self.order[within]
+            yield rows, A_part, self.edges.part(self.place, which), None
+
+
+def row_blocks(A: CSR, heads: int) -> Iterator[tuple[slice, slice, CSR]]:
+    """Give some rows after another: their places, their entries' places, and them. All have as many rows."""
+    per_row, first = -(-A.nnz // max(A.shape[0], 1)), 0
+    for rows in every(A.shape[0], rows_within(backend.of(A.indptr).at_a_time(), heads * max(per_row, 1))):
+        part = A.rows(*rows)
+        yield slice(*rows), slice(first, first + part.nnz), part
+        first += part.nnz
 
 
 class DistEdges:
@@ -25,14 +84,14 @@ class DistEdges:
     otherwise; sums and maxima are over all ranks that have a part of a row.
 
     Attributes:
-        pattern: the :class:`~distgnn.operators.edge_pattern.EdgePattern` of the matrix.
+        pattern: the :class:`~distgnn.operators.moves.Moves` of the entries of the matrix.
         data: this rank's numbers, (its entries, heads), C-contiguous, on the grid's backend.
     """
 
     __slots__ = ("__weakref__", "data", "pattern")
     __array_ufunc__ = None
 
-    def __init__(self, pattern: Any, data: Array) -> None:
+    def __init__(self, pattern: Moves, data: Array) -> None:
         if data.ndim != 2 or len(data) != pattern.size or data.dtype != pattern.dtype:
             expected = f"expected ({pattern.size}, heads) of {pattern.dtype}"
             raise ValueError(f"edges: an array {data.shape} of {data.dtype}; {expected}")
@@ -84,7 +143,7 @@ class DistEdges:
 
     def _operand(self, other: Any) -> Any:
         if isinstance(other, DistEdges):
-            self.pattern.check(other)
+            check_edges(self.pattern, other)
             if other.heads != self.heads:
                 raise ArgumentError("edges", repr(other), f"expected {self.heads} heads, as {self!r} has")
             return other.data
@@ -96,6 +155,10 @@ class DistEdges:
         """Multiply the numbers of each entry by an array (heads, k) that all ranks have: k heads."""
         on = self.pattern.grid.backend
         return self.like(on.xp.ascontiguousarray(self.data @ on.asarray(weights, self.dtype)))
+
+    def numbers(self, place: slice, order: Array = None) -> Numbers:
+        """Give products the numbers of the block at this place; ``order``: as of :class:`Numbers`."""
+        return Numbers(self.data[place], order)
 
     def masked(self, through: Through) -> Masked:
         """Return these edges for products that read them changed, with no copy of all of them.
@@ -128,7 +191,7 @@ class DistEdges:
         """
         compare("softmax of edges", E=self)
         data = self.data.copy()
-        self.pattern.softmax(data)
+        edge_passes.softmax(self.pattern, data)
         return self.like(data)
 
     def softmax_back(self, gradient: DistEdges) -> DistEdges:
@@ -138,7 +201,7 @@ class DistEdges:
         """
         data = self._operand(gradient).copy()
         compare("softmax of edges, back", E=self)
-        self.pattern.softmax_back(self.data, data)
+        edge_passes.softmax_back(self.pattern, self.data, data)
         return self.like(data)
 
     # -- sums ------------------------------------------------------------------------------------------------
@@ -151,7 +214,7 @@ class DistEdges:
         pattern = self.pattern
         compare("row sums of edges", E=self)
         shape = pattern.A.shape[0], self.heads
-        sums = DistDense(pattern.row_sums(self.data), pattern.row_layout, shape)
+        sums = DistDense(edge_passes.row_sums(pattern, self.data), pattern.row_layout, shape)
         return recut(sums, pattern.A.output_layout)
 
     def row_sums_back(self, gradient: DistDense) -> DistEdges:
@@ -160,7 +223,7 @@ class DistEdges:
         Cost: what the rank lacks of its rows of the gradient.
         """
         pattern = self.pattern
-        return self.like(pattern.of_rows(recut(gradient, pattern.row_layout).block))
+        return self.like(edge_passes.of_rows(pattern, recut(gradient, pattern.row_layout).block))
 
     def column_sums(self) -> DistDense:
         """Sum the numbers of each column, n x heads in ``A.input_layout``. Collective.
@@ -222,6 +285,10 @@ class Masked:
         """Return what ranks compare of an operand."""
         return f"masked {self.E.as_operand()}"
 
+    def numbers(self, place: slice, order: Array = None) -> Numbers:
+        """Give products the numbers of the block at this place, when they read them."""
+        return PiecewiseNumbers(self, place, order)
+
     def part(self, place: slice, within: Any = slice(None)) -> Array:
         """Make the numbers of some of the entries at this place: a slice, or an array of where they are."""
         own = self.E.data[place]
@@ -234,7 +301,16 @@ class Masked:
         return numbers
 
 
-def made(pattern: Any, values: Function | None, heads: int) -> DistEdges:
+def check_edges(moves: Moves, E: Any) -> None:
+    """Raise ArgumentError, on every rank alike, unless E are edges of the operator of these moves."""
+    if not isinstance(E, (DistEdges, Masked)):
+        problem = "expected edges, such as A.edges() or A.edge_sum(u, v)"
+        raise ArgumentError("values", type(E).__name__, problem)
+    if E.pattern is not moves:
+        raise ArgumentError("values", repr(E), f"are edges of another operator than {moves.A!r}")
+
+
+def made(pattern: Moves, values: Function | None, heads: int) -> DistEdges:
     """Make edges of the matrix's own values, or of a function; see ``A.edges``."""
     on = pattern.grid.backend
     if values is None:

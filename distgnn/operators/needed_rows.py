@@ -17,7 +17,6 @@ from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.group import Comm
 from distgnn.comm.node_rows import by_nearness, rows
 from distgnn.local.csr_rows import columns_read, keep_columns, side_by_side
-from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders
 
 Array = Any
@@ -65,58 +64,45 @@ class NeededRows:
         self.diagonal = None if own is None else made.pop(0)
         self.groups = list(zip(made, groups, places, strict=True))
 
-    def __len__(self) -> int:
-        """Return the number of pairs that :meth:`rows_of` gives."""
-        return len(self.groups) + (self.diagonal is not None)
-
-    def prepare(self, adjoint: bool) -> None:
-        """Make the transposes of the blocks, if the adjoint is wanted. Collective."""
-        _ = self._transposed if adjoint else None
-
-    def begin_sum(self, H: Array, Z: Array) -> bool:
-        """Return False: nothing is in Z yet."""
-        return False
-
-    def end_sum(self, G: Array, F: Array) -> None:
-        """Add nothing: all products are in F."""
-
     @contextmanager
-    def rows_of(self, H: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
-        """Give pairs of which the products add up to the block row's. ``H`` stays as it is. Collective."""
+    def rows_of(self, H: Array) -> Iterator[Iterator[Array]]:
+        """Give the rows of H that each block reads. ``H`` stays as it is. Collective."""
         with self._room(H) as received, self.rows.fetch(H, received, self.matrix, narrow=True) as arriving:
-            yield self._pairs(H, received, arriving)
+            yield self._arrived(H, received, arriving)
 
-    def _pairs(self, H: Array, received: Array, arriving: Any) -> Iterator[tuple[CSR, Array]]:
+    def _arrived(self, H: Array, received: Array, arriving: Any) -> Iterator[Array]:
         if self.diagonal is not None:
             with arriving.driven():
-                yield self.diagonal, H
-        for A_ij, ranks, place in self.groups:
+                yield H
+        for _, ranks, place in self.groups:
             arriving.wait(ranks)
             with arriving.driven():
-                yield A_ij, received[place]
+                yield received[place]
 
     @contextmanager
-    def sums_in(self, F: Array) -> Iterator[Iterator[tuple[CSR, Array]]]:
-        """Give pairs (A_ijᵀ, C), for the caller to make A_ijᵀ G_i in C. Collective.
+    def sums_in(self, F: Array) -> Iterator[Iterator[Array]]:
+        """Give room C for the caller to make A_ijᵀ G_i, for each block in :attr:`order`. Collective.
 
         The reverse of :meth:`rows_of`. At the end of the context, all ranks' products for this rank's block
         are summed in ``F``, which is left alone where nobody has blocks of its columns.
         """
-        diagonal, groups = self._transposed
         with self._room(F) as products:
-            work = [(ranks, (At_ij, products[place])) for At_ij, ranks, place in groups]
-            work += [([], (diagonal, F))] if diagonal else []
-            with self.rows.add_back(products, F, work) as pairs:
-                yield pairs
+            work = [(ranks[::-1], products[place]) for _, ranks, place in self.groups[::-1]]
+            work += [([], F)] if self.diagonal is not None else []
+            with self.rows.add_back(products, F, work) as rooms:
+                yield rooms
 
-    @cached_property
-    def _transposed(self) -> tuple[CSR | None, list[tuple[CSR, list[int], slice]]]:
-        """The diagonal block and the groups, the first to be sent first."""
-        held = [] if self.diagonal is None else [self.diagonal]
-        made = self.holders.transposed([*held, *(A_ij for A_ij, *_ in self.groups[::-1])])
-        diagonal = None if self.diagonal is None else made.pop(0)
-        after = ((ranks[::-1], place) for _, ranks, place in self.groups[::-1])
-        return diagonal, [(At_ij, *rest) for At_ij, rest in zip(made, after, strict=True)]
+    @property
+    def order(self) -> list[int]:
+        """The blocks in the order of :meth:`sums_in`: the groups in reverse, then the diagonal block."""
+        own = int(self.diagonal is not None)
+        return [*range(own, own + len(self.groups))[::-1], *range(own)]
+
+    def transposes(self) -> list[CSR]:
+        """List the transposes of the blocks, in :attr:`order`. Collective."""
+        own = [] if self.diagonal is None else [self.diagonal]
+        made = self.holders.transposed([*own, *(A_ij for A_ij, *_ in self.groups[::-1])])
+        return [*made[len(own) :], *made[: len(own)]]
 
     @contextmanager
     def _room(self, like: Array) -> Iterator[Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,13 @@ from distgnn import local
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
-from distgnn.layout import Axes, Cut, Layout
-from distgnn.local import edges as entries
+from distgnn.layout import Axes, Cut, Layout, Range
 from distgnn.local.epilogue import Epilogue
-from distgnn.operators.aggregate_ways import OfOneRank, Way
+from distgnn.operators.base import Adjoint
 from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges import DistEdges, Masked
 from distgnn.operators.kept import cached_property
-from distgnn.operators.operator import Adjoint, DistSparse
+from distgnn.operators.moves import Moves
+from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 
 
@@ -32,7 +30,7 @@ class Alone(Axes):
         whole: the layout of matrices on it; weights: the dense products with them.
     """
 
-    checks = narrow = None
+    checks = narrow = links = None
 
     def __init__(self, grid: Grid) -> None:
         super().__init__({}, 0)
@@ -42,28 +40,24 @@ class Alone(Axes):
         self.weights = ReplicatedWeights(self.whole)
 
 
-class OneRankEdges(EdgePattern):
-    """The entries of a matrix that one rank has all of."""
+class OneRankMoves(Moves):
+    """Moves of a matrix that one rank has all of: nothing travels."""
 
     def __init__(self, A: OneRank) -> None:
-        super().__init__(A, [A.A], A.grid.along(), A.output_layout)
+        super().__init__(A, [A.A], A.grid.along(), A.output_layout, A.input_layout)
+        self.piecewise = False  # a minibatch has few entries
 
-    @contextmanager
-    def rows_of(self, v: DistDense) -> Iterator[Iterator[Any]]:
-        yield iter([v.block])
+    def back(self) -> AbstractContextManager[Iterator[tuple[int, CSR]]]:
+        return nullcontext(iter([(0, self.A.At)]))
 
-    @contextmanager
-    def whole_rows(self, U: DistDense, V: DistDense) -> Iterator[tuple[Any, Any]]:
-        yield U.block, V.block
+    def ranges(self) -> list[Range]:
+        return [(0, self.A.shape[1])]
 
-    def multiply(self, E: DistEdges | Masked, H: DistDense, T: DistDense) -> None:
-        self.product(0, self.A.A, E, H.block, T.block, self.bounds(E.heads, H))
+    def columns_read(self, V: Any) -> AbstractContextManager[Iterator[Any]]:
+        return nullcontext(iter([V]))
 
-    def multiply_adjoint(self, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
-        self.product(0, self.A.At, E, G.block, F.block, self.bounds(E.heads, G), transposed=True)
-
-    def dots(self, U: DistDense, V: DistDense, E: DistEdges) -> None:
-        entries.dots(self.A.A, U.block, V.block, self.bounds(E.heads, V), E.data)
+    def columns_written(self, F: Any) -> AbstractContextManager[Iterator[Any]]:
+        return nullcontext(iter([F]))
 
 
 class OneRank(DistSparse):
@@ -82,7 +76,7 @@ class OneRank(DistSparse):
         self.shape, self.dtype, self.symmetric = shape, np.dtype(dtype), False
         self.input_layout = self.output_layout = alone.whole
         self.weights = alone.weights
-        self._pattern: Callable[[], EdgePattern | None] = lambda: None
+        self._pattern: Callable[[], Moves | None] = lambda: None
         self.A = CSR.empty(shape, len(data), self.dtype, alone.backend)
         for source, target in ((data, self.A.data), (indices, self.A.indices), (indptr, self.A.indptr)):
             if backend.of(source).on_device:
@@ -91,7 +85,7 @@ class OneRank(DistSparse):
                 alone.backend.copy_in(np.ascontiguousarray(source, target.dtype), target)
 
     @property
-    def T(self) -> DistSparse:
+    def T(self) -> Adjoint:
         """Not kept: a block and its adjoint, holding each other, would outlive the minibatch."""
         return Adjoint(self)
 
@@ -100,16 +94,13 @@ class OneRank(DistSparse):
         return [{}] if ranks == 1 else []
 
     @property
-    def pattern(self) -> EdgePattern:
+    def pattern(self) -> Moves:
         """The stored entries; kept by their edges alone, as :attr:`T`."""
         pattern = self._pattern()
         if pattern is None:
-            pattern = OneRankEdges(self)
+            pattern = OneRankMoves(self)
             self._pattern = weakref.ref(pattern)
         return pattern
-
-    def _aggregate_way(self) -> Way:
-        return OfOneRank(self)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         local.spmm(self.A, H.block, T.block)

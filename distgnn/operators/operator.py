@@ -1,36 +1,29 @@
-"""A sparse matrix cut over a grid, as an operator: ``Y = A @ H`` and ``G = A.T @ Y``."""
+"""A sparse matrix cut over a grid by an algorithm: products, operations on its entries, semirings."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator
 
-from distgnn.arrays.canonical import value_type
+from distgnn import local
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
-from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError
-from distgnn.layout import Layout, NodeOrder, written
+from distgnn.layout import NodeOrder, written
 from distgnn.local.epilogue import Epilogue
 from distgnn.operators.aggregate import Aggregates
-from distgnn.operators.compared import compare
-from distgnn.operators.dense import DistDense, gather, scatter
-from distgnn.operators.diagonals import diagonal
-from distgnn.operators.edge_operators import EdgeOperators
-from distgnn.operators.edges import DistEdges, Masked
+from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
-from distgnn.operators.linear_operator import linear_operator
-from distgnn.operators.sources import BlockSource, entries, identity
-from distgnn.operators.weights import DenseProducts
+from distgnn.operators.moves import Moves, Step
+from distgnn.operators.sources import BlockSource, blocks, entries, identity
 
-CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both"
+Array = Any
 
 
-class DistSparse(EdgeOperators, Aggregates, ABC):
+class DistSparse(Aggregates):
     """A sparse matrix cut over the grid by one of the algorithms.
 
     Args:
@@ -38,10 +31,7 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
         source: gives the blocks of A, the same matrix on all ranks. One whose nodes were permuted has a
             ``row_order`` and a ``col_order``, which layouts carry.
 
-    Attributes:
-        shape: the global shape; dtype: of the values; symmetric: A == Aᵀ to the last bit.
-        input_layout: how ``H`` of ``A @ H`` must be cut; output_layout: how the product is.
-        weights: the products of ``A H`` with the weights of a layer, cut as this algorithm cuts them.
+    Attributes: those of :class:`~distgnn.operators.base.Operator`.
 
     Raises:
         ArgumentError: a grid that the algorithm can't use, or whose messages have 16 bits where A is float64;
@@ -49,18 +39,7 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
             :func:`~distgnn.operators.sources.identity` says.
     """
 
-    name: str
     axes: tuple[str, ...]
-    #: The axis among whose ranks the columns of a product are shared, where that is all that they share.
-    column_axis: str | None = None
-    #: How ``H`` and the product are cut while A multiplies, where that is not how they come and go.
-    inner_layouts: tuple[Layout[Grid], ...] = ()
-    input_layout: Layout[Grid]
-    output_layout: Layout[Grid]
-    weights: DenseProducts
-    number = 0  #: among the matrices of its grid, where ranks compare calls
-    _adjoint: DistSparse | None = None
-    __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
 
     def __init__(self, grid: Grid, source: BlockSource) -> None:
         if grid.shape not in self.grids(grid.size):  # whatever the order of the axes
@@ -78,16 +57,6 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
             with grid.world.together():  # a source may be the caller's own
                 facts = identity(source)
             grid.world.agree(facts)
-
-    def __repr__(self) -> str:
-        m, n = self.shape
-        taken, given = self.input_layout.words(), self.output_layout.words()
-        return f"<{self.name} {m} x {n} {self.dtype}; input: {taken}; output: {given}; on {self.grid!r}>"
-
-    def as_operand(self) -> str:
-        """Return what ranks compare of an operand."""
-        m, n = self.shape
-        return f"{self.name} {m} x {n} {self.dtype}, matrix {self.number}"
 
     @cached_property
     def nnz(self) -> int:
@@ -114,140 +83,23 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
         problem = f"not for algorithm {cls.name} on {ranks} ranks; {possible}"
         return ArgumentError("grid", written(sizes), problem)
 
-    def multiply(
-        self, H: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None,
-        then: Epilogue | None = None,
-    ) -> DistDense:  # fmt: skip
-        """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
+    @cached_property
+    def moves(self) -> Moves:
+        """The moves of products with dense matrices."""
+        return self._moves()
 
-        Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``. With ``values``, edges of
-        this operator, they stand in place of A's, for each head in its columns of ``H``, and all is checked.
-        The adjoint: ``dE = A.sddmm(G, H, E.heads)``, ``dH = A.multiply_adjoint(G, values=E)``. ``then``: what
-        becomes of the result, which is done with it where a kernel can; it says so.
-        """
-        if values is not None:
-            return self._with_values(values, H, out, back=False)
-        call = compare("A @ H", A=self, H=H)
-        if out is None:
-            out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
-        if then is None:
-            self._multiply(H, out)
-        else:
-            self._multiply_then(H, out, then)
-        out.origin = call
-        return out
+    def _moves(self) -> Moves:
+        raise NotImplementedError(f"{self.name}: neither moves nor products")
 
-    def multiply_adjoint(
-        self, G: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None
-    ) -> DistDense:
-        """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``.
-
-        ``values``: as of :meth:`multiply`.
-        """
-        if values is not None:
-            return self._with_values(values, G, out, back=True)
-        call = compare("A.T @ G", A=self, G=G)
-        if out is None:
-            out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
-        self._multiply_adjoint(G, out)
-        out.origin = call
-        return out
-
-    @abstractmethod
     def _multiply(self, H: DistDense, T: DistDense) -> None:
-        """Compute ``T = A H``."""
+        multiply(self.moves, H.block, T.block)
 
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        """Compute ``T = A H``, and what becomes of it where one local product ends all rows of T."""
-        self._multiply(H, T)
-
-    @abstractmethod
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        """Compute ``F = Aᵀ G``."""
-
-    def __matmul__(self, H: Any) -> Any:
-        """Compute ``A H``. Collective.
-
-        On one rank ``H`` may also be an array, n x f by node, and so is the product, whose type is the wider
-        one.
-
-        Raises:
-            ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
-            WireOverflowError: a number does not fit into the 16 bits of the grid's messages (on every rank).
-        """
-        if isinstance(H, np.ndarray) and self.grid.size == 1:
-            flat = H.reshape(len(H), -1) if H.ndim else H
-            wider = H.dtype.kind in "biuf" and value_type(H.dtype).itemsize > self.dtype.itemsize
-            if wider and len(flat) == self.shape[1]:
-                return self._wide(flat).reshape(self.shape[0], *H.shape[1:])
-            whole: Any = gather(self @ scatter(flat, self.input_layout, self.dtype))
-            return whole.reshape(self.shape[0], *H.shape[1:])
-        if not isinstance(H, DistDense):
-            raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {type(H).__name__}")
-        if H.shape[0] != self.shape[1]:
-            raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
-        if not H.layout.same(self.input_layout, H.shape):
-            cut, needed = H.layout.words(), self.input_layout.words()
-            raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}{self._hint(H)}")
-        if H.dtype != self.dtype:
-            raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; {CONVERT}")
-        T = self.multiply(H)
-        check_overflow(self.grid, "A @ H")
-        return T
-
-    def _hint(self, H: DistDense) -> str:
-        """Return what brings H into the input layout, if anything does, for an error."""
-        if H.grid is not self.grid:
-            return "; it is on another grid"
-        if H.layout.rows.order == self.input_layout.rows.order:
-            return "; H.redistribute(A.input_layout) cuts it so"
-        next_layer = H.layout.rows.order == self.output_layout.rows.order
-        return "; A.layer(1) takes this order" if next_layer else "; rows are in another order of the nodes"
-
-    def _wide(self, H: np.ndarray) -> np.ndarray:
-        """Compute ``A H`` in double precision, of a shorter A on one rank."""
-        product = np.empty((self.shape[0], H.shape[1]))
-        given = H[self.input_layout.row_ids].astype(np.float64)
-        product[self.output_layout.row_ids] = self._one_piece @ given
-        return product
+        multiply_adjoint(self.moves, G.block, F.block)
 
     @cached_property
     def _one_piece(self) -> Any:
-        """All of the matrix, as one rank has it."""
         return self.source.block((0, self.shape[0]), (0, self.shape[1]))
-
-    @property
-    def T(self) -> DistSparse:
-        """The adjoint operator: ``A.T @ G``. A symmetric matrix cut alike both ways is its own adjoint."""
-        if self._adjoint is None:
-            alike = self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0))
-            self._adjoint = self if alike else Adjoint(self)
-        return self._adjoint
-
-    def aslinearoperator(self) -> LinearOperator:
-        """Make an operator for SciPy's solvers. Its vectors, (n,) or (n, k) by node, are whole on every rank.
-
-        On several ranks all run the solver alike, from a start that all have, such as ``v0``; see
-        :class:`~distgnn.operators.linear_operator.Replicated` for the cost and the errors of a product.
-        """
-        return linear_operator(self)
-
-    def sum(self, axis: int | None = None) -> Any:
-        """Sum all entries, or those of each row (``axis=1``) or column (``axis=0``). Collective.
-
-        Sums of rows are a matrix m x 1 in ``output_layout``, those of columns n x 1 in ``input_layout``, of
-        A's dtype. Cost: a product of A, or of its adjoint, by one column.
-
-        ArgumentError, on every rank: another axis.
-        """
-        if axis not in (None, 0, 1):
-            raise ArgumentError("axis", axis, "expected None, 0 for columns or 1 for rows")
-        if axis == 0:
-            return self.T.sum(axis=1)
-        shape = (self.shape[1], 1)
-        ones = self.grid.backend.xp.ones(self.input_layout.local_shape(shape), self.dtype)
-        sums = self @ DistDense(ones, self.input_layout, shape)
-        return sums if axis == 1 else sums.sum()
 
     def diagonal(self) -> DistDense:
         """Return the entry (i, i) of each node i, n x 1, in ``output_layout``. Collective.
@@ -260,105 +112,52 @@ class DistSparse(EdgeOperators, Aggregates, ABC):
         """
         return diagonal(self, self.source)
 
-    def __mul__(self, factor: Any) -> DistSparse:
-        """Multiply by a number, the same on all ranks: an operator that scales each product."""
-        if isinstance(factor, (bool, int, float, np.integer, np.floating)):
-            return Scaled(self, float(factor))
-        raise TypeError(f"{self.name}: A * {type(factor).__name__}: expected a number; the product is A @ H")
 
-    __rmul__ = __mul__
+def diagonal(A: Any, source: BlockSource) -> DistDense:
+    """Return the entry (i, i) of each node i; see :meth:`~distgnn.operators.operator.DistSparse.diagonal`.
 
-    def __truediv__(self, divisor: Any) -> DistSparse:
-        return self * (1 / divisor)
-
-    def __neg__(self) -> DistSparse:
-        return self * -1
-
-    def layer(self, number: int) -> DistSparse:
-        """Return the operator of layer ``number``.
-
-        It takes its input as the weights of layer ``number - 1`` leave their product (``A.weights.times``).
-        """
-        return self
-
-
-class Adjoint(DistSparse):
-    """``Aᵀ`` as an operator of its own; holds no data, and has no products with weights."""
-
-    def __init__(self, forward: DistSparse) -> None:
-        self.forward, self.name = forward, f"{forward.name} transposed"
-        self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
-        self.shape, self.number = (forward.shape[1], forward.shape[0]), forward.number
-        self.input_layout, self.output_layout = forward.output_layout, forward.input_layout
-
-    @staticmethod
-    def grids(ranks: int) -> list[dict[str, int]]:
-        raise TypeError("an adjoint lives on the grid of its forward operator")
-
-    def layer(self, number: int) -> DistSparse:
-        return self.forward.layer(number).T
-
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self.forward._multiply_adjoint(H, T)
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self.forward._multiply(G, F)
-
-    @property
-    def _one_piece(self) -> Any:
-        return self.forward._one_piece.T
-
-    @property
-    def nnz(self) -> int:
-        return self.forward.nnz
-
-    @property
-    def T(self) -> DistSparse:
-        return self.forward
-
-    def diagonal(self) -> DistDense:
-        return self.forward.diagonal().redistribute(self.output_layout)
+    A rank asks the source for what stands on the diagonal beside its rows. Where rows and columns are in two
+    orders, it asks for whole rows, and looks for the columns of their nodes.
+    """
+    if A.shape[0] != A.shape[1]:
+        raise ValueError(f"{A.name}: only square matrices have a diagonal of nodes, this one is {A.shape}")
+    shape, layout, columns = (A.shape[0], 1), A.output_layout, A.input_layout.rows
+    rows, (left, right) = layout.ranges(shape)
+    alike = layout.rows.order == columns.order
+    window = rows, rows if alike else (0, A.shape[1])
+    given = blocks(source, [window] if left < right else [])
+    with A.grid.world.together():
+        entries = np.zeros((rows[1] - rows[0], right - left), A.dtype)
+        for block in given:
+            entries[:, 0] = block.diagonal() if alike else _of_nodes(block, layout.rows.ids(*rows), columns)
+    return DistDense(A.grid.backend.asarray(entries), layout, shape)
 
 
-class Scaled(DistSparse):
-    """``c A`` as an operator of its own; holds no data, and scales each product where it is."""
+def _of_nodes(block: Any, nodes: np.ndarray, columns: Any) -> np.ndarray:
+    """Return the entries of these rows, of these nodes, in the columns of the same nodes."""
+    row = np.repeat(np.arange(len(nodes)), np.diff(block.indptr))
+    own = columns.ids(0, block.shape[1])[block.indices] == nodes[row]
+    entries = np.zeros(len(nodes), block.dtype)
+    entries[row[own]] = block.data[own]
+    return entries
 
-    def __init__(self, forward: DistSparse, factor: float) -> None:
-        self.forward, self.factor, self.name = forward, factor, forward.name
-        self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
-        self.shape, self.inner_layouts, self.number = forward.shape, forward.inner_layouts, forward.number
-        self.input_layout, self.output_layout = forward.input_layout, forward.output_layout
 
-    @staticmethod
-    def grids(ranks: int) -> list[dict[str, int]]:
-        raise TypeError("a scaled operator lives on the grid of the operator that it scales")
+def multiply(moves: Moves, H: Array, T: Array, then: Epilogue | None = None) -> None:
+    """Compute ``T = A H`` of this rank's blocks; ``then`` is done where a local product ends all rows of T.
 
-    def as_operand(self) -> str:
-        return f"{self.factor} * {self.forward.as_operand()}"
+    Collective.
+    """
+    with moves.onto_rows(T, H, rounds=True) as steps:
+        _multiply(steps, then)
 
-    @property
-    def weights(self) -> DenseProducts:  # type: ignore[override]
-        """The products of the operator that is scaled."""
-        return self.forward.weights
 
-    def layer(self, number: int) -> DistSparse:
-        return self.forward.layer(number) * self.factor
+def multiply_adjoint(moves: Moves, G: Array, F: Array) -> None:
+    """Compute ``F = Aᵀ G`` of this rank's blocks. Collective."""
+    with moves.onto_columns(F, G, rounds=True) as steps:
+        _multiply(steps)
 
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self.forward._multiply(H, T)
-        T *= self.factor
 
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self.forward._multiply_adjoint(G, F)
-        F *= self.factor
-
-    @property
-    def _one_piece(self) -> Any:
-        return self.forward._one_piece * self.factor
-
-    @property
-    def nnz(self) -> int:
-        return self.forward.nnz
-
-    def diagonal(self) -> DistDense:
-        return self.forward.diagonal() * self.factor
+def _multiply(steps: Iterable[Step], then: Epilogue | None = None) -> None:
+    for step in steps:
+        end = then if step.last else None
+        local.spmm(step.A, step.B, out=step.out, accumulate=step.add, then=end)

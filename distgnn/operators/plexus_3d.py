@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
-from distgnn.operators import summed
-from distgnn.operators.aggregate_ways import OfShards, Way
-from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges_of_planes import ShardEdges
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, load
+from distgnn.operators.moves import Moves, Room
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ShardedWeights
@@ -126,31 +122,13 @@ class Plexus3D(DistSparse):
             first.layers[key] = Plexus3D(self.grid, source, first=first, number=key)
         return first.layers[key]
 
-    def _edge_pattern(self) -> EdgePattern:
-        return ShardEdges(self)
+    def _moves(self) -> Moves:
+        return ShardMoves(self)
 
-    def _aggregate_way(self) -> Way:
-        return OfShards(self)
-
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        with self._plane_block(H) as room:
-            F = H.block
-            if self.sharded:
-                F = self.out.allgather_rows(H.block, self.shares, room, "H", narrow=True)  # line 2
-            summed.multiply(self.grid, self.contract, self.A, F, T.block)  # lines 3-4
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        if self.sharded:
-            with self._plane_block(F) as room:
-                local.spmm(self.plane.At, self.grid.rounded(G.block), out=room)  # line 22
-                self.out.reduce_scatter_rows(room, self.shares, F.block, "sums", narrow=True)  # line 23
-        else:
-            summed.multiply(self.grid, self.out, self.plane.At, G.block, F.block)
-
-    def _plane_block(self, F: DistDense) -> AbstractContextManager[Any]:
+    def _plane_block(self, F: Any) -> AbstractContextManager[Any]:
         """Lend room for what all ranks along the third axis have of ``F``, where that is cut over it too."""
         height = int(self.shares[-1]) if self.sharded else 0
-        return self.grid.workspace.lend((height, F.block.shape[1]), F.dtype)
+        return self.grid.workspace.lend((height, F.shape[1]), F.dtype)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
@@ -163,3 +141,44 @@ class Plexus3D(DistSparse):
         shapes = [(x, y, ranks // (x * y)) for x in divisors for y in divisors if ranks % (x * y) == 0]
         shapes.sort(key=lambda s: (sum(s), max(s), s[::-1]))
         return [dict(zip("xyz", shape, strict=True)) for shape in shapes]
+
+
+class ShardMoves(Moves):
+    """Moves of 3D: one block, of which the ranks along the feature axis have copies.
+
+    Words: columns, n f/(Gx Gy) in layer 0; rows or columns written, those of the sum in ``A @ H``; entries
+    written, an all-reduce of the shard's nnz heads numbers over the feature axis.
+    """
+
+    def __init__(self, A: Plexus3D) -> None:
+        axes, grid = A.input_layout.rows.axes[:1], A.grid
+        columns = Layout(grid, Cut(axes, A.first.parts[axes[0]], A.col_order), Cut())
+        super().__init__(A, [A.A], A.contract, Layout(grid, A.output_layout.rows, Cut()), columns)
+        self.group, self.features = A.contract, grid.along(*A.input_layout.col_axes)
+        self.primary = self.features.rank == 0
+
+    def prepare(self, adjoint: bool) -> None:
+        _ = self.A.plane.At if adjoint else None
+
+    def back(self) -> AbstractContextManager[Iterator[tuple[int, CSR]]]:
+        return nullcontext(iter([(0, self.A.plane.At)]))
+
+    def ranges(self) -> list[Range]:
+        return [self.A.plane.window[1]]
+
+    @contextmanager
+    def columns_read(self, V: Any) -> Iterator[Iterator[Any]]:
+        A = self.A
+        with A._plane_block(V) as room:  # line 2
+            yield iter([A.out.allgather_rows(V, A.shares, room, "H", narrow=True) if A.sharded else V])
+
+    @contextmanager
+    def columns_written(self, F: Any) -> Iterator[Iterator[Any]]:
+        A = self.A
+        if not A.sharded:
+            with Room(self.grid, F, A.out) as room:
+                yield iter([room])
+            return
+        with A._plane_block(F) as whole:
+            yield iter([whole])
+            A.out.reduce_scatter_rows(whole, A.shares, F, "sums", narrow=True)  # line 23

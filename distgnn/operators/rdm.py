@@ -6,32 +6,99 @@ RDM, redistribution of dense matrices (Kurt et al., IPDPS 2023), and NeutronTP's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 
+from distgnn import local
 from distgnn.arrays.canonical import canonical
+from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
 from distgnn.layout import Cut, Layout, nested, within
-from distgnn.local.crossing import crossing
-from distgnn.local.epilogue import Epilogue
-from distgnn.operators.aggregate_ways import OfBlockRows, Way
-from distgnn.operators.block_1d import Block1D
-from distgnn.operators.block_rows import CoveredRows, NeededRows
+from distgnn.local.crossing import Crossing, crossing
+from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.by_columns import by_columns
-from distgnn.operators.crossing_rows import CrossingRows
-from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges_of_rows import BlockRowEdges
+from distgnn.operators.covers import CoveredRows
 from distgnn.operators.kept import cached_property
+from distgnn.operators.loading import Holders
+from distgnn.operators.moves import Moves, Step, Steps
+from distgnn.operators.needed_rows import NeededRows
+from distgnn.operators.row_moves import NeededRowMoves, WholeRowMoves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
-Product = Callable[[Any, Any], None]
+Array = Any
 
 
-class Rdm(Block1D):
+class CrossingRows:
+    """The entries of A that a rank multiplies by itself, and the rows that travel for the others.
+
+    Args:
+        row: the process row; divided: A as it is divided among its ranks.
+
+    Attributes:
+        near: the entries of which this rank has row and column.
+        rows, columns: where its rows of the product and of H lie that travel, int64 on the device.
+        of_rows, of_columns: how many travel, by rank.
+
+    Extra memory: the rows that travel, of H and of the product.
+    """
+
+    def __init__(self, grid: Grid, row: Comm, divided: Crossing, dtype: Any) -> None:
+        self.grid, self.row, on = grid, row, grid.backend
+        self.holders = Holders(grid, ("near", grid.rank))
+        (self.near,) = self.holders.make("near", lambda on: [CSR.from_scipy(divided.near, on, dtype)])
+        by_rank = divided.rows, divided.columns
+        self.rows, self.columns = (on.asarray(own[row.rank], np.int64) for own in by_rank)
+        self.of_rows, self.of_columns = ([own.size for own in ranks] for ranks in by_rank)
+
+    @cached_property
+    def near_transposed(self) -> CSR:
+        """The transpose of ``near``. Collective."""
+        (made,) = self.holders.transposed([self.near])
+        return made
+
+    @contextmanager
+    def parts(self, X: Array, Y: Array, adjoint: bool) -> Iterator[Iterator[tuple[Array, Array]]]:
+        """Give some columns at a time of the rows that travel, of X and of what is added to Y at the end.
+
+        Collective over the process row. Columns begin to travel when the context is entered.
+        """
+        there, back = (self.rows, self.columns) if adjoint else (self.columns, self.rows)
+        heights = (self.of_rows, self.of_columns) if adjoint else (self.of_columns, self.of_rows)
+        matrix = "G" if adjoint else "H"
+        with self.grid.workspace.rooms() as take:
+            sent = take("rows that travel", (there.size, X.shape[1]), X.dtype)
+            came = take("rows that travelled", (back.size, X.shape[1]), X.dtype)
+            local.gather_rows(X, there, sent)
+            with by_columns(self.grid, self.row, sent, came, heights, matrix, "alltoallv") as parts:
+                yield parts
+            local.scatter_add(came, back, Y)
+
+
+class CrossingMoves(NeededRowMoves):
+    """Moves of a matrix whose entries are multiplied where they are, or once their rows have crossed."""
+
+    def __init__(self, A: Any, pairs: NeededRows, crossing: CrossingRows) -> None:
+        super().__init__(A, pairs)
+        self.crossing = crossing
+
+    def prepare(self, adjoint: bool) -> None:
+        super().prepare(adjoint)
+        _ = self.crossing.near_transposed if adjoint else None
+
+    def _in_parts(self, X: Array, Y: Array, adjoint: bool, steps: Callable[[Array, Array], Steps]) -> Steps:
+        with self.crossing.parts(X, Y, adjoint) as parts:
+            near = self.crossing.near_transposed if adjoint else self.crossing.near
+            yield Step(-1, near, self.grid.rounded(X), None, Y, (0, len(Y)))
+            for X_k, Y_k in parts:
+                yield from steps(X_k, Y_k)
+
+
+class Rdm(BlockRows):
     """``H`` in P block rows on a grid of r x c ranks, and ``A`` in r block rows.
 
     The c ranks of a process row hold the same block row of A. While A multiplies, each has c times the rows
@@ -84,36 +151,22 @@ class Rdm(Block1D):
         )
         self.weights = ReplicatedWeights(self.output_layout)
 
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self._by_columns(H, T, self._product, "H")
+    def _moves(self) -> Moves:
+        if self.crossing is None:
+            return super()._moves()
+        return CrossingMoves(self, self.A, self.crossing)  # type: ignore[arg-type]
 
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        """End the product here where T is cut as what is multiplied, else when its columns were sent."""
-        if self.row.size == 1:
-            super()._multiply_then(H, T, then)
-        else:
-            self._multiply(H, T)
+    def parts(self, X: Array, Y: Array, adjoint: bool) -> AbstractContextManager[Any]:
+        """Give some columns of the process row's rows at a time: from rows to columns, and back."""
+        (m, n), there, back = self.shape, self.input_layout, self.output_layout
+        heights, matrix = (self.heights(there, n), self.heights(back, m)), "H"
+        if adjoint:
+            heights, matrix = heights[::-1], "G"
+        return by_columns(self.grid, self.row, X, Y, heights, matrix)
 
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self._by_columns(G, F, self._adjoint_product, "G")
-
-    def _by_columns(self, X: DistDense, Y: DistDense, product: Product, matrix: str) -> None:
-        adjoint = matrix == "G"
-        if self.row.size == 1:
-            product(X.block, Y.block)
-            return
-        self._prepare(adjoint)
-        if self.crossing is not None:
-            self.crossing.multiply(X.block, Y.block, product, matrix, adjoint)
-            return
-        heights = self.heights(X), self.heights(Y)
-        with by_columns(self.grid, self.row, X.block, Y.block, heights, matrix) as parts:  # rows to columns
-            for X_k, Y_k in parts:
-                product(X_k, Y_k)  # in 1D over `rows`; and an all-to-all: columns to rows
-
-    def heights(self, X: DistDense) -> list[int]:
-        """List the rows of each rank of the process row."""
-        ends = X.layout.rows.vector(self.grid, X.shape[0])
+    def heights(self, layout: Layout, n: int) -> list[int]:
+        """List the rows of each rank of the process row, of n cut so."""
+        ends = layout.rows.vector(self.grid, n)
         return np.diff(within(ends, self.grid.coords["rows"], self.row.size)).tolist()
 
     def _needed_rows(self) -> NeededRows | CoveredRows:
@@ -130,17 +183,9 @@ class Rdm(Block1D):
         width = np.array([divided.far.shape[1]])
         return NeededRows(holders, self.column, {0: divided.far}, width, self.dtype, None)
 
-    def _prepare(self, adjoint: bool) -> None:
-        super()._prepare(adjoint)
-        if self.crossing is not None and adjoint:
-            self.crossing.prepare()
-
-    def _edge_pattern(self) -> EdgePattern:
-        crosses = self.crossing is not None
-        return BlockRowEdges(self, self._whole) if crosses else super()._edge_pattern()
-
-    def _aggregate_way(self) -> Way:
-        return super()._aggregate_way() if self.crossing is None else OfBlockRows(self._whole)
+    def _edge_pattern(self) -> Moves:
+        moves = super()._edge_pattern()
+        return moves if self.crossing is None else WholeRowMoves(self, self._whole.A)
 
     @cached_property
     def _whole(self) -> Rdm:

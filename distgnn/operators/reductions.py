@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.csr import Shape
+from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
-from distgnn.operators.compared import compare
 
 
 class Reductions:

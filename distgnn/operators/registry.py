@@ -19,10 +19,9 @@ from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.operator import DistSparse
-from distgnn.operators.parts import Parts
 from distgnn.operators.plexus_3d import Plexus3D
 from distgnn.operators.rdm import Rdm
-from distgnn.operators.sources import BlockSource, MatrixSource, RootMatrix
+from distgnn.operators.sources import BlockSource, MatrixSource, Parts, RootMatrix
 from distgnn.operators.split_3d import Split3D
 from distgnn.operators.summa_2d import Summa2D
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.comm.checks import compare
 from distgnn.comm.rows import all_to_all
 from distgnn.layout import Axes, Cut, Layout, Range
-from distgnn.operators.compared import compare
 
 Shape = tuple[int, int]
 Window = tuple[Range, Range]

@@ -6,6 +6,7 @@ one for a sharded file. Every distributed operator is built from one.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,7 +18,8 @@ from distgnn.arrays.canonical import as_matrix, canonical, identical, value_type
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
-from distgnn.layout import Range
+from distgnn.errors import ArgumentError
+from distgnn.layout import NodeOrder, Range
 
 
 class BlockSource(Protocol):
@@ -221,3 +223,41 @@ def identity(source: BlockSource) -> dict[str, Any]:
         facts |= {"the matrix's row lengths": np.diff(A.indptr).astype(np.int64)}
         facts |= {"the matrix's columns": A.indices.astype(np.int64), "the matrix's values": A.data}
     return facts
+
+
+class Parts:
+    """An order of the nodes by part; within a part, by node.
+
+    Args:
+        part: the part of each node, whole numbers from 0.
+        number: of parts, or None for as many as there are.
+
+    Attributes:
+        order: of the nodes; bounds: the partition vector of the parts in it.
+
+    Raises:
+        ArgumentError: no vector of whole numbers, or one outside 0..number-1.
+    """
+
+    def __init__(self, part: Any, number: int | None = None) -> None:
+        vector = np.asarray(part)
+        if vector.ndim != 1 or vector.dtype.kind not in "iu":
+            problem = "expected the part of each node, a vector of whole numbers"
+            raise ArgumentError("parts", f"{vector.dtype}{list(vector.shape)}", problem)
+        number = int(vector.max(initial=-1)) + 1 if number is None else number
+        wrong = np.flatnonzero((vector < 0) | (vector >= number))
+        if len(wrong):
+            node = int(wrong[0])
+            raise ArgumentError("parts", int(vector[node]), f"of node {node}; expected 0..{number - 1}")
+        self.nodes = np.argsort(vector, kind="stable").astype(np.int64)
+        self.bounds = np.searchsorted(vector[self.nodes], np.arange(number + 1)).astype(np.int64)
+        key = "parts", hashlib.sha256(self.nodes.tobytes()).hexdigest()
+        self.order = NodeOrder("by parts", key, lambda first, last: self.nodes[first:last])
+
+    def permuted(self, matrix: Any, dtype: Any) -> Any:
+        """Return a SciPy matrix with rows and columns in this order. ArgumentError: it has other nodes."""
+        matrix = as_matrix(matrix)
+        n = len(self.nodes)
+        if matrix.shape != (n, n):
+            raise ArgumentError("parts", f"of {n} nodes", f"the matrix has shape {matrix.shape}")
+        return canonical(matrix, value_type(matrix.dtype, dtype))[self.nodes][:, self.nodes]

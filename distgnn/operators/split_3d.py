@@ -10,13 +10,11 @@ import numpy as np
 
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block, within
-from distgnn.operators.aggregate_ways import OfFibers, Way
-from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges_of_planes import FiberEdges
+from distgnn.operators.moves import Moves, Room
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
-from distgnn.operators.summa_2d import Panel, Summa
+from distgnn.operators.summa_2d import Panel, PlaneMoves, Summa
+from distgnn.operators.summed import SUM, Sum
 from distgnn.operators.weights import ReplicatedWeights
 
 
@@ -63,30 +61,11 @@ class Split3D(DistSparse):
         stages = [Panel(block(col_parts, s * layers + k), s, s, 0) for s in range(q)]
         self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
 
-    def _edge_pattern(self) -> EdgePattern:
-        layers, rows, cols = self.grid.shape["fibers"], self.output_layout.rows, self.input_layout.rows
-        blocks = Cut(("rows",), rows.vector(self.grid, self.shape[0])[::layers], self.row_order)
-        columns = cols.vector(self.grid, self.shape[1])
-        return FiberEdges(self, Layout(self.grid, blocks, Cut()), ("cols", "fibers"), columns)
-
-    def _aggregate_way(self) -> Way:
-        return OfFibers(self)
-
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        with self._whole(H.block.shape[1]) as partial:
-            self.plane.multiply(H.block, partial)  # 2D SUMMA in layer k
-            self.fiber.reduce_scatter_rows(partial, self.shares, T.block, "sums", narrow=True)
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        with self._whole(G.block.shape[1]) as whole:
-            whole = self.fiber.allgather_rows(G.block, self.shares, whole, "G", narrow=True)
-            self.plane.multiply_adjoint(whole, F.block)
-
-    @contextmanager
-    def _whole(self, width: int) -> Iterator[Any]:
-        """Lend room for this rank's block of the product before it is scattered along the fiber."""
-        with self.grid.workspace.rooms() as take:
-            yield take("whole rows", (int(self.shares[-1]), width), self.dtype)
+    def _moves(self) -> Moves:
+        grid, (rows, cols) = self.grid, (self.output_layout.rows, self.input_layout.rows)
+        blocks = rows.vector(grid, self.shape[0])[:: self.fiber.size]
+        layout = Layout(grid, Cut(("rows",), blocks, self.row_order), Cut())
+        return FiberMoves(self, layout, ("cols", "fibers"), cols.vector(grid, self.shape[1]))
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
@@ -98,3 +77,34 @@ class Split3D(DistSparse):
         sides = [q for q in range(1, ranks + 1) if ranks % (q * q) == 0]
         best = sorted(sides, key=lambda q: (2 * q + ranks // (q * q), q))
         return [{"rows": q, "cols": q, "fibers": ranks // (q * q)} for q in best]
+
+
+class FiberMoves(PlaneMoves):
+    """Moves of a layer of Split-3D: rows are gathered, or summed and scattered, along the fiber."""
+
+    def __init__(
+        self, A: Split3D, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any
+    ) -> None:  # fmt: skip
+        super().__init__(A, row_layout, axes, columns)
+        self.fiber, self.shares = A.fiber, A.shares
+
+    @contextmanager
+    def rows_read(self, U: Any) -> Iterator[Any]:
+        with self._whole(U.shape[1]) as rows:
+            yield self.A.fiber.allgather_rows(U, self.shares, rows, "G", narrow=True)
+
+    @contextmanager
+    def rows_written(self, T: Any, by: Sum = SUM, begun: bool = False) -> Iterator[Room]:
+        with self._whole(T.shape[1]) as rows:
+            by.begin(rows)
+            yield Room(self.grid, rows)
+            if not self.sizes:
+                by.nothing(rows)
+            by.scatter(self.A.fiber, rows, self.shares, T)
+        by.end()
+
+    @contextmanager
+    def _whole(self, width: int) -> Iterator[Any]:
+        """Lend room for the rows of the layer's block."""
+        with self.grid.workspace.rooms() as take:
+            yield take("whole rows", (int(self.shares[-1]), width), self.dtype)

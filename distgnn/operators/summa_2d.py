@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from distgnn import local
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.panels import SparsePanels, broadcast, summed
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
-from distgnn.operators.aggregate_ways import OfPlane, Way
-from distgnn.operators.dense import DistDense
-from distgnn.operators.edge_pattern import EdgePattern
-from distgnn.operators.edges_of_planes import PlaneEdges
+from distgnn.local import edges as entries
+from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.edges import Numbers
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
+from distgnn.operators.moves import Moves
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
@@ -36,6 +35,13 @@ class Summa2D(DistSparse):
     The columns of A are cut over ``cols`` and the rows of H over ``rows``: two partitions of the same range,
     which differ on a rectangular grid. The stages are the blocks of their common refinement, so that each has
     one owner on either side. Stages may be cut into narrower panels.
+
+    Algorithm 3, with the moves of :class:`PlaneMoves` and a kernel:
+
+        for q of the panels, those of all stages:                  line 3
+            A_q = BROADCAST(A_ir, P(i, :))                         line 9: forward
+            H_q = BROADCAST(H_rj, P(:, j))                         line 10: columns_read
+            T_ij = T_ij + A_q H_q                                  line 11: local.spmm
 
     Aᵀ is not distributed a second time (Table II). Its product sends the transposed panels of A, which a rank
     keeps from the first such product on, along the row, and sums panels of the result up the column.
@@ -76,18 +82,9 @@ class Summa2D(DistSparse):
         self.inner_parts = inner_parts
         self.plane = Summa(grid, source, self.output_layout.row_range, stages, block_size)
 
-    def _edge_pattern(self) -> EdgePattern:
+    def _moves(self) -> Moves:
         rows = Layout(self.grid, self.output_layout.rows, Cut())
-        return PlaneEdges(self, rows, ("cols",), self.inner_parts)
-
-    def _aggregate_way(self) -> Way:
-        return OfPlane(self)
-
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self.plane.multiply(H.block, T.block)
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self.plane.multiply_adjoint(G.block, F.block)
+        return PlaneMoves(self, rows, ("cols",), self.inner_parts)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
@@ -162,29 +159,74 @@ class Summa:
         shapes = [shape[::-1] for shape, *_ in self.A.headers]
         return SparsePanels(self.grid, self.row, self.A.roots, own, shapes)
 
-    def multiply(self, H: Any, T: Any) -> None:
-        """Compute ``T = A H``, all blocks of this rank."""
-        with self.A.broadcast() as panels, self._broadcast(H) as panels_of_H:  # lines 9-10
-            for q, (A_q, H_q) in enumerate(zip(panels, panels_of_H, strict=True)):  # line 3
-                local.spmm(A_q, self.grid.rounded(H_q), out=T, accumulate=q > 0)  # line 11
-        if not self.panels:
-            T[...] = 0
-
     def _broadcast(self, H: Any) -> AbstractContextManager[Iterator[Any]]:
         """Give the panels of ``H``, each along its process column."""
         roots, shapes = [p.r for p in self.panels], [(p.width, H.shape[1]) for p in self.panels]
         own = lambda k: H[self.panels[k].rows]  # noqa: E731
         return broadcast(self.grid, self.column, "H", roots, own, shapes, H.dtype)
 
-    def multiply_adjoint(self, G: Any, F: Any) -> None:
-        """Compute ``F = Aᵀ G``. The sum of a panel travels while the next ones are multiplied."""
-        read = self.grid.rounded(G)
-        with self._summed(F) as panels_of_F, self.At.broadcast() as transposed:
-            for F_k, At_k in zip(panels_of_F, transposed, strict=True):
-                local.spmm(At_k, read, out=F_k)
-
     def _summed(self, F: Any) -> AbstractContextManager[Iterator[Any]]:
         """Give room for the panels of ``F``, each summed along its process column."""
         roots, shapes = [p.r for p in self.panels], [(p.width, F.shape[1]) for p in self.panels]
         own = lambda k: F[self.panels[k].rows]  # noqa: E731
         return summed(self.grid, self.column, roots, own, shapes, F.dtype)
+
+
+class PlaneMoves(Moves):
+    """Moves of a plane of processes: blocks and their entries travel along a row.
+
+    Words: columns, those of ``A @ H``, either way; entries, nnz heads/pr, either way.
+
+    Args:
+        axes: that cut A's columns, the columns of a plane first; columns: the partition vector of that cut.
+    """
+
+    def __init__(
+        self, A: Any, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any
+    ) -> None:  # fmt: skip
+        self.plane, self.mine = A.plane, sorted(A.plane.A.mine)
+        blocks, cut = [A.plane.A.mine[k] for k in self.mine], Cut(axes, columns, A.col_order)
+        super().__init__(A, blocks, A.grid.along(*axes), row_layout, Layout(A.grid, cut, Cut()))
+        self.numbers = dict(zip(self.mine, self.places, strict=True))
+        self.sizes = [nnz for _, nnz, _, _ in self.plane.A.headers]
+
+    def forward(self) -> AbstractContextManager[Iterator[CSR]]:
+        return self.plane.A.broadcast()
+
+    def prepare(self, adjoint: bool) -> None:
+        _ = self.plane.At if adjoint else None
+
+    @contextmanager
+    def back(self) -> Iterator[Iterator[tuple[int, CSR]]]:
+        with self.plane.At.broadcast() as panels:
+            yield enumerate(panels)
+
+    def ranges(self) -> list[Range]:
+        return [panel.columns for panel in self.plane.panels]
+
+    def columns_read(self, V: Any) -> AbstractContextManager[Iterator[Any]]:
+        return self.plane._broadcast(V)
+
+    def columns_written(self, F: Any) -> AbstractContextManager[Iterator[Any]]:
+        return self.plane._summed(F)
+
+    @contextmanager
+    def whole_columns(self, v: DistDense) -> Iterator[Iterator[Any]]:
+        own = recut(v, self.column_layout)
+        first, ranges = own.row_range[0], (self.plane.panels[k].columns for k in self.mine)
+        yield (own.block[start - first : stop - first] for start, stop in ranges)
+
+    @contextmanager
+    def entries_read(self, E: Any, transposed: bool = False) -> Iterator[Iterator[Numbers]]:
+        def own(k: int) -> Any:
+            numbers = E.numbers(self.numbers[k]).values
+            return entries.permuted(self.plane.A.mine[k], numbers) if transposed else numbers
+
+        how = self.plane.A.roots, own, [(nnz, E.heads) for nnz in self.sizes], self.dtype
+        with broadcast(self.grid, self.plane.row, "A", *how, room="panel of edges") as panels:
+            yield map(Numbers, panels)
+
+    def entries_written(self, E: Any) -> AbstractContextManager[Iterator[Any]]:
+        shapes = [(nnz, E.heads) for nnz in self.sizes]
+        own = lambda k: E.data[self.numbers[k]]  # noqa: E731
+        return summed(self.grid, self.plane.row, self.plane.A.roots, own, shapes, E.dtype, "partial edges")

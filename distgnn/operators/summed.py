@@ -6,12 +6,11 @@ travel in 16 bits, which MPI can't add.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Generator
 from typing import Any
 
 from distgnn import local
 from distgnn.arrays.blocking import every
-from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -20,48 +19,64 @@ from distgnn.layout import Range
 Array = Any
 
 
-def multiply(grid: Grid, group: Comm, A: CSR, B: Array, out: Array, accumulate: bool = False) -> Array:
-    """Compute in ``out`` the sum over the group of ``A B``, or of ``out + A B`` with ``accumulate``.
+class Sum:
+    """Reduction of the rows that blocks of A make, over blocks and over ranks (see ``moves.py``): their sum.
 
-    Collective.
-
-    Args:
-        A: (m, k) CSR block; B: (k, f); out: (m, f) C-contiguous; m and f the same in the whole group.
+    Others override what is not theirs (``aggregate_passes.py``).
     """
-    blocks, read = row_blocks(grid, group, out), grid.rounded(B)
-    compute = lambda rows: local.spmm(A.rows(*rows), read, out[slice(*rows)], accumulate)  # noqa: E731
-    return _in_blocks(grid, group, out, blocks, compute)
+
+    def begin(self, T: Array) -> None:
+        """Begin with a block of the product."""
+
+    def turns(self, grid: Grid, group: Comm, out: Array, multiple: int = 1) -> Generator[Range, None, None]:
+        """Give row blocks of ``out``, for the caller to make; each travels while the next is made.
+
+        At the end ``out`` is the sum over the group. Collective.
+        """
+        blocks = row_blocks(grid, group, out, multiple)
+        if group.size == 1 or (out.nbytes <= TUNING.small_sum and not group.narrows(out)):
+            yield from blocks
+            group.allreduce(out, matrix="sums", driving=grid.overlap)
+            return
+        with group.sums(grid.workspace, grid.overlap) as sums:
+            for rows in sums.in_turn(blocks):
+                yield rows
+                sums.start(out[slice(*rows)])
+
+    def scatter(self, group: Comm, partial: Array, shares: Any, T: Array) -> None:
+        """Sum over the group; each rank gets its share of the rows in T. Collective."""
+        group.reduce_scatter_rows(partial, shares, T, "sums", narrow=True)
+
+    def nothing(self, T: Array) -> None:
+        """Make the rows of a rank without blocks."""
+        T[...] = 0
+
+    def complete(self, T: Array) -> None:
+        """End rows of which this rank has all entries."""
+
+    def end(self) -> None:
+        """End with a block of the product."""
+
+
+SUM = Sum()
 
 
 def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) -> Array:
-    """Multiply likewise a dense ``A`` (m, k) that is not transposed; ``how`` as of :func:`local.gemm`.
+    """Compute in ``out`` the sum over the group of ``A B``, dense and not transposed. Collective.
 
-    Row blocks have a multiple of the rows that :func:`local.gemm` takes at a time: rounding depends on them.
+    ``how``: as of :func:`local.gemm`. Row blocks have a multiple of the rows that :func:`local.gemm` takes at
+    a time: rounding depends on them.
     """
-    blocks = row_blocks(grid, group, out, TUNING.gemm_rows)
-    compute = lambda rows: local.gemm(A[slice(*rows)], B, out[slice(*rows)], **how)  # noqa: E731
-    return _in_blocks(grid, group, out, blocks, compute)
-
-
-def add_up(
-    grid: Grid, group: Comm, array: Array, compute: Callable[[Range], Any] = lambda rows: None
-) -> Array:  # fmt: skip
-    """Sum an array over the group, in place; ``compute`` makes its row blocks, if they are not there yet."""
-    return _in_blocks(grid, group, array, row_blocks(grid, group, array), compute)
-
-
-def _in_blocks(
-    grid: Grid, group: Comm, out: Array, blocks: list[Range], compute: Callable[[Range], Any]
-) -> Array:
-    if group.size == 1 or (out.nbytes <= TUNING.small_sum and not group.narrows(out)):
-        for rows in blocks:
-            compute(rows)
-        return group.allreduce(out, matrix="sums", driving=grid.overlap)
-    with group.sums(grid.workspace, grid.overlap) as sums:
-        for rows in sums.in_turn(blocks):
-            compute(rows)
-            sums.start(out[slice(*rows)])
+    for rows in SUM.turns(grid, group, out, TUNING.gemm_rows):
+        local.gemm(A[slice(*rows)], B, out[slice(*rows)], **how)
     return out
+
+
+def add_up(grid: Grid, group: Comm, array: Array) -> Array:
+    """Sum an array over the group, in place."""
+    for _ in SUM.turns(grid, group, array):
+        pass
+    return array
 
 
 def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from distgnn import local
+from distgnn.comm.checks import compare
 from distgnn.comm.grid import Grid
 from distgnn.comm.panels import broadcast
 from distgnn.layout import Cut, Layout, within
 from distgnn.local.forms import Form
 from distgnn.operators import summed
-from distgnn.operators.compared import compare
 from distgnn.operators.dense import DistDense
 from distgnn.operators.gemm_tuning import fastest
 from distgnn.operators.later import Later, summed_over

@@ -13,8 +13,8 @@ import distgnn as dg
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.flight import Flight
-from distgnn.operators import summed
 from mpi_helpers import gpu
+from summed_product import multiply
 
 N, F = 400, 16
 A = sp.random_array((N, N), density=0.05, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
@@ -68,7 +68,7 @@ def test_row_blocks_are_summed_beside_the_next_products(comm, device):
     grid = dg.Grid(comm, backend=device)
     block, H, out = CSR.from_scipy(A, device), device.asarray(X), device.zeros((N, F), np.float32)
     group = grid.along("rows")
-    seen, beside = observed(device, lambda: summed.multiply(grid, group, block, H, out))
+    seen, beside = observed(device, lambda: multiply(grid, group, block, H, out))
     kernels = [work for work in seen.log if work.name.startswith("spmm")]
     name = "nccl allReduce" if group.nccl else "Isend" if group.direct else "device to host"
     first = seen.named(name)[0]

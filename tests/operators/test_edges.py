@@ -238,7 +238,6 @@ def test_other_edges_and_heads_are_refused_in_one_line(comm):
         "must be a DistDense": lambda: A.sddmm(np.ones((20, 8)), H),
         "expected a rank": lambda: A.edges().gather(root=99),
         "expected 0 to 0": lambda: A.edges().gather(head=1),
-        "take those of what it is made of": lambda: (2 * A).edges(),
         "values=": lambda: A.edges(lambda i, j: np.ones(len(i) + 1)),
     }
     for message, call in refused.items():

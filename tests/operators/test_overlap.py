@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -14,6 +15,7 @@ from distgnn import local, progress
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import PeerError
 from distgnn.gallery import rmat
+from distgnn.local import additive, aggregate, edges
 from distgnn.operators import ALGORITHMS, grids, make_grid
 from mpi_helpers import gpu
 
@@ -150,18 +152,28 @@ def test_a_grid_multiplies_again_after_an_error(comm, backend, monkeypatch):
     grid.free()
 
 
+KERNELS = {
+    local: ("spmm",),
+    edges: ("multiply", "dots", "softmax", "end_sums"),
+    additive: ("scores", "slope_sums"),
+    aggregate: ("best", "best_back"),
+}
+
+
 @contextmanager
 def failing(monkeypatch, call):
-    """Let the local product fail at this call, counted from 0, on this rank."""
-    spmm, calls = local.spmm, count()
+    """Let the kernels fail at this call, counted from 0, on this rank."""
+    calls = count()
 
-    def fails(*args, **options):
+    def fails(kernel, *args, **options):
         if next(calls) == call:
             raise ZeroDivisionError
-        return spmm(*args, **options)
+        return kernel(*args, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(local, "spmm", fails)
+        for module, names in KERNELS.items():
+            for name in names:
+                patched.setattr(module, name, partial(fails, getattr(module, name)))
         yield calls
 
 
@@ -195,6 +207,50 @@ def test_products_after_errors_at_different_calls_are_right(comm, name, monkeypa
         for again, block in zip(products, expected, strict=True):
             np.testing.assert_array_equal(again(), block)
     grid.free()
+
+
+def operations(A, X, u):
+    """Return operations of A: each returns this rank's numbers."""
+    H, G = dg.scatter(X, A.input_layout), dg.scatter(X, A.output_layout)
+    left, right = dg.scatter(u, A.output_layout), dg.scatter(u, A.input_layout)
+    P, a, D = A.edge_softmax(left, right), np.ones(X.shape[1]), A.sddmm(G, H, u.shape[1])
+    scores = A.additive_scores(G, H, a, u.shape[1])
+    picked = A.aggregate(H, "max", keep=True)[1]
+    return (
+        lambda: (A @ H).block, lambda: A.multiply(H, values=P).block,
+        lambda: A.multiply_adjoint(G, values=P).block, lambda: A.sddmm(G, H, u.shape[1]).data,
+        lambda: A.edge_softmax(left, right).data, lambda: scores.back(D)[1].block,
+        lambda: A.aggregate(H, "max").block, lambda: A.aggregate_back(G, picked).block,
+    )  # fmt: skip
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.abandons
+@pytest.mark.parametrize("small_sum", [0, 1 << 20])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_operations_after_an_error_of_one_rank_alone_are_right(comm, name, small_sum, monkeypatch):
+    """Others wait in a sum that the rank has not begun; nothing of that may meet the next operation."""
+    monkeypatch.setattr(TUNING, "small_sum", small_sum)
+    monkeypatch.setattr(TUNING, "smallest_sum_block", 2048)
+    M = rmat(300, degree=9, directed=True, features=0, classes=0).A.astype(np.float64)
+    r = np.random.default_rng(1)
+    X, u = r.standard_normal((300, 16)), r.standard_normal((300, 4))
+    possible = grids(name, comm.Get_size())
+    for sizes in possible[:: max(1, len(possible) // 2)]:
+        grid = make_grid(comm, name, sizes)
+        todo = operations(dg.distribute(M, grid, name), X, u)
+        expected = [operation().copy() for operation in todo]
+        for number, operation in enumerate(todo):
+            failed = number % grid.size
+            try:
+                with failing(monkeypatch, 0 if grid.rank == failed else -1):
+                    operation()
+            except (ZeroDivisionError, PeerError) as error:
+                assert isinstance(error, ZeroDivisionError) == (grid.rank == failed)
+            grid.links.fail()  # also on ranks that waited for nothing
+            for again, numbers in zip(todo, expected, strict=True):
+                np.testing.assert_array_equal(again(), numbers)
+        grid.free()
 
 
 @pytest.mark.ranks(3)

@@ -115,5 +115,5 @@ def test_a_matrix_without_columns_has_a_product_of_zeros(comm, name, backend):
     H = dg.scatter(np.zeros((0, WIDTH)), operator.input_layout)
     T = dg.DistDense.empty(operator.output_layout, (9, WIDTH), np.float64)
     T.block[...] = np.nan
-    operator.plane.multiply(H.block, T.block)
+    operator.multiply(H, T)
     assert backend.to_host(T.block).size == T.block.size and not backend.to_host(T.block).any()

@@ -10,8 +10,8 @@ import numpy as np
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout
 from distgnn.nn.gcn import GCN
+from distgnn.operators.base import Operator
 from distgnn.operators.block_rows import BlockRows
-from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import Window, taken
 from distgnn.operators.summa_2d import Summa2D
 
@@ -57,7 +57,7 @@ def busiest_of(model: GCN, grid: Grid) -> int:
     return max(most[::-1], key=lambda rank: [role(sizes.place(rank)) for role in roles])
 
 
-def _operators(model: GCN) -> list[DistSparse]:
+def _operators(model: GCN) -> list[Operator]:
     return list({id(graph.A): graph.A for graph in model.graphs}.values())
 
 
@@ -78,7 +78,7 @@ def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
 
 
 @singledispatch
-def _roles(A: DistSparse) -> Callable[[Axes], Hashable]:
+def _roles(A: Operator) -> Callable[[Axes], Hashable]:
     """Make the function that gives a rank's role by its place on the grid: what, beside the shapes of its
     blocks, it does unlike others. The default role is the rank's place on axes that cut neither side of a
     product. The larger of two roles has more to do.

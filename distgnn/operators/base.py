@@ -1,0 +1,338 @@
+"""Operators of a grid, ``Y = A @ H`` and ``G = A.T @ Y``: sparse matrices, and what is made of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator
+
+from distgnn.arrays.canonical import value_type
+from distgnn.arrays.csr import Shape
+from distgnn.comm.checks import compare
+from distgnn.comm.grid import Grid
+from distgnn.comm.narrow import check_overflow
+from distgnn.errors import ArgumentError
+from distgnn.layout import Cut, Layout
+from distgnn.local.epilogue import Epilogue
+from distgnn.operators.dense import DistDense, gather, scatter
+from distgnn.operators.kept import cached_property
+from distgnn.operators.weights import DenseProducts
+
+CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both"
+
+
+class Operator(ABC):
+    """A matrix that multiplies dense matrices cut over a grid, and its adjoint.
+
+    Attributes:
+        shape: the global shape; dtype: of the values; symmetric: A == Aᵀ to the last bit.
+        input_layout: how ``H`` of ``A @ H`` must be cut; output_layout: how the product is.
+        weights: the products of ``A H`` with the weights of a layer, cut as this algorithm cuts them.
+    """
+
+    name: str
+    grid: Any  # of several ranks, or of one for itself
+    shape: Shape
+    dtype: np.dtype
+    symmetric: bool
+    #: The axis among whose ranks the columns of a product are shared, where that is all that they share.
+    column_axis: str | None = None
+    #: How ``H`` and the product are cut while A multiplies, where that is not how they come and go.
+    inner_layouts: tuple[Layout[Grid], ...] = ()
+    input_layout: Layout[Grid]
+    output_layout: Layout[Grid]
+    weights: DenseProducts
+    number = 0  #: among the matrices of its grid, where ranks compare calls
+    _adjoint: Operator | None = None
+    __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        taken, given = self.input_layout.words(), self.output_layout.words()
+        return f"<{self.name} {m} x {n} {self.dtype}; input: {taken}; output: {given}; on {self.grid!r}>"
+
+    def as_operand(self) -> str:
+        """Return what ranks compare of an operand."""
+        m, n = self.shape
+        return f"{self.name} {m} x {n} {self.dtype}, matrix {self.number}"
+
+    def multiply(
+        self, H: DistDense, out: DistDense | None = None, *, then: Epilogue | None = None
+    ) -> DistDense:
+        """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
+
+        Unlike ``A @ H``, nothing is checked; ``out`` shares no memory with ``H``. ``then``: what becomes of
+        the result, which is done with it where a kernel can; it says so.
+        """
+        call = compare("A @ H", A=self, H=H)
+        if out is None:
+            out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+        if then is None:
+            self._multiply(H, out)
+        else:
+            self._multiply_then(H, out, then)
+        out.origin = call
+        return out
+
+    def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
+        """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``."""
+        call = compare("A.T @ G", A=self, G=G)
+        if out is None:
+            out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+        self._multiply_adjoint(G, out)
+        out.origin = call
+        return out
+
+    @abstractmethod
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        """Compute ``T = A H``."""
+
+    @property
+    @abstractmethod
+    def nnz(self) -> int:
+        """Stored entries of the whole matrix, equal on every rank. Collective the first time."""
+
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+        """Compute ``T = A H``, and do ``then`` where one local product ends all rows of T."""
+        self._multiply(H, T)
+
+    @abstractmethod
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        """Compute ``F = Aᵀ G``."""
+
+    def __matmul__(self, H: Any) -> Any:
+        """Compute ``A H``. Collective.
+
+        On one rank ``H`` may also be an array, n x f by node, and so is the product, whose type is the wider
+        one.
+
+        Raises:
+            ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
+            WireOverflowError: a number does not fit into the 16 bits of the grid's messages (on every rank).
+        """
+        if isinstance(H, np.ndarray) and self.grid.size == 1:
+            flat = H.reshape(len(H), -1) if H.ndim else H
+            wider = H.dtype.kind in "biuf" and value_type(H.dtype).itemsize > self.dtype.itemsize
+            if wider and len(flat) == self.shape[1]:
+                return self._wide(flat).reshape(self.shape[0], *H.shape[1:])
+            whole: Any = gather(self @ scatter(flat, self.input_layout, self.dtype))
+            return whole.reshape(self.shape[0], *H.shape[1:])
+        if not isinstance(H, DistDense):
+            raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {type(H).__name__}")
+        if H.shape[0] != self.shape[1]:
+            raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
+        if not H.layout.same(self.input_layout, H.shape):
+            cut, needed = H.layout.words(), self.input_layout.words()
+            raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}{self._hint(H)}")
+        if H.dtype != self.dtype:
+            raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; {CONVERT}")
+        T = self.multiply(H)
+        check_overflow(self.grid, "A @ H")
+        return T
+
+    def _hint(self, H: DistDense) -> str:
+        """Return what brings H into the input layout, if anything does, for an error."""
+        if H.grid is not self.grid:
+            return "; it is on another grid"
+        if H.layout.rows.order == self.input_layout.rows.order:
+            return "; H.redistribute(A.input_layout) cuts it so"
+        next_layer = H.layout.rows.order == self.output_layout.rows.order
+        return "; A.layer(1) takes this order" if next_layer else "; rows are in another order of the nodes"
+
+    def _wide(self, H: np.ndarray) -> np.ndarray:
+        """Compute ``A H`` in double precision, of a shorter A on one rank."""
+        product = np.empty((self.shape[0], H.shape[1]))
+        given = H[self.input_layout.row_ids].astype(np.float64)
+        product[self.output_layout.row_ids] = self._one_piece @ given
+        return product
+
+    @property
+    @abstractmethod
+    def _one_piece(self) -> Any:
+        """All of the matrix, as one rank has it."""
+
+    @property
+    def T(self) -> Operator:
+        """The adjoint operator: ``A.T @ G``. A symmetric matrix cut alike both ways is its own adjoint."""
+        if self._adjoint is None:
+            alike = self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0))
+            self._adjoint = self if alike else Adjoint(self)
+        return self._adjoint
+
+    def aslinearoperator(self) -> LinearOperator:
+        """Make an operator for SciPy's solvers. Its vectors, (n,) or (n, k) by node, are whole on every rank.
+
+        On several ranks all run the solver alike, from a start that all have, such as ``v0``; see
+        :class:`~distgnn.operators.linear_operator.Replicated` for the cost and the errors of a product.
+        """
+        return linear_operator(self)
+
+    def sum(self, axis: int | None = None) -> Any:
+        """Sum all entries, or those of each row (``axis=1``) or column (``axis=0``). Collective.
+
+        Sums of rows are a matrix m x 1 in ``output_layout``, those of columns n x 1 in ``input_layout``, of
+        A's dtype. Cost: a product of A, or of its adjoint, by one column.
+
+        ArgumentError, on every rank: another axis.
+        """
+        if axis not in (None, 0, 1):
+            raise ArgumentError("axis", axis, "expected None, 0 for columns or 1 for rows")
+        if axis == 0:
+            return self.T.sum(axis=1)
+        shape = (self.shape[1], 1)
+        ones = self.grid.backend.xp.ones(self.input_layout.local_shape(shape), self.dtype)
+        sums = self @ DistDense(ones, self.input_layout, shape)
+        return sums if axis == 1 else sums.sum()
+
+    @abstractmethod
+    def diagonal(self) -> DistDense:
+        """Return the entry (i, i) of each node i, n x 1, in ``output_layout``. Collective.
+
+        ValueError, on every rank: A is not square.
+        """
+
+    def __mul__(self, factor: Any) -> Operator:
+        """Multiply by a number, the same on all ranks: an operator that scales each product."""
+        if isinstance(factor, (bool, int, float, np.integer, np.floating)):
+            return Scaled(self, float(factor))
+        raise TypeError(f"{self.name}: A * {type(factor).__name__}: expected a number; the product is A @ H")
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Operator:
+        return self * (1 / divisor)
+
+    def __neg__(self) -> Operator:
+        return self * -1
+
+    def layer(self, number: int) -> Operator:
+        """Return the operator of layer ``number``.
+
+        It takes its input as the weights of layer ``number - 1`` leave their product (``A.weights.times``).
+        """
+        return self
+
+
+class Adjoint(Operator):
+    """``Aᵀ`` as an operator of its own; holds no data, and has no products with weights."""
+
+    def __init__(self, forward: Operator) -> None:
+        self.forward, self.name = forward, f"{forward.name} transposed"
+        self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
+        self.shape, self.number = (forward.shape[1], forward.shape[0]), forward.number
+        self.input_layout, self.output_layout = forward.output_layout, forward.input_layout
+
+    def layer(self, number: int) -> Operator:
+        return self.forward.layer(number).T
+
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self.forward._multiply_adjoint(H, T)
+
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self.forward._multiply(G, F)
+
+    @property
+    def _one_piece(self) -> Any:
+        return self.forward._one_piece.T
+
+    @property
+    def nnz(self) -> int:
+        return self.forward.nnz
+
+    @property
+    def T(self) -> Operator:
+        return self.forward
+
+    def diagonal(self) -> DistDense:
+        return self.forward.diagonal().redistribute(self.output_layout)
+
+
+class Scaled(Operator):
+    """``c A`` as an operator of its own; holds no data, and scales each product where it is."""
+
+    def __init__(self, forward: Operator, factor: float) -> None:
+        self.forward, self.factor, self.name = forward, factor, forward.name
+        self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
+        self.shape, self.inner_layouts, self.number = forward.shape, forward.inner_layouts, forward.number
+        self.input_layout, self.output_layout = forward.input_layout, forward.output_layout
+
+    def as_operand(self) -> str:
+        return f"{self.factor} * {self.forward.as_operand()}"
+
+    @property
+    def weights(self) -> DenseProducts:  # type: ignore[override]
+        """The products of the operator that is scaled."""
+        return self.forward.weights
+
+    def layer(self, number: int) -> Operator:
+        return self.forward.layer(number) * self.factor
+
+    def _multiply(self, H: DistDense, T: DistDense) -> None:
+        self.forward._multiply(H, T)
+        T *= self.factor
+
+    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
+        self.forward._multiply_adjoint(G, F)
+        F *= self.factor
+
+    @property
+    def _one_piece(self) -> Any:
+        return self.forward._one_piece * self.factor
+
+    @property
+    def nnz(self) -> int:
+        return self.forward.nnz
+
+    def diagonal(self) -> DistDense:
+        return self.forward.diagonal() * self.factor
+
+
+SAME = "a solver's vector, for which a start that all ranks have, such as v0 or X, may be missing,"
+
+
+class Replicated:
+    """A product ``A x`` of arrays (n,) or (n, k) that every rank has whole. Collective.
+
+    All ranks run the same solver on the same numbers. Before each product they compare the arrays.
+
+    Cost beside the product's: the m k (P-1)/P words of the result that a rank lacks, in one all-to-allv.
+
+    Raises:
+        DisagreementError: ranks give different arrays, as from starts drawn at random. ValueError: another
+            dtype than A has. On every rank.
+    """
+
+    def __init__(self, A: Any) -> None:
+        self.A = A
+
+    @cached_property
+    def ids(self) -> tuple[np.ndarray, np.ndarray]:
+        """The nodes of this rank's rows of the input, and of all rows of the output."""
+        rows, out = self.A.input_layout.rows, self.A.output_layout.rows
+        with self.A.grid.world.together():
+            return rows.ids(*rows.range(self.A.grid, self.A.shape[1])), out.ids(0, self.A.shape[0])
+        raise AssertionError("unreachable: together() raises")
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        A, X = self.A, np.asarray(x)
+        A.grid.world.agree({SAME: X})
+        if X.dtype != A.dtype:
+            raise ValueError(f"{A.name}: A holds {A.dtype}, the solver {X.dtype}; distribute takes dtype")
+        flat = X.reshape(len(X), -1)
+        layout, (own, all_rows) = A.input_layout, self.ids
+        _, (left, right) = layout.ranges(flat.shape)
+        H = DistDense(A.grid.backend.asarray(flat[own, left:right]), layout, flat.shape)
+        Y = A @ H
+        everywhere = Layout(A.grid, Cut(order=Y.layout.rows.order), Cut())
+        product = np.empty(Y.shape, Y.dtype)
+        product[all_rows] = A.grid.backend.to_host(Y.redistribute(everywhere).block)
+        return product.reshape(A.shape[0], *X.shape[1:])
+
+
+def linear_operator(A: Any) -> LinearOperator:
+    """Make the operator; see :meth:`~distgnn.operators.operator.DistSparse.aslinearoperator`."""
+    alone = A.grid.size == 1
+    forward, back = (A.__matmul__, A.T.__matmul__) if alone else (Replicated(A), Replicated(A.T))
+    return LinearOperator(A.shape, forward, back, forward, A.dtype, back)

@@ -1,0 +1,202 @@
+"""Moves of block rows: 1D, 1.5D, and RDM, which is 1D on columns. Entries are where their rows are.
+
+Lines of CAGNET's Algorithm 1 (of 1.5D's Algorithm 2), and where they are:
+
+    line 4 (6): BROADCAST(H_j)                   RowMoves.columns_read: whole blocks, or needed rows
+    line 5 (7): Z_i = Z_i + A_ij H_j             a step of Moves.onto_rows
+    line (8): ALLREDUCE(Z, +, P(i, :))           Moves.rows_written, beside the last step
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from distgnn.arrays.csr import CSR
+from distgnn.comm.group import Comm
+from distgnn.comm.panels import summed
+from distgnn.layout import Cut, Layout, Range, block
+from distgnn.operators.covers import CoveredRows
+from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.kept import cached_property
+from distgnn.operators.moves import Moves, Steps
+from distgnn.operators.needed_rows import NeededRows
+from distgnn.operators.summed import SUM, Sum
+
+Array = Any
+
+
+class RowMoves(Moves):
+    """Moves of block rows.
+
+    Words: columns, those of ``A @ H`` without sums, either way; rows written, those of the sum over ``reps``;
+    entries written, of RDM an all-reduce over ``cols`` of nnz heads/r words.
+
+    Args:
+        A: the operator; pairs: blocks of A, with what brings the rows that they read; blocks: these.
+        transpose: the blocks are those of Aᵀ; partial: others sum over ``reps``.
+    """
+
+    features: Comm
+
+    def __init__(
+        self, A: Any, pairs: Any, blocks: Sequence[CSR], transpose: bool = False, partial: bool = False
+    ) -> None:
+        grid, self.pairs, self.transpose = A.grid, pairs, transpose
+        self.reps = grid.along("reps") if "reps" in grid.shape else None
+        self.group, self.partial = None if partial else self.reps, partial
+        cuts = (A.row_parts, A.row_order), (A.col_parts, A.col_order)
+        layouts = (Layout(grid, Cut(("rows",), *cut), Cut()) for cut in cuts)
+        super().__init__(A, blocks, self.reps or grid.along(), *layouts)
+        self.right, self.left = A.inner_layouts or (A.input_layout, A.output_layout)
+        self.features = grid.along(*(("cols",) if "cols" in grid.shape else ()))
+        self.primary = self.features.rank == 0
+        self.ends_rows = self.reps is None and self.features.size == 1
+
+    @cached_property
+    def transposed(self) -> list[CSR]:
+        """The blocks, transposed where they are, once per node, in :attr:`order`. Collective, once."""
+        return self.transposes()
+
+    @abstractmethod
+    def transposes(self) -> list[CSR]:
+        """Make :attr:`transposed`. Collective."""
+
+    def prepare(self, adjoint: bool) -> None:
+        _ = self.transposed if adjoint else None
+
+    def back(self) -> AbstractContextManager[Iterator[tuple[int, CSR]]]:
+        return nullcontext(zip(self.order, self.transposed, strict=True))
+
+    def _onto_rows(self, T: Array, H: Array, E: Any, by: Sum, rounds: bool) -> Steps:
+        if self.features.size == 1:
+            return self._rows_of_blocks(T, H, E, by, rounds)
+        steps = lambda X, Y: self._rows_of_blocks(Y, X, E, by, rounds)  # noqa: E731
+        return self._in_parts(H, T, self.transpose, steps)
+
+    def _onto_columns(self, F: Array, G: Array, E: Any, rounds: bool) -> Steps:
+        if self.features.size == 1:
+            return self._columns_of_blocks(F, G, E, rounds)
+        steps = lambda X, Y: self._columns_of_blocks(Y, X, E, rounds)  # noqa: E731
+        return self._in_parts(G, F, not self.transpose, steps)
+
+    def _in_parts(self, X: Array, Y: Array, adjoint: bool, steps: Callable[[Array, Array], Steps]) -> Steps:
+        with self.A.parts(X, Y, adjoint) as parts:
+            for number, (X_k, Y_k) in enumerate(parts):
+                for step in steps(X_k, Y_k):
+                    yield step._replace(part=number)
+
+    def columns_read(self, V: Array) -> AbstractContextManager[Iterator[Array]]:
+        return self.pairs.rows_of(V)
+
+    def whole_columns(self, v: DistDense) -> AbstractContextManager[Iterator[Array]]:
+        return self.columns_read(recut(v, self.column_layout).block)
+
+    @contextmanager
+    def columns_written(self, F: Array) -> Iterator[Iterator[Array]]:
+        with self.sums_in(F) as rooms:
+            yield rooms
+        self.share_out(F)
+
+    @abstractmethod
+    def sums_in(self, F: Array) -> AbstractContextManager[Iterator[Array]]:
+        """Give for each block room for what it adds to F, which has the sum over ``rows`` at the end."""
+
+    def share_out(self, F: Array) -> None:
+        """Give F to the ranks along ``reps``: the one process column with the stage has the sum."""
+        if self.group is not None:
+            s = -(-self.grid.shape["rows"] // self.group.size)
+            self.group.bcast(F, self.grid.coords["rows"] // s, matrix="sums", narrow=True)
+
+
+class WholeRowMoves(RowMoves):
+    """Moves of block rows among which blocks of H travel whole."""
+
+    def __init__(self, A: Any, pairs: Any, transpose: bool = False) -> None:
+        super().__init__(A, pairs, pairs.blocks, transpose)
+
+    @property
+    def order(self) -> Sequence[int]:
+        return np.argsort(self.pairs.turns).tolist()  # the same on all ranks
+
+    def transposes(self) -> list[CSR]:
+        if self.A.T is self.A and self.grid.shape["rows"] == 1:  # all of a symmetric matrix
+            return self.blocks
+        made = self.A.holders().transposed(self.blocks)
+        return [made[k] for k in self.order]
+
+    def ranges(self) -> list[Range]:
+        p, starts = self.pairs, self.A.col_parts.tolist()
+        cuts = [(starts[p.roots[turn]], p.rows[turn]) for turn in p.turns]
+        return [(first + rows.start, first + rows.stop) for first, rows in cuts]
+
+    def sums_in(self, F: Array) -> AbstractContextManager[Iterator[Array]]:
+        p, shapes = self.pairs, [(cut.stop - cut.start, F.shape[1]) for cut in self.pairs.rows]
+        return summed(self.grid, p.comm, p.roots, lambda k: F[p.rows[k]], shapes, F.dtype)
+
+
+class NeededRowMoves(RowMoves):
+    """Moves of block rows among which those rows of H travel that are read."""
+
+    pairs: NeededRows
+
+    def __init__(self, A: Any, pairs: NeededRows, partial: bool = False) -> None:
+        own = [] if pairs.diagonal is None else [pairs.diagonal]
+        self.own = len(own)
+        super().__init__(A, pairs, [*own, *(A_ij for A_ij, *_ in pairs.groups)], partial=partial)
+
+    @property
+    def order(self) -> Sequence[int]:
+        return self.pairs.order
+
+    def transposes(self) -> list[CSR]:
+        return self.pairs.transposes()
+
+    def ranges(self) -> list[Range]:
+        raise TypeError("needed rows are not consecutive")
+
+    def needed(self) -> list[list[tuple[Range, Array]]]:
+        rows, parts = self.pairs.rows.needed, self.A.col_parts
+        own = [[(block(parts, self.A.column.rank), None)]] * self.own
+        groups = (ranks for _, ranks, _ in self.pairs.groups)
+        return [*own, *([(block(parts, j), rows[j]) for j in ranks if j in rows] for ranks in groups)]
+
+    def sums_in(self, F: Array) -> AbstractContextManager[Iterator[Array]]:
+        return self.pairs.sums_in(F)
+
+
+class CoveredMoves(NeededRowMoves):
+    """Moves of block rows of which a minimum cover travels: rows of H, and rows of what other ranks make.
+
+    A is the sum of what is ``fetched`` and of the transpose of what is ``partial``.
+    """
+
+    def __init__(self, A: Any, pairs: CoveredRows) -> None:
+        super().__init__(A, pairs.fetched)
+        self.others = NeededRowMoves(A, pairs.partial, partial=True)
+        self.fetched = NeededRowMoves(A, pairs.fetched, partial=True)
+
+    def prepare(self, adjoint: bool) -> None:
+        (self.fetched if adjoint else self.others).prepare(adjoint=True)
+
+    def _rows_of_blocks(
+        self, T: Array, H: Array, E: Any, by: Sum, rounds: bool, begun: bool = False
+    ) -> Steps:  # fmt: skip
+        T[...] = 0
+        yield from self.others._columns_of_blocks(T, H, None, rounds)
+        yield from super()._rows_of_blocks(T, H, None, by, rounds, begun=True)
+
+    def _columns_of_blocks(self, F: Array, G: Array, E: Any, rounds: bool) -> Steps:
+        yield from self.fetched._columns_of_blocks(F, G, None, rounds)
+        yield from self.others._rows_of_blocks(F, G, None, SUM, rounds, begun=True)
+        self.share_out(F)
+
+
+def row_moves(A: Any, pairs: Any) -> RowMoves:
+    """Return the moves of these blocks of A."""
+    kinds: dict[type, type] = {NeededRows: NeededRowMoves, CoveredRows: CoveredMoves}
+    return kinds.get(type(pairs), WholeRowMoves)(A, pairs)
