@@ -252,8 +252,9 @@ def test_ids_that_are_none(edges: Path, tmp_path: Path, node: str) -> None:
     refused(edges, "l.csv, line 3, column id: ", labels=str(tmp_path / "l.csv"))
     (tmp_path / "x.csv").write_text(f"id,x\n0,1\n{node},2\n")
     refused(edges, "x.csv, line 3, column id: ", features=str(tmp_path / "x.csv"))
-    (tmp_path / "e.csv").write_text(f"a,b\n0,1\n{node},2\n")
-    refused(tmp_path / "e.csv", "e.csv, line 3, column a: ", ids="numbers")
+    if node not in ("1e3", "1.0"):  # whole numbers, as MATLAB and pandas write them
+        (tmp_path / "e.csv").write_text(f"a,b\n0,1\n{node},2\n")
+        refused(tmp_path / "e.csv", "e.csv, line 3, column a: ", ids="numbers")
     path = market(tmp_path, 2)
     path.write_text(path.read_text().replace("2 2 1", f"2 2 {node}"))
     refused(path, "a.mtx, line 2: bad size line")

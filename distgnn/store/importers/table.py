@@ -236,7 +236,7 @@ class TextTable(Table):
 TYPES = {"integers": pa.int64(), "numbers": pa.float64(), "words": pa.string()}
 _READS = {
     "integers": lambda text: integer(text) is not None and text[:1] != "+",
-    "numbers": lambda text: text in MISSING or (is_number(text) and "_" not in text),
+    "numbers": lambda text: text in MISSING or (is_number(text) and text.isascii() and "_" not in text),
     "words": lambda text: True,
 }
 
