@@ -43,7 +43,8 @@ def test_python_files_of_a_page_are_run() -> None:
     for path in PAGES:
         page = documents.read(path)
         ran = {step.words[1] for step in page.steps if step.words[0] == "python"}
-        assert set(page.files) == ran, path
+        elsewhere = {"gathered.py", "distances.py"}  # tests/operators/test_moves.py
+        assert set(page.files) - elsewhere == ran, path
 
 
 def in_python(text: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -158,6 +159,7 @@ class Session:
         unclean = not isinstance(failed, (UserError, TrainingError, type(None)))
         while True:
             self._pending = _Meeting(self, begins, ends, said, unclean or self.broken)
+            self._pending.brief = failed is not None and not isinstance(failed, Exception)
             outcome = self._outcome()
             unclean, again = False, outcome.ends >= outcome.begins if begins else outcome.deepest > ends
             if not again:
@@ -185,7 +187,13 @@ class Session:
 
 
 class _Meeting:
-    """A meeting under way: an all-reduce of what its ranks say, to be read when the request is complete."""
+    """A meeting under way: an all-reduce of what its ranks say, to be read when the request is complete.
+
+    Attributes:
+        brief: the rank was told to end, such as by a signal, and waits for the others for some seconds.
+    """
+
+    brief = False
 
     def __init__(self, session: Session, begins: int, ends: int, said: str, unclean: bool) -> None:
         self.session, self.said, self.number = session, said, session.notices.begin(MEETINGS)
@@ -197,6 +205,7 @@ class _Meeting:
             self._numbers[place] = number
         whole = MPI.IN_PLACE, [self._numbers, MPI.INT64_T], MPI.MAX
         self.request, self._told = session.meetings.Iallreduce(*whole), False
+        self._begun = time.monotonic()
 
     @property
     def begins(self) -> int:
@@ -230,6 +239,8 @@ class _Meeting:
             said = self.said or f"{launch.where()} left a training before its end"
             self.session.notices.remind(said, self.number)
         self.session.notices.check_meeting(self.number)
+        if self.brief and time.monotonic() > self._begun + launch.PATIENCE:
+            raise PeerError("the others go on without a rank that was told to end")
 
 
 def session_of(mpi: Any) -> Session | None:

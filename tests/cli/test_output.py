@@ -108,11 +108,11 @@ def test_a_library_says_nothing(graph):
     program = f"""
 import logging, distgnn as dg
 from distgnn.train import Run, Settings
-logging.getLogger("distgnn.train").warning("unheard")
+logging.getLogger("distgnn.train").info("unheard")
 list(Run({str(graph / "g.dg")!r}, Settings(epochs=1, quiet=True)).train())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # but warnings: they reach a person
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import distgnn as dg
 from distgnn import cli
 from distgnn.arrays.csr import CSR
 from distgnn.layout import Range
-from distgnn.nn import GCN, NETWORKS
+from distgnn.nn import GCN, NETWORKS, gatv2
 from distgnn.nn.dropout import Dropout
-from distgnn.operators.edge_pattern import EdgePattern
+from distgnn.operators import edge_products
 from distgnn.operators.weights import ReplicatedWeights
 from distgnn.store import prepare
 from distgnn.store.read.order import Order
@@ -198,22 +198,23 @@ def unscaled() -> Any:
     return Dropout, "apply", wrong
 
 
-def of_the_wrong_sign() -> Any:
-    back = EdgePattern.attention_back
+def of_the_wrong_sign(module: Any) -> Any:
+    back = module.attention_back
 
     def wrong(*given: Any, **options: Any) -> Any:
         E = back(*given, **options)
         np.negative(E.data, out=E.data)
         return E
 
-    return EdgePattern, "attention_back", wrong
+    return module, "attention_back", wrong
 
 
 WRONG = {
     "a lost edge": (partial(changed_blocks, without_an_edge), "deep sage gat gatv2 ladies"),
     "a transposed block": (partial(changed_blocks, transposed), "deep gat gatv2"),
     "dropout without its scale": (unscaled, "gatv2 sampled-gat"),
-    "a gradient of scores of the wrong sign": (of_the_wrong_sign, "gatv2 sampled-gatv2 sampled-gat"),
+    "GATv2's gradient of the wrong sign": (partial(of_the_wrong_sign, gatv2), "gatv2 sampled-gatv2"),
+    "GAT's gradient of the wrong sign": (partial(of_the_wrong_sign, edge_products), "sampled-gat"),
 }
 
 

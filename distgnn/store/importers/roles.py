@@ -54,7 +54,8 @@ def edge_roles(table: Table, options: ImportOptions) -> tuple[int, int, int | No
     chosen = options.source_column is not None or options.target_column is not None
     ends = [k for k in named[0] if k is not None] if len(named) == 1 else _first_two(table, some)
     twice = [k for k in some if table.named and names_of(table).count(table.names[k].lower()) > 1]
-    if not chosen and {*ends} & {*twice} and table.names[twice[0]]:
+    loop = {*ends} == {*twice}  # a line such as n0,n0, which is an edge if its word comes again
+    if not chosen and not loop and {*ends} & {*twice} and table.names[twice[0]]:
         raise UserError(
             f"{table.path}: several columns are called {table.names[twice[0]]}; {CHOICE} say which"
         )
