@@ -69,7 +69,7 @@ def test_a_log_that_the_disk_does_not_take(comm, shared_tmp_path, caplog):
 @pytest.mark.ranks(1, 3)
 def test_training_outlives_its_log(comm, shared_tmp_path, capsys):
     if comm.rank == 0:
-        arrays = np.array([[0, 1, 2], [1, 2, 0]]), np.eye(3), np.array([0, 1, 0]), np.array([1, 1, 2])
+        arrays = np.array([[0, 1, 2], [1, 2, 0]]), np.eye(3), np.array([0, 1, 0]), ["train", "train", "val"]
         dg.prepare(*arrays, out=shared_tmp_path / "g.dg")
     comm.Barrier()
     words = f"train {shared_tmp_path}/g.dg --quiet --epochs 5 --log {shared_tmp_path}/log"
