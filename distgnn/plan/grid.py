@@ -59,10 +59,11 @@ def make_grid(
         if sizes is not None:
             raise ArgumentError("sizes", sizes, "is given twice; give a graph before it, or None")
         graph, sizes = None, graph
-    if graph is None:
-        return operators.make_grid(comm, name, sizes, replication, backend, wire)
-    check_type("comm", comm, MPI.Comm, "an mpi4py communicator, then the algorithm")
+    if graph is not None:
+        check_type("comm", comm, MPI.Comm, "an mpi4py communicator, then the algorithm")
     with task(comm) as comm:
+        if graph is None:
+            return operators.make_grid(comm, name, sizes, replication, backend, wire)
         kind = {"graph": getattr(graph, "shape", type(graph).__name__)}
         agree(comm, {"algorithm": name, "grid": sizes, "replication": replication} | kind)
         name_of_backend = backend if isinstance(backend, str) else getattr(backend, "name", None)
