@@ -26,9 +26,8 @@ def blocks(D: BlockRows) -> list[CSR]:
     """Return the blocks that a rank multiplies, forward and back."""
     if not D.sparsity_aware:
         return [*D.A.blocks, *D.At.blocks]
-    sides = [D.A.fetched, D.A.partial] if isinstance(D.A, CoveredRows) else [D.A]
-    made = [block for side in sides for block in (side.diagonal, side._transposed[0]) if block is not None]
-    return made + [group[0] for side in sides for group in (*side.groups, *side._transposed[1])]
+    sides = [D.moves.fetched, D.moves.others] if isinstance(D.A, CoveredRows) else [D.moves]
+    return [block for side in sides for block in (*side.blocks, *side.transposed)]
 
 
 def product(D, grid):
