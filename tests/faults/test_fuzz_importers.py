@@ -26,7 +26,7 @@ def test_no_importer_crashes_or_shows_a_traceback():
     assert heads == ["case", "runs", "accepted", "refused", "faults", "seconds"]
     assert {row[0].split("-")[0] for row in rows} - {"parquet"} == {
         *("edges", "features", "mtx", "npz", "generated", "ogb", "planetoid", "reddit"),
-        *("words", "integers", "folder", "pt"),
+        *("words", "integers", "folder"),
     }
     accepted, refused = Counter[str](), Counter[str]()
     for name, *numbers in rows:
