@@ -18,7 +18,7 @@ from weakref import WeakSet
 PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
 LONGEST_NAP = 5e-4  # until it has waited for a hundred times as long
 LONGEST_REST = 0.02
-LONG = 1.0  # seconds of waiting after which a rank looks whether another has failed
+LONG = 0.1  # seconds of waiting after which a rank looks whether another has failed
 
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 #: One list for the whole process, but in :func:`apart`.
