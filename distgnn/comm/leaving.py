@@ -72,7 +72,7 @@ class Joined:
         return all(request.Test() for request in self._gathered)
 
     def over(self) -> bool:
-        """Tell whether all ranks have joined."""
+        """Tell whether all ranks have joined, and no message is under way."""
         MPI = sys.modules["mpi4py.MPI"]
         self.sent()
         for root, told in [*zip(self._roots, self._told, strict=True)][len(self._scattered) :]:
@@ -87,7 +87,7 @@ class Joined:
         known = [request.Test() for request in self._scattered]
         some = [told for told, there in zip(self._told, known, strict=False) if there]
         self._word = int.from_bytes(some[0], "little") if some else 0
-        return self._word > 1 or (sum(known) == len(self._roots) and self.sent())
+        return sum(known) == len(self._roots) and self.sent()
 
     def absent(self) -> list[int]:
         """List the ranks of the job that have not joined, as far as this rank is told."""
@@ -103,7 +103,8 @@ class Joined:
         """Raise PeerError if a rank has left the program, or if notices say so."""
         for notices in _sessions:
             notices.check_joined(self._mpi)
-        if self.over() and self._word > 1:
+        self.over()
+        if self._word > 1:
             (rank,) = ranks_of_job(self._mpi, [(self._word >> 1) - 1])
             raise PeerError(f"rank {rank} has left the program without taking part")
 
