@@ -112,8 +112,17 @@ class Joined:
 def ranks_of_job(mpi: Any, ranks: Sequence[int]) -> list[int]:
     """Translate ranks of a communicator to those that errors name."""
     MPI = sys.modules["mpi4py.MPI"]
-    world = MPI.COMM_WORLD.Get_group()
-    return sorted(MPI.Group.Translate_ranks(mpi.Get_group(), ranks, world))
+    return sorted(translated(mpi, ranks, MPI.COMM_WORLD))
+
+
+def translated(mpi: Any, ranks: Sequence[int], other: Any) -> list[int]:
+    """Translate ranks of a communicator to those of another; MPI.UNDEFINED for one that is not there."""
+    MPI = sys.modules["mpi4py.MPI"]
+    groups = mpi.Get_group(), other.Get_group()
+    places: list[int] = MPI.Group.Translate_ranks(groups[0], ranks, groups[1])
+    for group in groups:
+        group.Free()
+    return places
 
 
 def left() -> bool:

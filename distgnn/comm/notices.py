@@ -170,8 +170,7 @@ class Notices:
         if self.mpi:
             self._receive()
         for rank, notice in list(self._received.items()) if self.mpi else ():  # which a program may free
-            group = self.mpi.Get_group()
-            there = MPI.Group.Translate_ranks(group, [rank], mpi.Get_group())[0] != MPI.UNDEFINED
+            there = leaving.translated(self.mpi, [rank], mpi) != [MPI.UNDEFINED]
             if there and not notice.failure:
                 raise PeerError(f"{notice.sender} has left the program without taking part")
 

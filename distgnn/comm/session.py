@@ -161,13 +161,15 @@ class Session:
         Ranks count meetings, not what they meet for: one that has failed may meet others that begin or end a
         task inside. It comes again, until they have left that task, too.
         """
-        if self._pending is not None:  # of a meeting that was interrupted
+        brief = failed is not None and not isinstance(failed, Exception)
+        if self._pending is not None:  # of a meeting that was interrupted, or that others had not come to
+            self._pending.brief = brief
             self._outcome()
         said = "" if failed is None else f"{launch.where()} failed: {_words(failed)}"
         unclean = not isinstance(failed, (UserError, TrainingError, type(None)))
         while True:
             self._pending = _Meeting(self, begins, ends, said, unclean or self.broken)
-            self._pending.brief = failed is not None and not isinstance(failed, Exception)
+            self._pending.brief = brief
             outcome = self._outcome()
             unclean, again = False, outcome.ends >= outcome.begins if begins else outcome.deepest > ends
             if not again:

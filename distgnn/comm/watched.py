@@ -6,6 +6,7 @@ Calls without a non-blocking form, such as those on objects, come after a barrie
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, partialmethod
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from distgnn import progress
-from distgnn.comm import waiting
+from distgnn.comm import leaving, waiting
 from distgnn.comm.interrupts import later
 from distgnn.comm.waiting import Wait
 from distgnn.errors import PeerError, UserError
@@ -86,8 +87,7 @@ class Watched(MPI.Intracomm):
             made = watched(self.call(name, *args), self.label)
         if self.session is not None and made.Get_size() > 1:
             self._made += 1
-            theirs, ours = made.Get_group(), self.Get_group()
-            places = MPI.Group.Translate_ranks(theirs, range(made.Get_size()), ours)
+            places = leaving.translated(made, range(made.Get_size()), self)
             made.join(self.session, (*self.index, self._made), [self.ranks[place] for place in places])
         return made
 
@@ -156,7 +156,7 @@ def room() -> Iterator[None]:
     try:
         yield
     except MPI.Exception as error:
-        if "communicators" not in str(error):
+        if not re.search("communicators|context ID", str(error)):  # the words of MPICH
             raise
         problem = "communicators: MPI has no room for more; call free() of grids that are done with, "
         raise UserError(f"{problem}as run.grid.free()") from None
