@@ -224,8 +224,10 @@ class CodedEdges:
 
     def _wrong_words(self, words: pa.Array) -> np.ndarray:
         """Find words that are no ids."""
-        bad = pc.or_(pc.is_in(words, pa.array(sorted(NO_NAMES), words.type)), pc.match_substring(words, "\0"))
-        bad = pc.or_(bad, pc.match_substring_regex(words, "^:?-{2,}:?$"))  # the rule of a table
+        text = isinstance(self.table, TextTable)  # in other files marks are values
+        none = pa.array(sorted(NO_NAMES if text else MISSING), words.type)
+        bad = pc.or_(pc.is_in(words, none), pc.match_substring(words, "\0"))
+        bad = pc.or_(bad, pc.match_substring_regex(words, "^:?-{2,}:?$")) if text else bad  # a table's rule
         bad = pc.or_(bad, pc.greater(pc.binary_length(words), LONGEST))
         return np.flatnonzero(bad.to_numpy(zero_copy_only=False))
 
