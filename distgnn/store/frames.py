@@ -18,6 +18,7 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, did_you_mean
 from distgnn.store.adapters import Given, array
+from distgnn.store.importers.names import fractions
 from distgnn.store.importers.roles import ENDS, WEIGHT_NAMES
 from distgnn.store.importers.table import ID_NAMES
 
@@ -81,7 +82,7 @@ def _of_edges(given: Given) -> Given:
         if (empty := end.isna().to_numpy()).any():
             row = int(np.flatnonzero(empty)[0])
             raise ArgumentError("graph", f"column {end.name}", f"row {row} is empty; expected a node")
-    graph = np.stack([array("graph", end.to_numpy()) for end in ends])
+    graph = np.stack([_ids("graph", end) for end in ends])
     if not given.wants_weights:
         return replace(given, graph=graph)
     weights = [called[name] for name in WEIGHT_NAMES if name in called] or ([2] if numbers else [])
@@ -97,13 +98,25 @@ def _features(X: Any, ids: Any, others: list[Any]) -> tuple[Any, Any]:
     X = X[[name for name in X.columns if name not in others]]
     named = [name for name in X.columns if str(name).lower() in ID_NAMES]
     if named:
-        ids = X[named[0]].to_numpy() if ids is None else ids
+        ids = _ids("X", X[named[0]]) if ids is None else ids
         X = X[[name for name in X.columns if name not in named]]
     for name, dtype in X.dtypes.items():
         if dtype.kind not in "biuf":
             advice = "leave it out, or pass pandas.get_dummies(X)"
             raise ArgumentError("X", f"column {name}", f"holds {dtype}, no numbers; {advice}")
     return X, ids
+
+
+def _ids(argument: str, column: Any) -> np.ndarray:
+    """Return ids, which pandas made floats if one was missing at some time."""
+    ids = array(argument, column.to_numpy())
+    if ids.dtype.kind != "f":
+        return ids
+    if (wrong := fractions(ids)).any():
+        row = int(np.argmax(wrong))
+        problem = f"row {row} is {ids[row]}; expected a node, a whole number"
+        raise ArgumentError(argument, f"column {column.name}", problem)
+    return ids.astype(np.int64)
 
 
 def _in_order(name: str, table: Any, index: Any) -> Any:
