@@ -18,6 +18,7 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, did_you_mean
 from distgnn.store.adapters import Given, array
+from distgnn.store.importers.names import fractions
 from distgnn.store.importers.roles import ENDS, WEIGHT_NAMES
 from distgnn.store.importers.table import ID_NAMES
 
@@ -46,13 +47,13 @@ def of_tables(given: Given) -> Given:
     rows = X.index if is_table(X) else next((table.index for table in tables.values()), None)
     if rows is None:
         return given
-    named = _ids(X) if is_table(X) else None
-    nodes |= {name: _in_order(name, table, rows, named) for name, table in tables.items()}
-    index = rows if named is None else named
+    by_id = _id_column(X) if is_table(X) else None
+    nodes |= {name: _in_order(name, table, rows, by_id) for name, table in tables.items()}
+    index = rows if by_id is None else by_id
     ids = given.ids if given.ids is not None or _plain(index) else index.to_numpy()
     if is_table(X):
         X = _features(X, {table.name: nodes[name] for name, table in tables.items() if table.ndim == 1})
-        named = all(isinstance(name, str) for name in X.columns)
+        named = X.columns.is_unique and all(isinstance(name, str) for name in X.columns)
         given = replace(given, feature_names=[*X.columns] if named else None)
         X = X.to_numpy(np.float64, na_value=np.nan)
     return replace(given, X=X, ids=ids, **nodes)
@@ -83,7 +84,7 @@ def _of_edges(given: Given) -> Given:
         if (empty := end.isna().to_numpy()).any():
             row = int(np.flatnonzero(empty)[0])
             raise ArgumentError("graph", f"column {end.name}", f"row {row} is empty; expected a node")
-    graph = np.stack([array("graph", end.to_numpy()) for end in ends])
+    graph = np.stack([_ids("graph", end) for end in ends])
     if not given.wants_weights:
         return replace(given, graph=graph)
     weights = [called[name] for name in WEIGHT_NAMES if name in called] or ([2] if numbers else [])
@@ -112,10 +113,22 @@ def _features(X: Any, others: dict[Any, np.ndarray]) -> Any:
     return X
 
 
-def _ids(X: Any) -> Any:
+def _id_column(X: Any) -> Any:
     """Return the index of a column of ids, or None."""
     named = [k for k, name in enumerate(X.columns) if str(name).lower() in ID_NAMES] if X.ndim == 2 else []
-    return X.set_index(X.iloc[:, named[0]]).index if named else None
+    return X.set_index(_ids("X", X.iloc[:, named[0]])).index if named else None
+
+
+def _ids(argument: str, column: Any) -> np.ndarray:
+    """Return ids, which pandas made floats if one was missing at some time."""
+    ids = array(argument, column.to_numpy())
+    if ids.dtype.kind != "f":
+        return ids
+    if (wrong := fractions(ids)).any():
+        row = int(np.argmax(wrong))
+        problem = f"row {row} is {ids[row]}; expected a node, a whole number"
+        raise ArgumentError(argument, f"column {column.name}", problem)
+    return ids.astype(np.int64)
 
 
 def _in_order(name: str, table: Any, rows: Any, ids: Any) -> Any:
