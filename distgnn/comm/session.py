@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from mpi4py import MPI
 
 from distgnn import progress
-from distgnn.comm import launch, leaving
+from distgnn.comm import launch, leaving, waiting
 from distgnn.comm.interrupts import later
 from distgnn.comm.notices import MEETINGS, Index, Notices
 from distgnn.comm.waiting import Wait
@@ -267,7 +267,9 @@ def session_of(mpi: Any) -> Session | None:
         if not isinstance(sessions.get(kind), leaving.Joined):  # else it goes on after an interrupt
             sessions[kind] = leaving.Joined(mpi, leaves=False)
         joined = sessions[kind]
-        with Wait("first call", "all ranks"):
+        waiting.start()
+        with Wait("first call", "all ranks") as wait:
+            wait.absent = joined.absent
             progress.wait(joined.over, lambda: False, joined.check)
         joined.check()
         with later():

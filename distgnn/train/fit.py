@@ -80,11 +80,9 @@ def fit(
         own.agree(chosen.shared() | {"normalize": normalize, "self_loops": self_loops})
         with own.together():
             if own.rank == ROOT:
-                arrays = graph, X, y, split
-                numbers = {"regression": chosen.loss == "mse"}
-                source = _source(
-                    *arrays, **numbers, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed
-                )
+                known = {"regression": chosen.loss == "mse", "dtype": chosen.dtype, "seed": seed}
+                known |= {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed}
+                source = _source(graph, X, y, split, **known)
         how: Any = {"seed": seed, "normalize": normalize, "self_loops": self_loops, "dtype": chosen.dtype}
         run = Run(hold(source, own, **how), chosen, own.mpi)
         with freed(run.grid):
