@@ -15,18 +15,43 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.lock import check_unlocked, locked
 from distgnn.layout import Cut
+from distgnn.nn.activation import ACTIVATIONS
 from distgnn.nn.features import Scaling
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.operators.dense import DistDense, gather
 from distgnn.store import checkpoint
-from distgnn.store.checkpoint import CheckpointReader, Piece
+from distgnn.store.checkpoint import CHECKPOINT, CheckpointReader, Piece
 from distgnn.store.format import manifest
+from distgnn.store.format.facts import NONE, check_names, check_types
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.read.store import Store
 from distgnn.train.best import Best
-from distgnn.train.saved import opened
+from distgnn.train.settings import OF_ATTENTION, Settings
 from distgnn.train.stopping import Begun
 
 Array = Any
+OWN = ("gcn", "sage", "gat", "gatv2")  # networks whose weights have the widths of their layers
+_OPTIONS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("order", "loss", "activation"), (str,)), "heads": (list,),
+    "attention_dropout": (int, float),
+}  # fmt: skip
+_META = {"epoch": (int,), "steps": (int,), "run": (dict,), "rates": (list,)}
+_MAY_BE = {"best": (dict,), "begun": (dict, NONE)}
+_RUN: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("train_features", "normalize_features", "bias"), (bool,)),
+    **dict.fromkeys(("model", "dtype", "graph normalize"), (str,)), "widths": (list,), "graph width": (int,),
+    **dict.fromkeys(("graph self_loops", "graph directed", "graph weighted"), (bool,)),
+}  # fmt: skip
+_RUN_SWITCHES = ("standardize_features", "residual", "layer_norm", "graph multilabel")
+#: What a store's manifest says of the graph itself, and not of how it is cut into files.
+GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
+#: Settings that a run shares with the one whose checkpoint it goes on from, beside those of minibatches.
+SHARED = (
+    "seed dropout bias optimizer momentum dtype model sampler "
+    "train_features normalize_features standardize_features"
+).split()
+SHARED_BATCHES = ("fanout", "batch_size", "batches_per_update", "importance", "rescale")
+_BEST = dict.fromkeys(("drops", "since", "seen"), (int,)) | dict.fromkeys(("kept", "stopped"), (bool,))
 BEST = "best."  #: before the names of the best weights in a checkpoint
 
 
@@ -189,7 +214,7 @@ def writer(path: str | None, comm: Comm, resumed: str | None) -> Iterator[None]:
             if path is not None and comm.rank == 0:
                 if stack.enter_context(locked(path)):
                     checkpoint.clean(Path(path))
-                if resumed is not None and manifest.read(path, checkpoint.CHECKPOINT)["id"] != resumed:
+                if resumed is not None and manifest.read(path, CHECKPOINT)["id"] != resumed:
                     raise UserError(f"{path}: another run has written it in between; resume again")
         yield
 
@@ -226,3 +251,97 @@ def _best(parameter: Parameter, best: Best | None) -> list[tuple[str, Array]]:
     """Return a parameter's block of the best weights, where they are kept, likewise."""
     blocks = {} if best is None else best.blocks
     return [(BEST + parameter.name, blocks[parameter.name])] if blocks else []
+
+
+def run_identity(s: Settings, store: Store, order: str, widths: Sequence[int]) -> dict[str, Any]:
+    """Return the facts by name that a run shares with the one whose checkpoint it goes on from, without what
+    is off.
+
+    Args:
+        s: resolved; order: of the nodes; widths: of the features and of each layer.
+    """
+    shared = (*SHARED, *(SHARED_BATCHES if s.samples else ()))
+    identity: dict[str, Any] = {f"graph {name}": store.manifest[name] for name in GRAPH}
+    identity |= {f"content of {name}": hash for name, hash in store.manifest["content"].items()}
+    identity |= {"graph multilabel": True} if store.multilabel else {}
+    names = store.manifest.get("feature_names")
+    identity |= {"graph feature_names": names} if names else {}
+    identity |= {"loss": "mse"} if s.loss == "mse" else {}  # the others follow from the labels
+    identity |= {"widths": list(widths)} | {name: getattr(s, name) for name in shared}
+    # Trained features are saved by position and samples depend on it; all else is equal in every order.
+    identity |= {"order": order} if s.train_features or s.samples else {}
+    some = "wire", "residual", "layer_norm", *OF_ATTENTION
+    identity |= {name: getattr(s, name) for name in some if getattr(s, name)}
+    return identity | ({"activation": s.activation} if s.activation != "relu" else {})
+
+
+def opened(path: str | os.PathLike[str], comm: Comm) -> CheckpointReader:
+    """Open the checkpoint of a run. Collective.
+
+    Raises:
+        UserError: of ``store.checkpoint.load``, or something that no run has written; on every rank.
+    """
+    reader = checkpoint.load(path, comm)
+    try:
+        _check_meta(reader.meta, reader)
+    except (ValueError, TypeError) as error:
+        raise manifest.damaged(reader.root, CHECKPOINT, error) from None
+    return reader
+
+
+def saved_scaling(meta: Mapping[str, Any]) -> Scaling:
+    """Return the scaling of the features of a checkpoint that has one."""
+    return Scaling(*(np.asarray(meta["scaling"][name], np.float64) for name in Scaling._fields))
+
+
+def _check_meta(meta: Mapping[str, Any], reader: CheckpointReader) -> None:
+    check_types(meta, _META | {name: kinds for name, kinds in _MAY_BE.items() if name in meta}, "meta.")
+    if min(meta["epoch"], meta["steps"]) < 0 or not all(isinstance(rate, dict) for rate in meta["rates"]):
+        raise ValueError("meta has a negative count, or rates of another kind")
+    check_names(meta.get("class_names"))
+    if begun := meta.get("begun"):
+        check_types(begun, {"epoch": (int,), "totals": (list,), "scores": (dict,)}, "meta.begun.")
+        if np.asarray(begun["totals"], np.float64).shape[1:] != (2,):
+            raise ValueError("meta.begun.totals has no pairs of numbers")
+    _check_run(meta["run"], reader)
+    if meta["run"].get("standardize_features"):
+        check_types(meta, {"scaling": (dict,)}, "meta.")
+        check_types(meta["scaling"], dict.fromkeys(Scaling._fields, (list,)), "meta.scaling.")
+        mean, spread = saved_scaling(meta)
+        fits = mean.shape == spread.shape == (meta["run"]["widths"][0],)
+        if not fits or not np.isfinite([mean, spread]).all() or not (spread > 0).all():
+            raise ValueError("meta.scaling has no mean and spread of each feature")
+    if best := meta.get("best", {}):
+        check_types(best, _BEST | {"found": (dict, NONE)}, "meta.best.")
+        if best["kept"] and best["found"] is None:
+            raise ValueError("meta.best has weights of no epoch")
+        if best["found"] is not None:
+            check_types(best["found"], {"epoch": (int,)}, "meta.best.found.")
+            check_types(best["found"], dict.fromkeys(best["found"], (int, float)), "meta.best.found.")
+
+
+def _check_run(run: dict[str, Any], reader: CheckpointReader) -> None:
+    """Raise ValueError for settings that no run has, or widths that the checkpoint's weights have not."""
+    check_types(run, _RUN, "meta.run.")
+    check_types(run, {name: (bool,) for name in _RUN_SWITCHES if name in run}, "meta.run.")
+    check_types(run, {name: kinds for name, kinds in _OPTIONS.items() if name in run}, "meta.run.")
+    check_names(names := run.get("graph feature_names"), "meta.run.graph feature_names")
+    if names is not None and len(names) != run["graph width"]:
+        raise ValueError("meta.run has not as many names as features")
+    if run["train_features"] and "order" not in run:
+        raise ValueError("meta.run has trained features, and no order")
+    if run["dtype"] not in ("float32", "float64"):
+        raise ValueError(f"meta.run.dtype is {run['dtype']!r}")
+    widths = run["widths"]
+    if len(widths) < 2 or not all(type(width) is int and width > 0 for width in widths):
+        raise ValueError(f"meta.run.widths is {widths!r:.40}; expected a list of whole numbers, at least 1")
+    heads = run.get("heads", [])
+    if heads and (len(heads) != len(widths) - 1 or not all(type(k) is int and k > 0 for k in heads)):
+        raise ValueError(f"meta.run.heads is {heads!r:.40}; expected a number for each layer, at least 1")
+    if run.get("activation", "relu") not in ACTIVATIONS:
+        raise ValueError(f"meta.run.activation is {run['activation']!r:.40}")
+    for layer, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+        rows, cols = reader.shapes.get(f"W{layer}", (0, 0))
+        averaged = heads[-1] if heads and layer == len(heads) - 1 else 1
+        if run["model"] in OWN and (fan_in > rows or fan_out * averaged != cols):
+            raise ValueError(f"layer {layer} has widths {fan_in} and {fan_out}, but weights {rows} x {cols}")

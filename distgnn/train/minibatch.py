@@ -30,9 +30,8 @@ from distgnn.sampling.block import Block, Sample
 from distgnn.sampling.fetch import Features
 from distgnn.sampling.sampler import Sampler
 from distgnn.train.full_graph import Before, Record, run_epochs, update
-from distgnn.train.minibatches import Minibatches
+from distgnn.train.minibatches import Minibatches, Turn, after, bulks, training_nodes, turns
 from distgnn.train.stopping import Begun, PausedError
-from distgnn.train.turns import Turn, after, bulks, turns
 
 Array = Any
 
@@ -239,16 +238,3 @@ class Sums:
         views = (self.values[first:last] for first, last in pairwise(ends))
         self.gradients = [view.reshape(block.shape) for view, block in zip(views, blocks, strict=True)]
         self.loss, self.nodes = self.values[-2:-1].reshape(()), self.values[-1:].reshape(())
-
-
-def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-    """Gather positions (int64, ascending) and labels of all training nodes of the graph: int64; numbers as
-    floats (rows, columns); or of several classes as rows of bits (``numpy.packbits``). Collective."""
-    grid, first = targets.layout.grid, targets.layout.row_range[0]
-    to_host = grid.backend.to_host
-    labels = to_host(targets.train_labels)
-    labels = np.packbits(labels, axis=1) if targets.loss == "binary" else labels
-    own = to_host(targets.train_rows).astype(np.int64) + first, labels
-    everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
-    nodes, counts = zip(*everybody, strict=True)
-    return np.concatenate(nodes), np.concatenate(counts)

@@ -35,13 +35,11 @@ from distgnn.store import checkpoint
 from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
 from distgnn.train import room
-from distgnn.train.checkpoint import take_features, take_over
-from distgnn.train.defaults import from_files
-from distgnn.train.network import special
-from distgnn.train.saved import opened, scaling
+from distgnn.train.checkpoint import opened, saved_scaling, take_features, take_over
+from distgnn.train.data import targets_of
+from distgnn.train.resolve import from_files, special
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
-from distgnn.train.targets import targets_of
 from distgnn.train.ways import parse_grid
 
 FORMATS = (".npz", ".csv")
@@ -110,7 +108,7 @@ class Predictor:
         room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)
         if trained.get("standardize_features"):
-            standardize(self.X, scaling(reader.meta))
+            standardize(self.X, saved_scaling(reader.meta))
         with self.grid.world.together():
             take_over(reader, self.model.parameters, best=best)
             if trained["train_features"]:

@@ -1,22 +1,58 @@
-"""Defaults of settings that depend on other settings, and the settings that exclude each other."""
+"""Settings as they were given into those of a run.
+
+Defaults depend on other settings, on the store's files and on the number of ranks; some settings exclude each
+other, or what a store has. What they leave to a plan is asked here too: a run with a given grid needs no
+planner.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
 
 from distgnn import operators
-from distgnn.errors import ArgumentError, offered
+from distgnn.comm.agree import agree
+from distgnn.comm.grid import Grid
+from distgnn.errors import ArgumentError, UserError, offered
+from distgnn.files.output import check_output
+from distgnn.nn.gat import spread
+from distgnn.nn.loss import checked_loss, checked_metric
 from distgnn.nn.networks import NETWORKS, REFERENCES
+from distgnn.nn.products import AGGREGATE, narrowest
 from distgnn.sampling.sampler import check_fanout
-from distgnn.train.fields import check_fields
-from distgnn.train.network import resolved_options
-from distgnn.train.recipes import FANOUTS
+from distgnn.store.checkpoint import CHECKPOINT
+from distgnn.store.format import manifest
+from distgnn.store.read.distributed import StoreOrPath, identity
+from distgnn.store.read.order import Order
+from distgnn.store.read.store import Store
+from distgnn.train import checkpoint
+from distgnn.train.minibatches import check_batch_size
 from distgnn.train.schedule import Schedule
-from distgnn.train.settings import AUTO, BULK, EVERY, FANOUT, FOR_MINIBATCHES, PER_UPDATE, Settings
-from distgnn.train.ways import arrangements
+from distgnn.train.settings import (
+    AUTO,
+    BULK,
+    EVERY,
+    FANOUT,
+    FANOUTS,
+    FOR_MINIBATCHES,
+    HEADS,
+    OF_ATTENTION,
+    PER_UPDATE,
+    Settings,
+    check_fields,
+)  # fmt: skip
+from distgnn.train.ways import arrangements, parse_grid, ways
 
 _GIVEN = "a run takes what it is given; distgnn.plan.settle chooses"
+#: The algorithm that takes an order with two versions of the matrix.
+ALTERNATING = "3d"
+_UNREADABLE = (UserError, AttributeError, KeyError, TypeError)
+#: Options that all networks have.
+OF_ALL = ("dropout", "bias", "residual", "layer_norm")
 
 
 def resolved(settings: Settings, ranks: int) -> Settings:
@@ -37,8 +73,10 @@ def resolved(settings: Settings, ranks: int) -> Settings:
         problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"
         raise ArgumentError("block_rows", done.block_rows, problem)
     done = replace(done, sparsity_aware=s.sparsity_aware or False, weight_decay=s.weight_decay or s.decays)
-    done = replace(done, **resolved_options(s, model))
-    return _with_the_only_grid(done, ranks) if s.grid == AUTO else done
+    done = replace(done, **_network(s, model))
+    done = _with_the_only_grid(done, ranks) if s.grid == AUTO else done
+    operators.get(str(done.algorithm), done.sparsity_aware or False)  # refuses what does not go together
+    return done
 
 
 def _check(s: Settings) -> None:
@@ -149,3 +187,198 @@ def _fanout(s: Settings) -> list[int]:
             raise ArgumentError("fanout", s.fanout, problem)
         layers, default = 1, default[:1]
     return list(check_fanout(default if s.fanout is None else s.fanout, layers))
+
+
+def _network(s: Settings, model: str) -> dict[str, Any]:
+    """Fill in the options of networks that depend on which one it is.
+
+    Raises:
+        ArgumentError: heads, or their dropout, for a network without attention; heads that do not share their
+            layer's width, or are not one for each layer; no share to drop; covers for attention.
+    """
+    filled: dict[str, Any] = {"activation": s.activation or NETWORKS[model].activation}
+    if not NETWORKS[model].attends:
+        for name in OF_ATTENTION:
+            if (value := getattr(s, name)) is not None:
+                raise ArgumentError(name, value, f"is for models with attention, gat and gatv2, not {model}")
+        return filled
+    if s.sparsity_aware == "cover":
+        problem = f"excludes model={model}, whose edges lie where their rows do; take True, or False"
+        raise ArgumentError("sparsity_aware", "cover", problem)
+    heads = spread(s.heads or HEADS, len(s.hidden_widths) + 1)
+    for layer, (width, number) in enumerate(zip(s.hidden_widths, heads, strict=False)):
+        if width % number:
+            raise ArgumentError("heads", number, f"must share the width {width} of layer {layer} evenly")
+    rate = s.attention_dropout or 0.0
+    if not 0 <= rate < 1:
+        raise ArgumentError("attention_dropout", rate, "must be at least 0 and less than 1")
+    return filled | {"heads": heads, "attention_dropout": rate}
+
+
+def options(settings: Settings) -> dict[str, Any]:
+    """Return what a network and its serial reference are given of resolved settings."""
+    given = {name: getattr(settings, name) for name in ("seed", *OF_ALL)}
+    return given | special(str(settings.model), vars(settings))
+
+
+def special(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that only some networks need to have, as far as they are given and no default.
+
+    A network of the user's, in ``NETWORKS``, is given none of them unasked.
+    """
+    wanted = {name: given.get(name) for name in OF_ATTENTION if NETWORKS[model].attends}
+    activation = given.get("activation") or "relu"  # checkpoints of before have none
+    wanted |= {"activation": activation} if activation != NETWORKS[model].activation else {}
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def from_files(settings: Settings, store: StoreOrPath) -> Settings:
+    """Fill in the order of the nodes and the algorithm where they are not given. Local to a rank.
+
+    The order is that of the checkpoint to resume, where the checkpoint depends on one; else the first of the
+    store that the other settings can take. The algorithm is ``3d`` on an order with two versions, and stays
+    open on others. What stays None has the defaults of :class:`Settings`. A store or checkpoint that can't be
+    read decides nothing: opening it says what is wrong.
+    """
+    s = settings
+    to_plan = s.order == AUTO  # the algorithm is then the one for the first order
+    if s.algorithm == AUTO or (s.order is not None and (s.algorithm is not None or s.samples)):
+        return s
+    doubled = _doubled(store)
+    given, first = (None if to_plan else s.order) or resumed_order(s), next(iter(doubled), None)
+    single = [name for name, two in doubled.items() if not two]
+    order = given or (single[0] if single and doubled.get(first) and takes_one(s) else first)
+    algorithm = ALTERNATING if doubled.get(order) and not takes_one(s) else s.algorithm
+    return replace(s, order=s.order if to_plan or order == first else order, algorithm=algorithm)
+
+
+def resumed_order(settings: Settings) -> str | None:
+    """Return the order that the checkpoint to resume depends on, if there is one that can be read."""
+    if not (settings.resume and settings.checkpoint):
+        return None
+    try:
+        return manifest.read(settings.checkpoint, CHECKPOINT)["meta"]["run"].get("order")
+    except _UNREADABLE:
+        return None
+
+
+def _doubled(store: StoreOrPath) -> dict[str | None, bool]:
+    """Return the orders of a store by name, and whether they have two versions of the matrix."""
+    try:
+        orders = (store.manifest if isinstance(store, Store) else manifest.read(Path(store)))["orders"]
+        return {name: len(entry.get("versions", ())) > 1 for name, entry in orders.items()}
+    except _UNREADABLE:
+        return {}
+
+
+def takes_one(s: Settings) -> bool:
+    """Return whether these settings rule out two versions of the matrix."""
+    needs_own = s.model in NETWORKS and NETWORKS[str(s.model)].needs_own
+    return bool(s.samples or needs_own or s.sparsity_aware) or s.algorithm not in (None, ALTERNATING)
+
+
+class LeftOpen(NamedTuple):
+    """What settings leave to a plan.
+
+    Attributes:
+        settings: with the order and the algorithm that files decide.
+        asked: the settings to plan with, see :func:`to_plan`; None: nothing is open.
+    """
+
+    settings: Settings
+    asked: Settings | None
+
+
+def left_open(comm: MPI.Intracomm, settings: Settings, store: StoreOrPath) -> LeftOpen:
+    """Find what settings leave open for a run on all ranks of ``comm`` and this store. Collective.
+
+    Raises:
+        ArgumentError: settings that a run would refuse, or ranks that disagree in them or in the store; on
+            every rank.
+    """
+    agree(comm, identity(store) | settings.shared())
+    filled = from_files(settings, store)
+    return LeftOpen(filled, to_plan(filled, comm.Get_size()))
+
+
+def to_plan(settings: Settings, ranks: int) -> Settings | None:
+    """Return the settings to plan with on so many ranks: resolved, and without a grid or an order "auto"; or
+    None where nothing is open. The algorithm "auto" stays, and only with it is open whether blocks are sent
+    whole. Minibatches are not planned.
+
+    Raises:
+        ArgumentError: settings that a run would refuse.
+    """
+    if settings.samples:
+        return None
+    grid = None if settings.grid == AUTO else settings.grid
+    s = replace(settings, grid=grid, order=None if settings.order == AUTO else settings.order)
+    if s.algorithm != AUTO:
+        s = resolved(s, ranks)
+        return s if settings.order == AUTO or len(list(arrangements(s, ranks))) > 1 else None
+    resolved(replace(s, algorithm="1.5d"), ranks)  # numbers, and what excludes what
+    if not list(ways(s, ranks)):
+        name = "replication" if s.grid is None else "grid"
+        problem = f"no algorithm can do this on {ranks} ranks; leave it out, or name an algorithm"
+        raise ArgumentError(name, getattr(s, name), problem)
+    return s
+
+
+def make_grid(comm: Any, s: Settings, backend: Any = None) -> Grid:
+    """Make the grid of a run with these resolved settings. Collective; errors of ``operators.make_grid``."""
+    name = str(s.algorithm)
+    grid = operators.make_grid(comm, name, parse_grid(s.grid, name), s.replication, backend, s.wire)
+    grid.overlap, grid.block_rows = s.overlap, s.block_rows
+    return grid
+
+
+def of_store(s: Settings, store: Store) -> tuple[Settings, Order]:
+    """Fill in the loss and the metric that an opened store decides, and give the order of its nodes. Local to
+    a rank.
+
+    Raises:
+        UserError: the store lacks what training needs. ArgumentError: an order, a loss, a metric or a batch
+            size that do not go with the store.
+    """
+    order = store.order(s.order)
+    if len(order.versions) > 1 and (s.samples or NETWORKS[str(s.model)].needs_own):
+        what = "minibatches" if s.samples else f"model={s.model}"
+        problem = f"orders rows and columns apart, which {what} can't use; take another"
+        raise ArgumentError("order", order.name, problem)
+    check_content(store)
+    if s.samples and s.batch_size:
+        check_batch_size(s.batch_size, store.manifest["split"]["train"])
+    loss = checked_loss(s.loss, store.loss, store.manifest["class_names"])
+    return replace(s, loss=loss, metric=checked_metric(s.metric, loss)), order
+
+
+def check_content(store: Store) -> None:
+    """Raise UserError unless the store has all that training needs."""
+    split = store.manifest["split"]
+    needed = {"features=FILE": store.width, "labels=FILE": store.classes, "split=0.6/0.2/0.2": split}
+    for setting, there in needed.items():
+        if not there:
+            problem = f"has no {setting.split('=')[0]}, which training needs; prepare it with {setting}"
+            raise UserError(f"{store.path}: {problem}")
+    if not split.get("train"):
+        raise UserError(f"{store.path}: no node is in the training split; prepare it with split=0.6/0.2/0.2")
+
+
+def check_columns(settings: Settings, widths: Sequence[int], grid: Mapping[str, int]) -> None:
+    """Raise ArgumentError for a grid on which ranks get no column of a layer's product; see ``operators``.
+
+    Args:
+        settings: resolved; widths: of the features, the hidden layers and the classes; grid: sizes by axis.
+    """
+    order = AGGREGATE if NETWORKS[str(settings.model)].means else settings.product_order
+    operators.check_columns(str(settings.algorithm), grid, narrowest(order, widths))
+
+
+def check_outputs(settings: Settings) -> None:
+    """Raise UserError if something would be overwritten, or can't be written."""
+    if settings.checkpoint:
+        checkpoint.check_path(Path(settings.checkpoint), settings.resume, settings.force)
+    if settings.log:
+        check_output("log", Path(settings.log), settings.resume or settings.force)
+    if settings.trace:
+        check_output("trace", Path(settings.trace), settings.force)
