@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,51 +56,72 @@ _BEST = dict.fromkeys(("drops", "since", "seen"), (int,)) | dict.fromkeys(("kept
 BEST = "best."  #: before the names of the best weights in a checkpoint
 
 
-def save(
-    path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
-    epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]] = (), best: Best | None = None,
-    class_names: Sequence[str] | None = None, begun: Begun | None = None, scaling: Scaling | None = None,
-) -> None:  # fmt: skip
+@dataclass
+class State:
+    """What a checkpoint keeps of a training.
+
+    Attributes:
+        parameters, optimizer: weights, biases and trained features, and their optimiser.
+        run: what must be the same in a run that goes on from here, as JSON: see :func:`run_identity`.
+        rates: what need not be: step sizes and weight decays of the updates so far, as JSON, the latest last.
+        best: the best weights so far.
+        class_names: of the classes that are trained on, where they have names.
+        scaling: of the features, where they are standardised.
+    """
+
+    parameters: Sequence[Parameter]
+    optimizer: Optimizer
+    run: Mapping[str, Any]
+    rates: list[dict[str, Any]]
+    best: Best
+    class_names: Sequence[str] | None
+    scaling: Scaling | None
+
+    def blocks(self) -> Iterator[tuple[Parameter, str, Array]]:
+        """Yield this rank's blocks by the names they have in a checkpoint, with the parameter of each."""
+        self.optimizer.prepare(self.parameters)
+        for p in self.parameters:
+            yield from ((p, name, block) for name, block in _blocks(p, self.optimizer))
+            if self.best.blocks:
+                yield p, BEST + p.name, self.best.blocks[p.name]
+
+    def meta(self, epoch: int) -> dict[str, Any]:
+        """Describe a checkpoint after an epoch, beside its matrices, as JSON."""
+        meta = {"epoch": epoch, "steps": self.optimizer.steps, "run": dict(self.run), "rates": self.rates}
+        if self.scaling is not None:
+            meta["scaling"] = {name: numbers.tolist() for name, numbers in self.scaling._asdict().items()}
+        return meta | {"best": self.best.state(), "class_names": self.class_names}
+
+
+def save(path: str, comm: Comm, state: State, epoch: int, begun: Begun | None = None) -> None:
     """Write weights, biases, trained features, and the optimiser's state after `epoch`; and the best weights
     so far, where they are kept. Collective.
 
     Args:
-        run: what must be the same in a run that goes on from here, as JSON.
-        rates: what need not be: step sizes and weight decays of the updates so far, as JSON, the latest last.
-        class_names: of the classes that are trained on, where they have names.
         begun: the next epoch, if some of its updates are made.
-        scaling: of the features, where they are standardised.
 
     Raises:
         UserError: `path` cannot be written; the previous checkpoint is intact then (on every rank).
     """
-    optimizer.prepare(parameters)
     pieces: dict[str, Piece] = {}
-    for p in parameters:
+    for p, name, block in state.blocks():
         if p.matrix.layout.primary:
-            for name, block in [*_blocks(p, optimizer), *_best(p, best)]:
-                rows, cols = p.matrix.row_range, p.matrix.col_range
-                pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
-    meta = _meta(optimizer, epoch, run, rates, best, class_names, scaling)
+            rows, cols = p.matrix.row_range, p.matrix.col_range
+            pieces[name] = (rows[0], cols[0], p.matrix.grid.backend.to_host(block), p.matrix.shape)
+    meta = state.meta(epoch)
     checkpoint.save(path, comm, pieces, meta if begun is None else meta | {"begun": begun.state()})
 
 
-def collected(
-    parameters: Sequence[Parameter], optimizer: Optimizer, epoch: int, run: Mapping[str, Any],
-    rates: Sequence[Mapping[str, Any]] = (), best: Best | None = None,
-    class_names: Sequence[str] | None = None, scaling: Scaling | None = None,
-) -> tuple[dict[str, Piece], dict[str, Any]]:  # fmt: skip
+def collected(state: State, epoch: int) -> tuple[dict[str, Piece], dict[str, Any]]:
     """Return on rank 0 all that :func:`save` would write, in whole matrices, as ``store.checkpoint.save``
     takes it from one rank; on the others no pieces. Collective.
     """
-    optimizer.prepare(parameters)
     pieces: dict[str, Piece] = {}
-    for p in parameters:
-        for name, block in [*_blocks(p, optimizer), *_best(p, best)]:
-            whole = gather(p.matrix.like(block))
-            if whole is not None:
-                pieces[name] = (0, 0, _in_order(whole, p.matrix.layout.rows), p.matrix.shape)
-    return pieces, _meta(optimizer, epoch, run, rates, best, class_names, scaling)
+    for p, name, block in state.blocks():
+        whole = gather(p.matrix.like(block))
+        if whole is not None:
+            pieces[name] = (0, 0, _in_order(whole, p.matrix.layout.rows), p.matrix.shape)
+    return pieces, state.meta(epoch)
 
 
 def _in_order(whole: Array, rows: Cut) -> Array:
@@ -107,26 +129,14 @@ def _in_order(whole: Array, rows: Cut) -> Array:
     return whole if rows.order is None else whole[rows.ids(0, len(whole))]
 
 
-def _meta(
-    optimizer: Optimizer, epoch: int, run: Mapping[str, Any], rates: Sequence[Mapping[str, Any]],
-    best: Best | None, class_names: Sequence[str] | None, scaling: Scaling | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Describe a checkpoint, beside its matrices, as JSON."""
-    meta = {"epoch": epoch, "steps": optimizer.steps, "run": dict(run), "rates": list(rates)}
-    meta |= {} if scaling is None else {"scaling": {k: v.tolist() for k, v in scaling._asdict().items()}}
-    return meta | {"best": best.state() if best else {}, "class_names": class_names}
-
-
-def restore(
-    path: str | os.PathLike[str], comm: Comm, parameters: Sequence[Parameter], optimizer: Optimizer,
-    run: Mapping[str, Any], best: Best | None = None, class_names: Sequence[str] | None = None,
-) -> tuple[str, int, list[dict[str, Any]], Begun | None]:  # fmt: skip
-    """Take all of that from a checkpoint, in place, on any grid; returns its id, `epoch`, `rates` and
-    `begun`. Collective.
+def restore(path: str, comm: Comm, state: State) -> tuple[str, int, list[dict[str, Any]], Begun | None]:
+    """Take parameters, the state of their optimiser and the best weights from a checkpoint, in place, on any
+    grid; return its id, `epoch`, `rates` and `begun`. Collective.
 
     Raises:
         UserError: no checkpoint there, a damaged one, or one of a run with other settings (on every rank).
     """
+    run, parameters, optimizer, best = state.run, state.parameters, state.optimizer, state.best
     reader = opened(path, comm)
     theirs = reader.meta.get("run", {})
     for name in [*run, *(name for name in theirs if name not in run)]:
@@ -134,12 +144,12 @@ def restore(
         if then != now:
             problem = f"was written by a run with {name} {then}, this one has {now}"
             raise UserError(f"{path}: {problem}")
-    if reader.meta.get("class_names", class_names) != class_names:
+    if reader.meta.get("class_names", state.class_names) != state.class_names:
         raise UserError(f"{path}: was written by a run with other names of classes than this store has")
     optimizer.prepare(parameters)
     with comm.together():
         take_over(reader, parameters, optimizer)
-        if best is not None and best.take(reader.meta.get("best", {})):
+        if best.take(reader.meta.get("best", {})):
             for p in parameters:
                 _fill(best.blocks[p.name], reader, BEST + p.name, p)
     optimizer.steps = int(reader.meta["steps"])
@@ -245,12 +255,6 @@ def _blocks(parameter: Parameter, optimizer: Optimizer) -> list[tuple[str, Array
     """Return a parameter's block and its optimiser state by the names they have in a checkpoint."""
     name, state = parameter.name, optimizer.state[parameter.name]
     return [(name, parameter.block), *((f"{name}.{slot}", state[slot]) for slot in optimizer.slots)]
-
-
-def _best(parameter: Parameter, best: Best | None) -> list[tuple[str, Array]]:
-    """Return a parameter's block of the best weights, where they are kept, likewise."""
-    blocks = {} if best is None else best.blocks
-    return [(BEST + parameter.name, blocks[parameter.name])] if blocks else []
 
 
 def run_identity(s: Settings, store: Store, order: str, widths: Sequence[int]) -> dict[str, Any]:

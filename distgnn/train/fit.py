@@ -80,13 +80,14 @@ def fit(
         own.agree(chosen.shared() | {"normalize": normalize, "self_loops": self_loops})
         with own.together():
             if own.rank == ROOT:
-                arrays = graph, X, y, split
-                numbers = {"regression": chosen.loss == "mse"}
                 source = _source(
-                    *arrays, **numbers, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed
-                )
-        how: Any = {"seed": seed, "normalize": normalize, "self_loops": self_loops, "dtype": chosen.dtype}
-        run = Run(hold(source, own, **how), chosen, own.mpi)
+                    graph, X, y, split, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed,
+                    regression=chosen.loss == "mse",
+                )  # fmt: skip
+        store = hold(
+            source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype
+        )
+        run = Run(store, chosen, own.mpi)
         with freed(run.grid):
             return _trained(run, None if source is None else source.names)
 
@@ -128,8 +129,7 @@ def _trained(run: Run, names: Names | None) -> Model:
     history = list(run.train())
     store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
     assert isinstance(store, RootStore)
-    trained = run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best
-    state = collected(*trained, labels, run.scaling)
+    state = collected(run.state, epoch)
     if run.best.blocks:
         run.best.restore()
         assert run.best.found is not None
@@ -139,6 +139,7 @@ def _trained(run: Run, names: Names | None) -> Model:
     with run.grid.world.together():
         logits = finite(whole)
     classes = np.arange(run.widths[-1]) if labels is None else np.array(labels)
-    kind = store.multilabel, run.settings.loss == "mse"
-    facts = run.settings, history, metrics, epoch, classes, *kind
-    return Model(*facts, logits, names, state)
+    numbers = run.settings.loss == "mse"
+    return Model(
+        run.settings, history, metrics, epoch, classes, store.multilabel, numbers, logits, names, state
+    )

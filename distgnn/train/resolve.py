@@ -20,6 +20,7 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError, offered
 from distgnn.files.output import check_output
 from distgnn.nn.gat import spread
+from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import checked_loss, checked_metric
 from distgnn.nn.networks import NETWORKS, REFERENCES
 from distgnn.nn.products import AGGREGATE, narrowest
@@ -213,6 +214,12 @@ def _network(s: Settings, model: str) -> dict[str, Any]:
     if not 0 <= rate < 1:
         raise ArgumentError("attention_dropout", rate, "must be at least 0 and less than 1")
     return filled | {"heads": heads, "attention_dropout": rate}
+
+
+def network(s: Settings, A: Any, widths: Sequence[int]) -> GCN:
+    """Make the network of resolved settings on a matrix. Collective."""
+    order, kept = s.product_order, s.keep_aggregate
+    return NETWORKS[str(s.model)](A, widths, product_order=order, keep_aggregate=kept, **options(s))
 
 
 def options(settings: Settings) -> dict[str, Any]:

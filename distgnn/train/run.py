@@ -102,7 +102,6 @@ class Run:
             self.grid.backend.use_tf32(s.tf32)
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or (), s.momentum, s.clip)
         self.schedule = Schedule.parse(s.schedule, s.warmup)
-        self.rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
         self.store = store if isinstance(store, Store) else Store(store, self.grid.world, s.verify)
         with self.grid.world.together():
             s, self.order = resolve.of_store(s, self.store)
@@ -211,19 +210,20 @@ class Run:
 
     def _load(self, s: Settings) -> None:
         """Load operator, model, features, targets and minibatches. Collective."""
-        order, kind = self.order.name, NETWORKS[str(s.model)]
-        how = order, s.dtype, s.sparsity_aware or False
-        A = load(self.store, self.grid, str(s.algorithm), *how, neighbours=kind.neighbours)
-        how_to: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
-        self.model = kind(A, self.widths, **resolve.options(s), **how_to)
+        neighbours, aware = NETWORKS[str(s.model)].neighbours, s.sparsity_aware or False
+        A = load(self.store, self.grid, str(s.algorithm), self.order.name, s.dtype, aware, neighbours)
+        self.model = resolve.network(s, A, self.widths)
         self.X, self.targets, self.scaling, s = load_data(s, self.store, self.model)
         self.settings, self.follows = s, bool(s.watchers)
         self.parameters = parameters(self.model, self.X, s.train_features)
         self.best = Best(self.parameters, s.keep_best == "val", s.patience, self.schedule)
+        rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
+        names, kept = self.store.manifest["class_names"], (self.parameters, self.optimizer, self.identity())
+        self.state = checkpoint.State(*kept, rates, self.best, names, self.scaling)
         self.minibatches: MinibatchTraining | None = None
         if s.samples:
-            drawn = make_sampler(s, self.store, order, self.grid, self.targets)
-            sizes = int(s.batch_size or 0), int(s.batches_per_update or 0), int(s.bulk or 0)
+            drawn = make_sampler(s, self.store, self.order.name, self.grid, self.targets)
+            sizes = int(s.batch_size or 0), s.batches_per_update or 1, s.bulk or 1
             self.minibatches = MinibatchTraining(self.model, self.X, self.targets, drawn, *sizes, s.seed)
 
     def _epochs(self) -> Iterator[records.Epoch]:
@@ -299,9 +299,7 @@ class Run:
         if last:
             self._observe(epoch, measured)
         if s.checkpoint:
-            state = self.grid.world, self.parameters, self.optimizer, epoch, self.identity(), self.rates
-            names = self.store.manifest["class_names"]
-            checkpoint.save(s.checkpoint, *state, self.best, names, begun, self.scaling)
+            checkpoint.save(s.checkpoint, self.grid.world, self.state, epoch, begun)
             log.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return records.End(**records.named(measured))
 
@@ -324,9 +322,8 @@ class Run:
 
     def _resume(self) -> int:
         """Take over the state of the checkpoint; returns the epoch after which it was written."""
-        s, state = self.settings, (self.parameters, self.optimizer, self.identity())
-        names = self.store.manifest["class_names"]
-        restored = checkpoint.restore(str(s.checkpoint), self.grid.world, *state, self.best, names)
+        s, ours = self.settings, self.state.rates
+        restored = checkpoint.restore(str(s.checkpoint), self.grid.world, self.state)
         self.resumed, epoch, rates, self.begun = restored
         if (reached := epoch + (self.begun is not None)) > s.epochs:
             problem = f"{s.checkpoint} is of epoch {reached} already; ask for more"
@@ -339,9 +336,9 @@ class Run:
             self.finished = f"{s.checkpoint} has all {epoch} epochs; for more, resume it with more {more}"
             if self.grid.rank == 0:
                 log.warning("%s", self.finished)
-        if rates and self.grid.rank == 0 and (new := changed(rates[-1], self.rates[-1], epoch)):
+        if rates and self.grid.rank == 0 and (new := changed(rates[-1], ours[-1], epoch)):
             log.warning("%s: goes on with %s", s.checkpoint, new)
-        self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
+        self.state.rates = [*(rate for rate in rates if rate not in ours), *ours]
         return epoch
 
     def _check(self) -> SerialCheck:

@@ -29,7 +29,7 @@ from distgnn.split import TRAIN
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
-from distgnn.train.resolve import make_grid, options, resolved
+from distgnn.train.resolve import make_grid, network, resolved
 from distgnn.train.settings import BATCH_SIZE, Settings
 
 SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not spread evenly
@@ -233,10 +233,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     A = operators.distribute(graph.source, grid, name, s.sparsity_aware or False, **partitions)
     if s.loss not in (None, graph.loss):
         raise ArgumentError("loss", s.loss, f"the graph to plan for has labels of the loss {graph.loss}")
-    network = NETWORKS[str(s.model)]
-    how: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate} | options(s)
-    widths = [graph.width, *s.hidden_widths, graph.classes]
-    model = network(A, widths, **how)
+    model = network(s, A, [graph.width, *s.hidden_widths, graph.classes])
     shape, layout = (graph.n, graph.width), model.input_layout
     X = DistDense(grid.backend.zeros(layout.local_shape(shape), A.dtype), layout, shape)
     holds(X, "features", X.block.nbytes)
