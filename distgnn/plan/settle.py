@@ -154,7 +154,7 @@ def settle_together(
 def settle_open(
     comm: MPI.Intracomm, left: LeftOpen, store: StoreOrPath, machine: Machine | str | os.PathLike[str] | None
 ) -> Settled:
-    """Settle what is left open, as of :func:`settle_together`, inside a task of the ranks. Collective."""
+    """Settle what is left open, see :func:`settle_together`, inside a task of the ranks. Collective."""
     settings = left.settings
     agree(comm, {"machine": getattr(machine, "name", machine)})
     with together(comm):

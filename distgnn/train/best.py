@@ -45,7 +45,7 @@ class Best:
         self.blocks: dict[str, Array] = {}
 
     def observe(self, epoch: int, accuracies: Mapping[str, float]) -> None:
-        """Take the accuracies of the weights after an epoch, of which the first ``val_`` counts.
+        """Take the accuracies of the weights after an epoch; the first ``val_`` counts.
 
         Taking the same twice changes nothing. Epoch 0 does not count: untrained weights are never the best.
         """

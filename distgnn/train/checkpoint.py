@@ -15,7 +15,6 @@ import numpy as np
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.lock import check_unlocked, locked
-from distgnn.layout import Cut
 from distgnn.nn.activation import ACTIVATIONS
 from distgnn.nn.features import Scaling
 from distgnn.nn.optim import Optimizer, Parameter
@@ -46,7 +45,7 @@ _RUN: dict[str, tuple[type, ...]] = {
 _RUN_SWITCHES = ("standardize_features", "residual", "layer_norm", "graph multilabel")
 #: What a store's manifest says of the graph itself, and not of how it is cut into files.
 GRAPH = "source seed n nnz edges directed weighted self_loops normalize width classes labelled split".split()
-#: Settings that a run shares with the one whose checkpoint it goes on from, beside those of minibatches.
+#: Settings that a run shares with the one whose checkpoint it goes on from, with SHARED_BATCHES.
 SHARED = (
     "seed dropout bias optimizer momentum dtype model sampler "
     "train_features normalize_features standardize_features"
@@ -58,7 +57,7 @@ BEST = "best."  #: before the names of the best weights in a checkpoint
 
 @dataclass
 class State:
-    """What a checkpoint keeps of a training.
+    """The state of a training that a checkpoint keeps.
 
     Attributes:
         parameters, optimizer: weights, biases and trained features, and their optimiser.
@@ -118,15 +117,11 @@ def collected(state: State, epoch: int) -> tuple[dict[str, Piece], dict[str, Any
     """
     pieces: dict[str, Piece] = {}
     for p, name, block in state.blocks():
-        whole = gather(p.matrix.like(block))
-        if whole is not None:
-            pieces[name] = (0, 0, _in_order(whole, p.matrix.layout.rows), p.matrix.shape)
+        whole, rows = gather(p.matrix.like(block)), p.matrix.layout.rows
+        if whole is not None:  # by node: a checkpoint has the rows in the order of the layout
+            whole = whole if rows.order is None else whole[rows.ids(0, len(whole))]
+            pieces[name] = (0, 0, whole, p.matrix.shape)
     return pieces, state.meta(epoch)
-
-
-def _in_order(whole: Array, rows: Cut) -> Array:
-    """Put the rows of a matrix by node into the order of the layout, in which a checkpoint keeps them."""
-    return whole if rows.order is None else whole[rows.ids(0, len(whole))]
 
 
 def restore(path: str, comm: Comm, state: State) -> tuple[str, int, list[dict[str, Any]], Begun | None]:
@@ -175,7 +170,7 @@ def take_features(
     reader: CheckpointReader, X: DistDense, positions: Callable[[np.ndarray], np.ndarray], best: bool = False
 ) -> None:  # fmt: skip
     """Take trained features in place, whatever the order of their nodes in the checkpoint; with `best` the
-    best ones. Reads the rows of this rank, LIMITS.row_bytes at a time, and those between them.
+    best ones. Reads the rows of this rank, LIMITS.row_bytes at a time, and the rows between them.
 
     Args:
         positions: of nodes, given by id, in the checkpoint's order.

@@ -1,4 +1,4 @@
-"""What a network learns from: features and targets of a store, and the settings that these decide."""
+"""The data of a run: features and targets of a store, and the settings that these decide."""
 
 from __future__ import annotations
 
@@ -116,9 +116,7 @@ def targets_of(store: Store, model: GCN, loss: str, metric: str | None = None) -
 
 
 def _not_validated(model: GCN, targets: Targets, s: Settings) -> str | None:
-    """Return why the labels of the validation nodes give no score, whatever the logits; None: they do.
-    Collective.
-    """
+    """Return why validation gives no score, whatever the logits, or None where it gives one. Collective."""
     layout, shape = model.output_layout, (model.A.shape[0], model.widths[-1])
     logits = model.grid.backend.zeros(layout.local_shape(shape), np.dtype(s.dtype))
     measured = scores(DistDense(logits, layout, shape), targets)

@@ -73,7 +73,7 @@ CONFIG = (
     "model widths heads bias residual layer_norm dropout dtype train_features normalize_features "
     "standardize_features"
 ).split()
-#: Arrays of attention: by model, those that are vectors, and those that are matrices.
+#: Arrays of attention by model: the vectors, and the matrices.
 ATTENTION = {"gat": (("left", "right"), ()), "gatv2": (("attention",), ("left",))}
 
 
@@ -89,7 +89,7 @@ def export_weights(
         [1433, 16, 7]
 
     Args:
-        weights: the path of the checkpoint. which: "best" or "last", as of :class:`Predictor`.
+        weights: the path of the checkpoint. which: "best" or "last", see :class:`Predictor`.
         out: the file. force: replace it if there is one.
 
     Returns:

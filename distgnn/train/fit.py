@@ -52,13 +52,13 @@ def fit(
         >>> model.predict(), model.scores(), model.test_score                       # doctest: +SKIP
 
     Rank 0 has the arrays. What other ranks give for graph, X, y, split, ids and weights does not matter, such
-    as None; all else is the same everywhere. The numbers are those of ``prepare`` and a ``Run`` on its store.
+    as None; all else is the same everywhere. The numbers equal a ``Run`` on the store of ``prepare``.
 
     Args:
-        graph, X, y, ids, nodes, weights, directed: as of :func:`distgnn.prepare`.
+        graph, X, y, ids, nodes, weights, directed: see :func:`distgnn.prepare`.
         split: as there; default: that of the graph, as PyG's masks, else shares 0.6/0.2/0.2 of the labelled
             nodes, drawn by `seed`.
-        normalize, self_loops: of the matrix, as of ``store.write.prepare``.
+        normalize, self_loops: of the matrix, see ``store.write.prepare``.
         seed: of weights, dropout, samples, the order of the nodes and a split by shares.
         comm: the ranks; default: all.
         settings: of :class:`Settings`: with loss="mse", y are numbers to predict, (nodes) or (nodes,
@@ -69,7 +69,7 @@ def fit(
 
     Raises:
         ArgumentError: an unknown setting, or arrays that do not fit together (on every rank).
-        UserError, TrainingError: as of :class:`Run`.
+        UserError, TrainingError: see :class:`Run`.
         PeerError: another rank failed, in any way; the program may catch it and go on with another call.
     """
     comm = MPI.COMM_WORLD if comm is None else comm

@@ -21,7 +21,6 @@ from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store.read.neighbours import neighbours_of
-from distgnn.store.read.order import Order
 from distgnn.store.read.root import RootOrder
 from distgnn.store.read.store import Store
 from distgnn.train.settings import Settings
@@ -137,26 +136,16 @@ def sampler_on(settings: Settings, graph: Graph, training: Callable[[], np.ndarr
 def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
     """Return the matrix to sample from: on every rank, or partitioned over the grid. Collective."""
     order = store.order(name)
-    given = _source(settings, store, order)
+    order.dtype = np.dtype(settings.dtype)
+    neighbours = NETWORKS[str(settings.model)].neighbours
+    given: BlockSource = neighbours_of(order, store.manifest) if neighbours else order
     if isinstance(given, RootOrder):
-        given = _on_every_rank(given, settings)
+        if settings.partition_graph:
+            problem = "a graph in memory is sampled whole on every rank; to cut it, write a store with "
+            raise ArgumentError("partition_graph", True, problem + "dg.prepare")
+        given = given.whole()
     if settings.partition_graph:
         return Partitioned(grid, given, order.partition)
     with grid.world.together():
         return Replicated(given, backend=grid.backend)
     raise AssertionError("unreachable: together() raises")
-
-
-def _on_every_rank(order: RootOrder, settings: Settings) -> BlockSource:
-    """Send a graph in the memory of rank 0 to all. Collective. ArgumentError: the graph shall be cut."""
-    if settings.partition_graph:
-        problem = "a graph in memory is sampled whole on every rank; to cut it, write a store with dg.prepare"
-        raise ArgumentError("partition_graph", True, problem)
-    return order.whole()
-
-
-def _source(settings: Settings, store: Store, order: Order) -> BlockSource:
-    """Return the source of samples, in an order that takes its dtype from the settings."""
-    order.dtype = np.dtype(settings.dtype)
-    neighbours = NETWORKS[str(settings.model)].neighbours
-    return neighbours_of(order, store.manifest) if neighbours else order

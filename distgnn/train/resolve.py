@@ -1,4 +1,4 @@
-"""Settings as they were given into those of a run.
+"""The settings of a run, made of the settings that were given.
 
 Defaults depend on other settings, on the store's files and on the number of ranks; some settings exclude each
 other, or what a store has. What they leave to a plan is asked here too: a run with a given grid needs no
@@ -75,7 +75,10 @@ def resolved(settings: Settings, ranks: int) -> Settings:
         raise ArgumentError("block_rows", done.block_rows, problem)
     done = replace(done, sparsity_aware=s.sparsity_aware or False, weight_decay=s.weight_decay or s.decays)
     done = replace(done, **_network(s, model))
-    done = _with_the_only_grid(done, ranks) if s.grid == AUTO else done
+    if s.grid == AUTO:
+        if len(list(arrangements(done, ranks))) > 1:
+            raise ArgumentError("grid", AUTO, f"{_GIVEN} one of the grids of {ranks} ranks")
+        done = replace(done, grid=None)
     operators.get(str(done.algorithm), done.sparsity_aware or False)  # refuses what does not go together
     return done
 
@@ -136,12 +139,6 @@ def _full_graph(s: Settings, model: str) -> Settings:
     return replace(s, model=model, algorithm=s.algorithm or "1d")
 
 
-def _with_the_only_grid(s: Settings, ranks: int) -> Settings:
-    if len(list(arrangements(s, ranks))) > 1:
-        raise ArgumentError("grid", AUTO, f"{_GIVEN} one of the grids of {ranks} ranks")
-    return replace(s, grid=None)
-
-
 def _sampling(s: Settings, model: str, ranks: int) -> Settings:
     _check_sampling(s, model)
     filled: dict[str, Any] = {"model": model, "algorithm": "1.5d", "fanout": _fanout(s)}
@@ -191,12 +188,7 @@ def _fanout(s: Settings) -> list[int]:
 
 
 def _network(s: Settings, model: str) -> dict[str, Any]:
-    """Fill in the options of networks that depend on which one it is.
-
-    Raises:
-        ArgumentError: heads, or their dropout, for a network without attention; heads that do not share their
-            layer's width, or are not one for each layer; no share to drop; covers for attention.
-    """
+    """Return the options of this network: its activation, and of attention heads and their dropout."""
     filled: dict[str, Any] = {"activation": s.activation or NETWORKS[model].activation}
     if not NETWORKS[model].attends:
         for name in OF_ATTENTION:
@@ -285,7 +277,7 @@ def takes_one(s: Settings) -> bool:
 
 
 class LeftOpen(NamedTuple):
-    """What settings leave to a plan.
+    """Settings, and the choices that they leave to a plan.
 
     Attributes:
         settings: with the order and the algorithm that files decide.

@@ -267,10 +267,7 @@ class Run:
         self.optimizer.lr = self.settings.lr * factor
 
     def _observe(self, epoch: int, accuracies: dict[str, float]) -> None:
-        """Take the accuracies of the weights after an epoch.
-
-        The best epoch does not depend on where a run ends.
-        """
+        """Take the accuracies after an epoch; the best epoch does not depend on where a run ends."""
         if self.follows and accuracies and epoch % self.settings.eval_every == 0:
             self.best.observe(epoch, accuracies)
 

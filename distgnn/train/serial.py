@@ -113,7 +113,7 @@ class OnMinibatches(_Training):
     """An update from every few minibatches, one after the other. They are drawn as in the run, by its sampler
     on a whole graph, and must have entries of the stored matrix; the serial network is trained on them.
 
-    Args: as of :class:`FullGraph`; minibatches and A, what is sampled from, have its rows' positions.
+    Args: see :class:`FullGraph`; minibatches and A, what is sampled from, have its rows' positions.
     """
 
     shared = "labels", "A", "sampler", "minibatches"
@@ -142,8 +142,7 @@ class OnMinibatches(_Training):
                 self.network.update(self.optimizer, mean, lr, epoch)
 
     def _group(self, epoch: int, first: int, batches: Sequence[Array]) -> tuple[float, int, dict[str, Any]]:
-        """Return sums over the minibatches of an update: losses, the nodes that they are over, and gradients.
-        """
+        """Return sums over the minibatches of an update: of losses, of their nodes, and of gradients."""
         total, count, sums = 0.0, 0, {name: 0 * w for name, w in self.network.parameters().items()}
         for number, batch in enumerate(batches, first):
             (sample,) = self.sampler.sample_at([batch], epoch=epoch, first=number)

@@ -65,9 +65,9 @@ FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 HEADS = 8
 #: Updates whose losses are compared with a serial training unless a number or EVERY is given.
 CHECKED, EVERY = 5, "all"
-#: The sampler, or what to keep, that undoes those of a recipe.
+#: The value of `sampler` and `keep_best` that undoes a recipe's.
 NONE = "none"
-#: The algorithm, grid or order that a plan replaces by one of those that there are.
+#: The value of `algorithm`, `grid` and `order` for which a plan chooses.
 AUTO = "auto"
 
 
