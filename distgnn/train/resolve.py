@@ -7,7 +7,7 @@ planner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,27 +31,18 @@ from distgnn.store.read.distributed import StoreOrPath, identity
 from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
 from distgnn.train import checkpoint
+from distgnn.train import settings as defaults
 from distgnn.train.minibatches import check_batch_size
 from distgnn.train.schedule import Schedule
-from distgnn.train.settings import (
-    AUTO,
-    BULK,
-    EVERY,
-    FANOUT,
-    FANOUTS,
-    FOR_MINIBATCHES,
-    HEADS,
-    OF_ATTENTION,
-    PER_UPDATE,
-    Settings,
-    check_fields,
-)  # fmt: skip
+from distgnn.train.settings import AUTO, EVERY, FOR_MINIBATCHES, OF_ATTENTION, Settings, check_fields
 from distgnn.train.ways import arrangements, parse_grid, ways
 
 _GIVEN = "a run takes what it is given; distgnn.plan.settle chooses"
 #: The algorithm that takes an order with two versions of the matrix.
 ALTERNATING = "3d"
 _UNREADABLE = (UserError, AttributeError, KeyError, TypeError)
+#: The name of a setting, whether it is refused, and why.
+Rule = tuple[str, object, str]
 #: Options that all networks have.
 OF_ALL = ("dropout", "bias", "residual", "layer_norm")
 
@@ -64,17 +55,21 @@ def resolved(settings: Settings, ranks: int) -> Settings:
             choice to a plan.
     """
     s = settings
-    _check(s)
+    check_fields(s)
+    if s.model not in (None, *NETWORKS):
+        raise ArgumentError("model", s.model, offered(s.model, NETWORKS))
+    if not all(width > 0 for width in s.hidden):
+        raise ArgumentError("hidden", list(s.hidden), "expected whole numbers, at least 1")
     model = s.model or ("sage" if s.sampler == "sage" else "gcn")
-    if s.check and model not in REFERENCES:
-        problem = f"there is no serial reference of model={model}; compare a run with overlap=False"
-        raise ArgumentError("check", s.check, problem)
-    done = _sampling(s, model, ranks) if s.samples else _full_graph(s, model)
-    if done.block_rows is not None and done.algorithm not in ("1.5d", "3d"):
-        problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {done.algorithm} does not"
-        raise ArgumentError("block_rows", done.block_rows, problem)
-    done = replace(done, sparsity_aware=s.sparsity_aware or False, weight_decay=s.weight_decay or s.decays)
-    done = replace(done, **_network(s, model))
+    for name, refused, problem in _rules(s, model):
+        if refused:
+            raise ArgumentError(name, getattr(s, name), problem)
+    filled = _of_minibatches(s, model, ranks) if s.samples else {"algorithm": s.algorithm or "1d"}
+    if s.block_rows is not None and filled["algorithm"] not in ("1.5d", "3d"):
+        problem = f"is for 1.5d and 3d, which all-reduce products; algorithm {filled['algorithm']} does not"
+        raise ArgumentError("block_rows", s.block_rows, problem)
+    filled |= {"sparsity_aware": s.sparsity_aware or False, "weight_decay": s.weight_decay or s.decays}
+    done = replace(s, **filled, model=model, **_of_network(s, model))
     if s.grid == AUTO:
         if len(list(arrangements(done, ranks))) > 1:
             raise ArgumentError("grid", AUTO, f"{_GIVEN} one of the grids of {ranks} ranks")
@@ -83,111 +78,83 @@ def resolved(settings: Settings, ranks: int) -> Settings:
     return done
 
 
-def _check(s: Settings) -> None:
-    check_fields(s)
-    if s.model not in (None, *NETWORKS):
-        raise ArgumentError("model", s.model, offered(s.model, NETWORKS))
-    if not 0 <= s.dropout < 1:
-        raise ArgumentError("dropout", s.dropout, "must be at least 0 and less than 1")
-    if not all(width > 0 for width in s.hidden):
-        raise ArgumentError("hidden", list(s.hidden), "expected whole numbers, at least 1")
+def _rules(s: Settings, model: str) -> Iterator[Rule]:
+    """Yield settings that others exclude, one after the other: each may rely on the ones before."""
     layers = len(s.hidden_widths) + 1
-    if s.weight_decay is not None and len(s.weight_decay) not in (1, layers):
-        problem = f"give one for all {layers} layers or one for each"
-        raise ArgumentError("weight_decay", s.weight_decay, problem)
-    _check_wire(s)
-    if s.tf32 and s.dtype != "float32":
-        raise ArgumentError("tf32", True, f"rounds float32 in products, and excludes dtype={s.dtype}")
-    if s.cuda_graph and s.samples:
-        raise ArgumentError("cuda_graph", True, f"excludes sampler={s.sampler}; it is for the whole graph")
-    _check_training(s)
-    if s.resume and not s.checkpoint:
-        raise ArgumentError("resume", True, "say with checkpoint=DIR where to go on from")
-    if s.checkpoint_every and not s.checkpoint:
-        raise ArgumentError("checkpoint_every", s.checkpoint_every, "say with checkpoint=DIR where to save")
-
-
-def _check_wire(s: Settings) -> None:
-    if s.wire is not None and s.dtype != "float32":
-        raise ArgumentError("wire", s.wire, f"rounds float32 while it travels, and excludes dtype={s.dtype}")
-    if s.wire is not None and s.samples:
-        problem = f"excludes sampler={s.sampler}; features of minibatches travel as they are"
-        raise ArgumentError("wire", s.wire, problem)
-
-
-def _check_training(s: Settings) -> None:
+    yield "dropout", not 0 <= s.dropout < 1, "must be at least 0 and less than 1"
+    few = s.weight_decay is not None and len(s.weight_decay) not in (1, layers)
+    yield "weight_decay", few, f"give one for all {layers} layers or one for each"
+    single = s.dtype == "float32"
+    yield "wire", s.wire and not single, f"rounds float32 while it travels, and excludes dtype={s.dtype}"
+    problem = f"excludes sampler={s.sampler}; features of minibatches travel as they are"
+    yield "wire", s.wire and s.samples, problem
+    yield "tf32", s.tf32 and not single, f"rounds float32 in products, and excludes dtype={s.dtype}"
+    problem = f"excludes sampler={s.sampler}; it is for the whole graph"
+    yield "cuda_graph", s.cuda_graph and s.samples, problem
     Schedule.parse(s.schedule, s.warmup)
-    if s.check not in (True, False, EVERY) and (isinstance(s.check, str) or s.check < 1):
-        raise ArgumentError("check", s.check, f"expected {EVERY}, or a number of updates, at least 1")
-    if s.warmup >= s.epochs:
-        raise ArgumentError("warmup", s.warmup, f"must be less than epochs={s.epochs}")
-    for name, value in s.watchers.items():
-        if not s.eval_every:
-            problem = "goes by validation accuracies, which eval_every=0 leaves out; evaluate more often"
-            raise ArgumentError(name, value, problem)
+    wrong = s.check not in (True, False, EVERY) and (isinstance(s.check, str) or s.check < 1)
+    yield "check", wrong, f"expected {EVERY}, or a number of updates, at least 1"
+    yield "warmup", s.warmup >= s.epochs, f"must be less than epochs={s.epochs}"
+    for name in s.watchers:
+        problem = "goes by validation accuracies, which eval_every=0 leaves out; evaluate more often"
+        yield name, not s.eval_every, problem
+    yield "resume", s.resume and not s.checkpoint, "say with checkpoint=DIR where to go on from"
+    yield "checkpoint_every", s.checkpoint_every and not s.checkpoint, "say with checkpoint=DIR where to save"
+    problem = f"there is no serial reference of model={model}; compare a run with overlap=False"
+    yield "check", s.check and model not in REFERENCES, problem
+    yield from _rules_of_minibatches(s, model) if s.samples else _rules_of_the_whole_graph(s)
 
 
-def _full_graph(s: Settings, model: str) -> Settings:
+def _rules_of_the_whole_graph(s: Settings) -> Iterator[Rule]:
     for name in FOR_MINIBATCHES:
-        value = getattr(s, name)
-        if value is not None and (name != "partition_graph" or value):
-            raise ArgumentError(name, value, "is for minibatches; say with sampler=NAME how to make them")
-    if s.algorithm == AUTO:
-        raise ArgumentError("algorithm", AUTO, f"{_GIVEN} one of {', '.join(operators.ALGORITHMS)}")
-    if s.order == AUTO:
-        raise ArgumentError("order", AUTO, f"{_GIVEN} one of the store's orders")
-    return replace(s, model=model, algorithm=s.algorithm or "1d")
+        given = bool(s.partition_graph) if name == "partition_graph" else getattr(s, name) is not None
+        yield name, given, "is for minibatches; say with sampler=NAME how to make them"
+    yield "algorithm", s.algorithm == AUTO, f"{_GIVEN} one of {', '.join(operators.ALGORITHMS)}"
+    yield "order", s.order == AUTO, f"{_GIVEN} one of the store's orders"
 
 
-def _sampling(s: Settings, model: str, ranks: int) -> Settings:
-    _check_sampling(s, model)
-    filled: dict[str, Any] = {"model": model, "algorithm": "1.5d", "fanout": _fanout(s)}
-    filled["batches_per_update"] = s.batches_per_update or max(PER_UPDATE, ranks)
-    filled["bulk"] = s.bulk or BULK
+def _rules_of_minibatches(s: Settings, model: str) -> Iterator[Rule]:
+    problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
+    yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
+    for name in ("grid", "order"):
+        problem = f"excludes sampler={s.sampler}; minibatches are not planned"
+        yield name, getattr(s, name) == AUTO, problem
+    problem = "excludes train_features=True; minibatches read features and do not change them"
+    yield "sampler", s.train_features, problem
+    if s.sampler != "sage" and (NETWORKS[model].needs_own or s.residual):
+        name, value = ("model", model) if NETWORKS[model].needs_own else ("residual", True)
+        problem = f"needs every vertex's own features, which only sampler=sage keeps, not {s.sampler}"
+        raise ArgumentError(name, value, problem)
+    problem = f"is for model=gcn; the mean over sampled neighbours of model={model} is what it is"
+    yield "rescale", NETWORKS[model].means and s.rescale is not None, problem
+    yield "importance", s.importance and s.sampler != "ladies", f"is for sampler=ladies, not {s.sampler}"
+    problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
+    yield "fanout", s.sampler == "saint" and s.fanout is not None and len(s.fanout) != 1, problem
+
+
+def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
+    """Return the defaults of minibatches."""
+    filled: dict[str, Any] = {"algorithm": "1.5d", "fanout": _fanout(s), "bulk": s.bulk or defaults.BULK}
+    filled["batches_per_update"] = s.batches_per_update or max(defaults.PER_UPDATE, ranks)
     if not NETWORKS[model].means:
         filled["rescale"] = s.rescale is not False
     if s.sampler == "ladies":
         filled["importance"] = s.importance or "zou"
     if s.grid is None and s.replication is None:
         filled["replication"] = 1
-    return replace(s, **filled)
-
-
-def _check_sampling(s: Settings, model: str) -> None:
-    kind = s.sampler
-    if s.algorithm not in (None, "1.5d"):
-        problem = f"excludes sampler={kind}; minibatches take features from block rows of 1.5d, which "
-        raise ArgumentError("algorithm", s.algorithm, problem + "with replication=1 is 1d")
-    for name in ("grid", "order"):
-        if getattr(s, name) == AUTO:
-            raise ArgumentError(name, AUTO, f"excludes sampler={kind}; minibatches are not planned")
-    if s.train_features:
-        problem = "excludes train_features=True; minibatches read features and do not change them"
-        raise ArgumentError("sampler", kind, problem)
-    needs_own = {"model": model} if NETWORKS[model].needs_own else {"residual": True} if s.residual else {}
-    for name, value in needs_own.items() if kind != "sage" else ():
-        problem = f"needs every vertex's own features, which only sampler=sage keeps, not {kind}"
-        raise ArgumentError(name, value, problem)
-    if NETWORKS[model].means and s.rescale is not None:
-        problem = f"is for model=gcn; the mean over sampled neighbours of model={model} is what it is"
-        raise ArgumentError("rescale", s.rescale, problem)
-    if s.importance and kind != "ladies":
-        raise ArgumentError("importance", s.importance, f"is for sampler=ladies, not {kind}")
+    return filled
 
 
 def _fanout(s: Settings) -> list[int]:
-    layers = len(s.hidden_widths) + 1
-    sizes = FANOUTS.get(s.recipe, ()) if s.sampler == "sage" else ()
-    default = [*sizes, *[*(sizes or (FANOUT[str(s.sampler)],))[-1:]] * layers][:layers]
-    if s.sampler == "saint":
-        if s.fanout is not None and len(s.fanout) != 1:
-            problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
-            raise ArgumentError("fanout", s.fanout, problem)
-        layers, default = 1, default[:1]
+    """Return the fanout of each layer; of one subgraph for all layers, its number of nodes."""
+    layers = 1 if s.sampler == "saint" else len(s.hidden_widths) + 1
+    sizes = defaults.FANOUTS.get(s.recipe, ()) if s.sampler == "sage" else ()
+    sizes = sizes or (defaults.FANOUT[str(s.sampler)],)
+    default = [*sizes, *[sizes[-1]] * layers][:layers]
     return list(check_fanout(default if s.fanout is None else s.fanout, layers))
 
 
-def _network(s: Settings, model: str) -> dict[str, Any]:
+def _of_network(s: Settings, model: str) -> dict[str, Any]:
     """Return the options of this network: its activation, and of attention heads and their dropout."""
     filled: dict[str, Any] = {"activation": s.activation or NETWORKS[model].activation}
     if not NETWORKS[model].attends:
@@ -198,7 +165,7 @@ def _network(s: Settings, model: str) -> dict[str, Any]:
     if s.sparsity_aware == "cover":
         problem = f"excludes model={model}, whose edges lie where their rows do; take True, or False"
         raise ArgumentError("sparsity_aware", "cover", problem)
-    heads = spread(s.heads or HEADS, len(s.hidden_widths) + 1)
+    heads = spread(s.heads or defaults.HEADS, len(s.hidden_widths) + 1)
     for layer, (width, number) in enumerate(zip(s.hidden_widths, heads, strict=False)):
         if width % number:
             raise ArgumentError("heads", number, f"must share the width {width} of layer {layer} evenly")
