@@ -58,8 +58,6 @@ def resolved(settings: Settings, ranks: int) -> Settings:
     check_fields(s)
     if s.model not in (None, *NETWORKS):
         raise ArgumentError("model", s.model, offered(s.model, NETWORKS))
-    if not all(width > 0 for width in s.hidden):
-        raise ArgumentError("hidden", list(s.hidden), "expected whole numbers, at least 1")
     model = s.model or ("sage" if s.sampler == "sage" else "gcn")
     for name, refused, problem in _rules(s, model):
         if refused:
@@ -80,8 +78,10 @@ def resolved(settings: Settings, ranks: int) -> Settings:
 
 def _rules(s: Settings, model: str) -> Iterator[Rule]:
     """Yield settings that others exclude, one after the other: each may rely on the ones before."""
-    layers = len(s.hidden_widths) + 1
     yield "dropout", not 0 <= s.dropout < 1, "must be at least 0 and less than 1"
+    if not all(width > 0 for width in s.hidden):
+        raise ArgumentError("hidden", list(s.hidden), "expected whole numbers, at least 1")
+    layers = len(s.hidden_widths) + 1
     few = s.weight_decay is not None and len(s.weight_decay) not in (1, layers)
     yield "weight_decay", few, f"give one for all {layers} layers or one for each"
     single = s.dtype == "float32"
