@@ -9,9 +9,8 @@ from distgnn import records
 from distgnn.comm.group import Comm
 from distgnn.errors import TrainingError
 from distgnn.nn.finite import NotFiniteError
-from distgnn.train.serial import Serial
+from distgnn.train.serial import SampleError, Serial
 from distgnn.train.settings import Settings
-from distgnn.train.stored import SampleError
 
 #: Relative differences that are taken for rounding, by the type of numbers on their way between ranks or in
 #: products (benchmarks/results/check.md; of 16 bits benchmarks/results/sixteen-bits.md).
