@@ -26,7 +26,7 @@ from distgnn.comm import launch, leaving, waiting
 from distgnn.comm.interrupts import later
 from distgnn.comm.notices import MEETINGS, Index, Notices
 from distgnn.comm.waiting import Wait
-from distgnn.comm.watched import Watched, watched
+from distgnn.comm.watched import Watched, room, watched
 from distgnn.errors import PeerError, TrainingError, UserError
 
 #: Grids of a session at which ranks look for those that the program has dropped.
@@ -62,14 +62,22 @@ class Session:
     """
 
     def __init__(self, mpi: MPI.Intracomm) -> None:
-        self.size = mpi.Get_size()
-        self.notices, self.meetings = Notices(mpi.Dup()), mpi.Dup()
+        self.size, made = mpi.Get_size(), []
+        try:
+            with room():
+                for _ in range(3):
+                    made.append(mpi.Dup())
+        except UserError:
+            for duplicate in made:
+                duplicate.Free()
+            raise
+        self.notices, self.meetings = Notices(made[0]), made[1]
         self.broken, self._many = False, MANY
         self.grids: dict[Index, Grids] = {}
         self._open: list[int] = []  # the depths of the tasks that this rank is in
         self.left = False
         self._pending: _Meeting | None = None
-        self._connect(mpi.Dup())
+        self._connect(made[2])
 
     @property
     def generation(self) -> int:
@@ -182,7 +190,8 @@ class Session:
                 self.notices.renewed()
                 self.broken = False
                 self.grids.clear()
-                self._connect(self.meetings.Dup())
+                with room():
+                    self._connect(self.meetings.Dup())
             self.left, self._pending = False, None
         return meeting
 

@@ -138,3 +138,29 @@ def test_some_ranks_of_a_grid_have_grids_of_their_own(comm) -> None:
             own.free()
     assert summed(joined(comm), comm.rank) == total(comm)
     grid.free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.timeout(300)
+def test_where_mpi_has_no_room_for_communicators_the_error_says_what_to_free(comm) -> None:
+    """In the first call on a communicator, with room for 0 to 2 more, and for a grid of a session."""
+    known, fresh, taken, kept = comm.Dup(), comm.Dup(), [], []
+    dg.make_grid(known, "1d").free()
+    try:
+        with pytest.raises(sessions.MPI.Exception):
+            while True:
+                taken.append(comm.Dup())
+        for left, own in enumerate((fresh, fresh, fresh, known)):
+            for _ in range(left > 0 and own is fresh):
+                taken.pop().Free()
+            for _ in range(3):  # what failed has given back what it made
+                with pytest.raises(UserError, match=r"no room for more; call free\(\) of grids"):
+                    kept.append([dg.make_grid(own, "1d") for _ in range(9)])
+    finally:
+        for one in taken:
+            one.Free()
+    grid = dg.make_grid(fresh, "1d")
+    assert grid.world.allreduce(np.ones(SIZE))[0] == comm.size
+    grid.free()
+    known.Free()
+    fresh.Free()
