@@ -38,7 +38,8 @@ from distgnn.store.importers.files import (
 from distgnn.store.importers.names import fractions, integer, is_number, whole
 from distgnn.store.importers.text import Text
 
-MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", "null", "None", "\\N")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN", "-NaN", "-nan", "NaT", "NULL",
+           "Null", "null", "None", "none", "NONE", "\\N")  # fmt: skip
 PARQUET, JSON_LINES = (".parquet", ".pq"), (".jsonl", ".ndjson")
 ID_NAMES = ("new_id", "id", "node", "node_id", "nodeid")  # of node ids; the first is SNAP's
 INDEX_NAMES = ("", "index", "unnamed: 0", "rownames", "row.names", "__index_level_0__")
