@@ -148,3 +148,28 @@ def test_columns_are_features_whatever_they_are_called() -> None:
     np.testing.assert_array_equal(source.features(np.arange(3)), plain.to_numpy())
     source = of_arrays(np.array([[0], [1]]), plain, plain[0])
     np.testing.assert_array_equal(source.features(np.arange(3)), plain.to_numpy()[:, 1:])
+
+
+@each("table, problem", [
+    (frame({"row": [0, 1, 2, 3], "a": [5, 6, 7, 5], "b": [6, 7, 5, 7]}), "column row.* may be an index"),
+    (frame({"node": [0, 1], "label": [1, 0]}), "are those of a table of labels"),
+    (frame({"a": [1, 2], "b": ["p", "q"]}), "has 1 beside strings"),
+    (frame({"a": ["p", "NULL"], "b": ["q", "r"]}), "'NULL'.*stands for nothing"),
+    (np.array([["p", "nan"], ["q", "r"]]), "'nan'.*stands for nothing"),
+])  # fmt: skip
+def test_what_may_be_no_edges_is_refused(table, problem) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        of_arrays(table)
+
+
+def test_what_only_looks_so_is_taken() -> None:
+    for last in ([1, 1, 1, 1], [0.5, 1, 2, 3]):
+        assert of_arrays(frame({"row": [0, 1, 2, 3], "a": [1, 2, 3, 0], "w": last})).n == 4
+    assert of_arrays(np.array([["p", "nan"], ["q", "r"]]), ids=["p", "nan", "q", "r"]).n == 4
+
+
+def test_a_column_called_label_is_noted() -> None:
+    nodes = frame({"age": [1.0, 2, 3, 4], "label": [0, 1, 0, 1]})
+    edges = np.array([[0, 1, 2], [1, 2, 3]])
+    assert any("column label is taken for a feature" in note for note in of_arrays(edges, nodes).notes)
+    assert not of_arrays(edges, nodes, "label").notes
