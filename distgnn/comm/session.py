@@ -183,7 +183,8 @@ class Session:
         meeting = self._pending
         assert meeting is not None
         with Wait("meeting", "world"):
-            progress.wait(meeting.request.Test, lambda: False, meeting.check)
+            if not progress.soon(meeting.request.Test):
+                progress.wait(meeting.request.Test, lambda: False, meeting.check)
         with later():
             if meeting.failing:
                 meeting.said = self.meetings.bcast(meeting.said, self.size - meeting.failing)
@@ -262,7 +263,9 @@ def session_of(mpi: Any) -> Session | None:
     """
     global _key
     if isinstance(mpi, Watched):
-        return mpi.session
+        if mpi.session is not None and list(mpi.ranks) == list(range(mpi.session.size)):
+            return mpi.session
+        mpi = MPI.Intracomm(mpi)  # of some ranks of a grid, which may be a program's own communicator
     if not isinstance(mpi, MPI.Intracomm) or mpi.Get_size() == 1:
         return None
     if _key is None:
@@ -293,7 +296,8 @@ def joined(mpi: Any) -> Any:
     session = session_of(mpi)
     if session is None:
         return mpi
-    if session.broken or not isinstance(mpi, Watched):  # after an error that this rank may not know of
+    own = getattr(mpi, "session", None) is session
+    if session.broken or not own:  # after an error that this rank may not know of
         session.renew()
     return session.current
 

@@ -6,7 +6,6 @@ Calls without a non-blocking form, such as those on objects, come after a barrie
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, partialmethod
@@ -123,7 +122,7 @@ class Watched(MPI.Intracomm):
     def _wait(self, wait: Wait, request: Any, check: Callable[[], object] | None) -> None:
         from distgnn.comm.flight import Flight  # which imports NumPy
 
-        if request.Test():  # as most often, where ranks come at once
+        if progress.soon(request.Test):
             return
         failed = (lambda: None) if self.session is None else self.session.fail
         with Flight(self, wait.operation, self.label, "", failed=failed) as flight:
@@ -156,7 +155,7 @@ def room() -> Iterator[None]:
     try:
         yield
     except MPI.Exception as error:
-        if not re.search("communicators|context ID", str(error)):  # the words of MPICH
+        if not any(words in str(error) for words in ("communicators", "context ID")):
             raise
         problem = "communicators: MPI has no room for more; call free() of grids that are done with, "
         raise UserError(f"{problem}as run.grid.free()") from None

@@ -141,7 +141,7 @@ def of_arrays(
         source.set_ids(edges.names, listed=True)
     if table is not None:
         source.feature_type = _feature_type(table, dtype)
-        source.set_features(_Rows(table, source.feature_type))
+        source.set_features(_Rows(table, source.feature_type, given.feature_names))
     if labels is not None:
         array_labels.take(source, labels)
     source.settle_direction(directed=True)
@@ -189,12 +189,12 @@ def _feature_type(table: Any, dtype: str) -> np.dtype:
 
 
 class _Rows:
-    """A table of features in memory, given as numbers of a dtype."""
+    """A table of features in memory, given as numbers of a dtype, and the names of its columns, if any."""
 
     listed: np.ndarray | None = None
 
-    def __init__(self, table: Any, kind: np.dtype) -> None:
-        self.table, self.kind, (self.nodes, self.width) = table, kind, table.shape
+    def __init__(self, table: Any, kind: np.dtype, names: list[str] | None) -> None:
+        self.table, self.kind, self.names, (self.nodes, self.width) = table, kind, names, table.shape
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         some = self.table[ids]

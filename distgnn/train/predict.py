@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -35,13 +35,11 @@ from distgnn.store import checkpoint
 from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
 from distgnn.train import room
-from distgnn.train.checkpoint import take_features, take_over
-from distgnn.train.defaults import from_files
-from distgnn.train.network import special
-from distgnn.train.saved import opened, scaling
+from distgnn.train.checkpoint import opened, saved_scaling, take_features, take_over
+from distgnn.train.data import targets_of
+from distgnn.train.resolve import from_files, special
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
-from distgnn.train.targets import targets_of
 from distgnn.train.ways import parse_grid
 
 FORMATS = (".npz", ".csv")
@@ -61,7 +59,7 @@ class Predictor:
         comm: the ranks; default: all.
         algorithm, grid, order, backend: as in ``Settings``, and with its defaults, whatever the network was
             trained with. They change no prediction beyond rounding.
-        which: weights: "last", or "best", those of the epoch with the highest validation accuracy; default:
+        which: weights: "last", or "best", of the epoch with the highest validation accuracy; default:
             best where that was kept.
 
     Attributes:
@@ -103,6 +101,7 @@ class Predictor:
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
             self._check(trained, weights)
+            self._columns = self._by_name(trained, weights)
             self.class_names = self._names(reader.meta, trained["widths"][-1])
         graph = self.store.n, self.store.nnz
         needs = room.of_predicting(trained["model"], trained["dtype"], algorithm, *graph, self.grid.size)
@@ -110,7 +109,7 @@ class Predictor:
         room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)
         if trained.get("standardize_features"):
-            standardize(self.X, scaling(reader.meta))
+            standardize(self.X, saved_scaling(reader.meta))
         with self.grid.world.together():
             take_over(reader, self.model.parameters, best=best)
             if trained["train_features"]:
@@ -125,7 +124,7 @@ class Predictor:
         options: Any = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
         options |= special(trained["model"], trained)
         self.model = network(A, trained["widths"], **options)
-        self.X = load_features(self.store, self.model.input_layout, dtype=dtype)
+        self.X = load_features(self.store, self.model.input_layout, dtype=dtype, columns=self._columns)
         if trained["normalize_features"]:
             normalize_rows(self.X)
 
@@ -139,18 +138,30 @@ class Predictor:
             same = [name for name in trained if name.startswith(("graph ", "content of "))]
         content = {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
         here = {f"graph {name}": value for name, value in self.store.manifest.items()} | content
+        named = trained.get("graph feature_names") and self.store.manifest.get("feature_names")
         for name in same:
-            if here.get(name) != trained[name]:
+            if here.get(name) != trained[name] and not (named and name == "graph width"):
                 what = "features per node:" if name == "graph width" else name
                 problem = (
                     f"the network was trained with {what} {trained[name]}, this graph has {here.get(name)}"
                 )
                 raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+
+    def _by_name(self, trained: Mapping[str, Any], weights: Any) -> list[int] | None:
+        """Find the columns of the store that the network was trained with; None for all as they are."""
         then, now = trained.get("graph feature_names"), self.store.manifest.get("feature_names")
-        if then and now and then != now:
-            k = next(k for k, pair in enumerate(zip(then, now, strict=False)) if pair[0] != pair[1])
-            problem = f"feature {k} is {now[k]} here, was {then[k]} in training; expected the same order"
-            raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+        if not then or not now or then == now:
+            return None
+        for name in then:
+            if now.count(name) != 1 or then.count(name) != 1:
+                there = "there is none here" if name not in now else "several columns are called so"
+                problem = f"the network was trained with a feature {name}, and {there}: {', '.join(now[:20])}"
+                raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+        others = [name for name in now if name not in then]
+        if others and self.grid.rank == 0:
+            what = f"{len(others)} features, such as {others[0]}, are left out, as training did without them"
+            log.warning("%s: %s", self.store.path, what)
+        return [now.index(name) for name in then]
 
     def _names(self, meta: Mapping[str, Any], classes: int) -> list[str] | None:
         """Return the names of the network's classes. Warn if the store's classes have others."""
@@ -171,7 +182,7 @@ class Predictor:
         return names
 
     def scores(self, metric: str | None = None) -> dict[str, float]:
-        """Compute train_acc, val_acc and test_acc, or those of another metric, as in ``Settings``.
+        """Compute train_acc, val_acc and test_acc, or the like of another metric, as in ``Settings``.
 
         NaN without labelled nodes; empty for a graph without labels or with other classes, or other names.
         Collective.
@@ -244,7 +255,7 @@ class Predictor:
                     like = answer(np.zeros((0, Z.shape[1])))[1]
                     opened = stack.enter_context(replaced(path))
                     writer = form(opened, Z, name, like, self.store, self.class_names)
-            for rows in _parts(Z):
+            for rows in by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1])):
                 with world.together(), writing("out", path):
                     if writer is not None and rows is not None:
                         writer.write(*answer(rows))
@@ -272,11 +283,6 @@ def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool
     if (begun := Begun.of(reader.meta)) is not None:
         log.warning("%s: was saved after %d updates of epoch %d", reader.root, len(begun.totals), begun.epoch)
     return False, int(reader.meta["epoch"])
-
-
-def _parts(Z: DistDense) -> Iterator[np.ndarray | None]:
-    """Give the rows by node, some at a time, on rank 0. Collective."""
-    return by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1]))
 
 
 Answer = tuple[np.ndarray, "np.ndarray | None"]  # numbers, and labels where they are asked for
@@ -337,8 +343,7 @@ class _Archive(zipfile.ZipFile):
 
 
 class _Npz:
-    """An archive of arrays that is written in parts, as ``numpy.savez`` would write it whole. Labels wait in
-    memory, as bits where a node has a row of them; `like`: labels of no nodes, or None."""
+    """An archive of ``numpy.savez``, in parts; labels wait in memory. `like`: labels of no nodes, or None."""
 
     def __init__(
         self, file: IO[bytes], Z: DistDense, name: str, like: np.ndarray | None, store: Store,

@@ -122,6 +122,24 @@ def test_dropped_grids_give_their_communicators_back(comm, monkeypatch) -> None:
     own.Free()
 
 
+@pytest.mark.ranks(4)
+def test_some_ranks_of_a_grid_have_grids_of_their_own(comm) -> None:
+    """A program may make a grid on the ranks of a row of another: only these take part."""
+    grid = dg.Grid(comm, rows=2, cols=2)
+    row = grid.along("cols").mpi
+    A = np.arange(SIZE * 2.0).reshape(2, SIZE) + grid.coords["rows"]
+    for _ in range(2):
+        if grid.coords["rows"] == 0:
+            own = dg.make_grid(row, "1d")
+            assert own.size == 2 and own.rank == row.Get_rank()
+            operator = dg.distribute(A.T, own, "1d")
+            product = dg.gather(operator @ dg.scatter(np.ones((2, 1)), operator.input_layout))
+            assert own.rank or (product[:, 0] == A.sum(axis=0)).all()
+            own.free()
+    assert summed(joined(comm), comm.rank) == total(comm)
+    grid.free()
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.timeout(300)
 def test_where_mpi_has_no_room_for_communicators_the_error_says_what_to_free(comm) -> None:
