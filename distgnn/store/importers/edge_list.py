@@ -25,7 +25,7 @@ from distgnn.store.importers.made import Made
 from distgnn.store.importers.names import LONGEST, Names, Seen, distinct, integer, is_number, shown
 from distgnn.store.importers.node_lists import read_nodes
 from distgnn.store.importers.node_table import is_array, most_bytes, no_id, open_array
-from distgnn.store.importers.roles import END_NAMES, comments, edge_roles
+from distgnn.store.importers.roles import END_NAMES, comments, edge_roles, same_file
 from distgnn.store.importers.table import (
     ID_NAMES,
     JSON_LINES,
@@ -279,6 +279,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     another order. Tables of features and labels with ids may have nodes without edges. If nodes are numbers,
     their number is one more than the largest in edges and tables; dense features without ids fix it.
     """
+    for name in ("features", "labels", "split", "node_list"):
+        if same_file(path, getattr(options, name)):
+            raise ArgumentError(name, getattr(options, name), "is the list of edges; expected another file")
     edges, seen = EdgeTable(path, options), Seen()
     if edges.words:
         return named(edges, options, seen)
