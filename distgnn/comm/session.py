@@ -173,7 +173,8 @@ class Session:
         meeting = self._pending
         assert meeting is not None
         with Wait("meeting", "world"):
-            progress.wait(meeting.request.Test, lambda: False, meeting.check)
+            if not progress.soon(meeting.request.Test):
+                progress.wait(meeting.request.Test, lambda: False, meeting.check)
         with later():
             if meeting.failing:
                 meeting.said = self.meetings.bcast(meeting.said, self.size - meeting.failing)

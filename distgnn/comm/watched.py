@@ -127,7 +127,7 @@ class Watched(MPI.Intracomm):
     def _wait(self, wait: Wait, request: Any, check: Callable[[], object] | None) -> None:
         from distgnn.comm.flight import Flight  # which imports NumPy
 
-        if request.Test():  # as most often, where ranks come at once
+        if progress.soon(request.Test):
             return
         failed = (lambda: None) if self.session is None else self.session.fail
         with Flight(self, wait.operation, self.label, "", failed=failed) as flight:
