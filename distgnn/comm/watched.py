@@ -6,7 +6,8 @@ Calls without a non-blocking form, such as those on objects, come after a barrie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, partialmethod
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +82,8 @@ class Watched(MPI.Intracomm):
 
     def derive(self, name: str, *args: Any) -> Any:
         """Make another communicator, which belongs to the session, too. Collective."""
-        try:
+        with room():
             made = watched(self.call(name, *args), self.label)
-        except MPI.Exception as error:
-            if "communicators" not in str(error):
-                raise
-            problem = "communicators: MPI has no room for more; call free() of grids that are done with, "
-            raise UserError(f"{problem}as run.grid.free()") from None
         if self.session is not None and made.Get_size() > 1:
             self._made += 1
             theirs, ours = made.Get_group(), self.Get_group()
@@ -152,6 +148,18 @@ for _name in COMMUNICATORS:
     setattr(Watched, _name, partialmethod(Watched.derive, _name))
 for _name in MESSAGES:
     setattr(Watched, _name, partialmethod(Watched.message, _name))
+
+
+@contextmanager
+def room() -> Iterator[None]:
+    """Raise UserError where MPI has no room for a communicator that is made inside."""
+    try:
+        yield
+    except MPI.Exception as error:
+        if "communicators" not in str(error):
+            raise
+        problem = "communicators: MPI has no room for more; call free() of grids that are done with, "
+        raise UserError(f"{problem}as run.grid.free()") from None
 
 
 _kinds: dict[type[MPI.Intracomm], type[Watched]] = {MPI.Intracomm: Watched}

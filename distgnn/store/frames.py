@@ -4,7 +4,9 @@ edges  the columns called source and target, src and dst, from and to, among oth
        two, or of three where the third has numbers: weights, which `weights=True` takes
 nodes  rows are nodes. A column of X called id or node, among others, or an index that is not 0..n-1, has ids,
        by which labels and parts find their rows; nodes without a label or part have none
-X      all other columns, which are numbers, but those that are y or split
+X      all other columns, which are numbers, but those that are y or split; the store keeps their names
+
+Tables of pyarrow, polars and others that have a method `to_pandas` are taken by it.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, did_you_mean
 from distgnn.store.adapters import Given, array
+from distgnn.store.importers.imported import LABEL_NAMES
+from distgnn.store.importers.names import fractions
 from distgnn.store.importers.roles import ENDS, WEIGHT_NAMES
 from distgnn.store.importers.table import ID_NAMES
 
 UNNAMED = "unnamed: "  # how pandas calls the column of an index in a file
+_TABLES = ("graph", "X", "y", "split")
 
 
 def is_table(given: Any) -> bool:
@@ -33,20 +38,36 @@ def of_tables(given: Given) -> Given:
     Raises:
         ArgumentError: columns that cannot be told, that hold no numbers, or rows of nodes that X has not.
     """
+    given = replace(given, **{name: _as_table(name, getattr(given, name)) for name in _TABLES})
     if is_table(given.graph):
         given = _of_edges(given)
     X, nodes = given.X, {"y": given.y, "split": given.split}
     if is_table(X) and isinstance(given.y, str):
         nodes["y"] = _column(X, given.y)
     tables = {name: table for name, table in nodes.items() if is_table(table)}
-    index = X.index if is_table(X) else next((table.index for table in tables.values()), None)
-    if index is None:
+    rows = X.index if is_table(X) else next((table.index for table in tables.values()), None)
+    if rows is None:
         return given
-    ids = given.ids if _plain(index) or given.ids is not None else index.to_numpy()
-    nodes |= {name: _in_order(name, table, index) for name, table in tables.items()}
+    by_id = _id_column(X) if is_table(X) else None
+    nodes |= {name: _in_order(name, table, rows, by_id) for name, table in tables.items()}
+    index = rows if by_id is None else by_id
+    ids = given.ids if given.ids is not None or _plain(index) else index.to_numpy()
     if is_table(X):
-        X, ids = _features(X, ids, [table.name for table in tables.values() if table.ndim == 1])
+        X = _features(X, {table.name: nodes[name] for name, table in tables.items() if table.ndim == 1})
+        named = X.columns.is_unique and all(isinstance(name, str) for name in X.columns)
+        given = replace(given, feature_names=[*X.columns] if named else None)
+        X = X.to_numpy(np.float64, na_value=np.nan)
     return replace(given, X=X, ids=ids, **nodes)
+
+
+def _as_table(name: str, given: Any) -> Any:
+    """Return a table of another library as one of pandas, and anything else as it is."""
+    if is_table(given) or not hasattr(given, "to_pandas"):
+        return given
+    try:
+        return given.to_pandas()
+    except ImportError as error:
+        raise ArgumentError(name, type(given).__name__, f"cannot be read: {error}; pass arrays") from None
 
 
 def _of_edges(given: Given) -> Given:
@@ -58,13 +79,15 @@ def _of_edges(given: Given) -> Given:
     if len(pairs) != 1 and len(table.columns) != 2 and not numbers:
         expected = "cannot tell the ends of edges; pass graph[[SOURCE, TARGET]]"
         raise ArgumentError("graph", f"columns {_listed(table)}", expected)
+    if len(pairs) != 1:
+        _check_columns(table)
     places = pairs[0] if len(pairs) == 1 else (0, 1)
     ends = [table.iloc[:, place] for place in places]
     for end in ends:
         if (empty := end.isna().to_numpy()).any():
             row = int(np.flatnonzero(empty)[0])
             raise ArgumentError("graph", f"column {end.name}", f"row {row} is empty; expected a node")
-    graph = np.stack([array("graph", end.to_numpy()) for end in ends])
+    graph = np.stack([_ids("graph", end) for end in ends])
     if not given.wants_weights:
         return replace(given, graph=graph)
     weights = [called[name] for name in WEIGHT_NAMES if name in called] or ([2] if numbers else [])
@@ -74,24 +97,66 @@ def _of_edges(given: Given) -> Given:
     return replace(given, graph=graph, weights=table.iloc[:, weights[0]].to_numpy())
 
 
-def _features(X: Any, ids: Any, others: list[Any]) -> tuple[Any, Any]:
-    """Return the columns of numbers, and the ids of a column that has them, unless there are some."""
+def _check_columns(table: Any) -> None:
+    """Raise ArgumentError for a table of labels, and for a first column that may be an index."""
+    first, second = (str(name).lower() for name in table.columns[:2])
+    if first in ID_NAMES and second in LABEL_NAMES:
+        problem = "are those of a table of labels: pass it as y"
+        raise ArgumentError("graph", f"columns {first} and {second}", problem)
+    if len(table.columns) == 3 and all(dtype.kind in "iu" for dtype in table.dtypes):
+        rows, last = table.iloc[:, 0].to_numpy(), table.iloc[:, 2]
+        if len(rows) > 2 and rows[0] in (0, 1) and (np.diff(rows) == 1).all() and last.nunique() > 1:
+            problem = "runs as row numbers do, so that it may be an index; pass graph[[SOURCE, TARGET]]"
+            raise ArgumentError("graph", f"column {table.columns[0]}", problem)
+
+
+def _features(X: Any, others: dict[Any, np.ndarray]) -> Any:
+    """Return the columns of numbers, without ids and without the columns that are labels or parts.
+
+    A column of the name of labels is these; one that has a number for a name only if it holds them.
+    """
     X = _without_index(X.to_frame() if X.ndim == 1 else X)
-    X = X[[name for name in X.columns if name not in others]]
-    named = [name for name in X.columns if str(name).lower() in ID_NAMES]
-    if named:
-        ids = X[named[0]].to_numpy() if ids is None else ids
-        X = X[[name for name in X.columns if name not in named]]
-    for name, dtype in X.dtypes.items():
+    kept, rows = np.ones(len(X.columns), bool), X.index
+    for k, name in enumerate(X.columns):
+        column = X.iloc[:, k]
+        same = name in others and (isinstance(name, str) or column.equals(type(column)(others[name], rows)))
+        kept[k] = not same and str(name).lower() not in ID_NAMES
+    X = X.loc[:, kept]
+    for name, dtype in zip(X.columns, X.dtypes, strict=True):
         if dtype.kind not in "biuf":
             advice = "leave it out, or pass pandas.get_dummies(X)"
             raise ArgumentError("X", f"column {name}", f"holds {dtype}, no numbers; {advice}")
-    return X.to_numpy(np.float64, na_value=np.nan), ids
+    return X
 
 
-def _in_order(name: str, table: Any, index: Any) -> Any:
-    """Return the rows in the order of the nodes, as an array; those that are missing are empty."""
-    if not table.index.equals(index) and not (_plain(table.index) and len(table) == len(index)):
+def _id_column(X: Any) -> Any:
+    """Return the index of a column of ids, or None."""
+    named = [k for k, name in enumerate(X.columns) if str(name).lower() in ID_NAMES] if X.ndim == 2 else []
+    return X.set_index(_ids("X", X.iloc[:, named[0]])).index if named else None
+
+
+def _ids(argument: str, column: Any) -> np.ndarray:
+    """Return ids, which pandas made floats if one was missing at some time."""
+    ids = array(argument, column.to_numpy())
+    if ids.dtype.kind != "f":
+        return ids
+    if (wrong := fractions(ids)).any():
+        row = int(np.argmax(wrong))
+        problem = f"row {row} is {ids[row]}; expected a node, a whole number"
+        raise ArgumentError(argument, f"column {column.name}", problem)
+    return ids.astype(np.int64)
+
+
+def _in_order(name: str, table: Any, rows: Any, ids: Any) -> Any:
+    """Return the rows in the order of the nodes, as an array; those that are missing are empty.
+
+    Rows with the index of X are in its order. Others are found by ids: an index that is called as one, or not
+    that of X. An index that has none of them and counts from 0 stands for none.
+    """
+    called = ids is not None and str(table.index.name).lower() in ID_NAMES
+    index = ids if ids is not None and (called or not table.index.equals(rows)) else rows
+    alike = _plain(table.index) and len(table) == len(index) and not table.index.isin(index).any()
+    if not table.index.equals(index) and not alike:
         unknown = table.index.difference(index)
         if len(unknown) or not (index.is_unique and table.index.is_unique):
             problem = "is listed twice in an index" if not len(unknown) else "is no node of X, by its index"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 
 from distgnn import records
 from distgnn.comm.group import Comm
@@ -128,10 +129,10 @@ class SerialCheck:
         for epoch, lr, expected, whole in self._past:
             runs = [taken(shaken.epoch(epoch, lr), len(expected), whole)[0] for shaken in self._shaken]
             self._spread = max(self._spread, *self._spreads)
-            self._spreads = [
-                max((apart(losses[at], loss) for losses in runs if at < len(losses)), default=0.0)
-                for at, loss in enumerate(expected)
-            ]
+            self._spreads = []
+            for at, loss in enumerate(expected):
+                differences = (apart(losses[at], loss) for losses in runs if at < len(losses))
+                self._spreads.append(max(filter(isfinite, differences), default=0.0))
         self._past.clear()
         return max(self._spread, *self._spreads[:number])
 

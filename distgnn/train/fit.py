@@ -82,7 +82,7 @@ def fit(
             if own.rank == ROOT:
                 source = _source(
                     graph, X, y, split, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed,
-                    regression=chosen.loss == "mse",
+                    regression=chosen.loss == "mse", dtype=chosen.dtype,
                 )  # fmt: skip
         store = hold(
             source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype

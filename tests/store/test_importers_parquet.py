@@ -63,7 +63,7 @@ def test_numbers_weights_and_chosen_columns(tmp_path):
 
 BAD_EDGES = [
     ({"source": [0, None], "target": [1, 2]}, "row 2, column source: nothing; expected a node id"),
-    ({"source": [0.5, 1], "target": [1, 2]}, "column source holds numbers; expected node ids"),
+    ({"source": [0.5, 1], "target": [1, 2]}, "row 1, column source: '0.5'; expected a node id"),
     ({"source": [0, 1], "target": ["1", "2"]}, "column source holds integers; .*strings"),
     (
         {"source": ["a", ""], "target": ["b", "c"]},

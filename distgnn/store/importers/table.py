@@ -35,10 +35,11 @@ from distgnn.store.importers.files import (
     size_of,
     unpacked,
 )
-from distgnn.store.importers.names import integer, is_number, whole
+from distgnn.store.importers.names import fractions, integer, is_number, whole
 from distgnn.store.importers.text import Text
 
-MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", "null", "None", "\\N")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN", "-NaN", "-nan", "NaT", "NULL",
+           "Null", "null", "None", "none", "NONE", "\\N")  # fmt: skip
 PARQUET, JSON_LINES = (".parquet", ".pq"), (".jsonl", ".ndjson")
 ID_NAMES = ("new_id", "id", "node", "node_id", "nodeid")  # of node ids; the first is SNAP's
 INDEX_NAMES = ("", "index", "unnamed: 0", "rownames", "row.names", "__index_level_0__")
@@ -182,17 +183,34 @@ class TextTable(Table):
 
     def batches(self, wanted: Sequence[Wanted]) -> Iterator[list[pa.Array]]:
         done = 0
-        try:
-            for batch in self.text.batches({item.column: TYPES[item.kind] for item in wanted}, MISSING):
-                columns = [batch.column(str(item.column)) for item in wanted]
-                if any(
-                    c.null_count for c, item in zip(columns, wanted, strict=True) if item.kind == "integers"
-                ):
-                    self._refuse(wanted, done)
-                yield columns
-                done += batch.num_rows
-        except pa.ArrowException as error:
-            self._refuse(wanted, done, str(error).splitlines()[0])
+        while done >= 0:
+            types = {k.column: TYPES["words" if self._floats(k) else k.kind] for k in wanted}
+            try:
+                for batch in self.text.batches(types, MISSING, done):
+                    columns = [batch.column(str(item.column)) for item in wanted]
+                    for k, item in enumerate(wanted):
+                        if self._floats(item):
+                            columns[k] = whole_texts(columns[k])
+                        if item.kind == "integers" and columns[k].null_count:
+                            self._refuse(wanted, done)
+                    yield columns
+                    done += batch.num_rows
+                return
+            except (pa.ArrowException, ValueError) as error:
+                if not self._takes_floats(wanted, problem := str(error).splitlines()[0]):
+                    self._refuse(wanted, done, problem)
+
+    def _floats(self, item: Wanted) -> bool:
+        """Return True for whole numbers that are written as others are, such as 4.0 or 4e+05."""
+        return item.kind == "integers" and self.kinds[item.column] == "numbers"
+
+    def _takes_floats(self, wanted: Sequence[Wanted], problem: str) -> bool:
+        """Take a column for whole numbers in any spelling after one such as 1e+05, which R writes."""
+        match = re.search(r"column #(\d+):.* CSV conversion error to int64: invalid value '(.+)'", problem)
+        if not match or self.kinds[int(match[1])] != "integers" or not _READS["floats"](match[2]):
+            return False
+        self.kinds[int(match[1])] = "numbers"
+        return True
 
     def _refuse(self, wanted: Sequence[Wanted], done: int, problem: str = "") -> NoReturn:
         """Raise the error for the first row, after those done, that is not as wanted."""
@@ -208,9 +226,11 @@ class TextTable(Table):
                     f"{where}: bad line {shown!r}, which has {len(fields)} fields; expected {width}{advice}"
                 )
             for item in wanted:
-                if not _READS[item.kind](fields[item.column]):
+                if not _READS["floats" if self._floats(item) else item.kind](fields[item.column]):
                     text = fields[item.column]
                     field = repr(text[:60]) if text else "nothing"
+                    if item.kind == "integers" and rounded(text):
+                        field += ", which may be a rounded number"
                     message = f"{where}, {self.spot(item.column)}: {field}; expected {item.expected}"
                     raise WrongValue(message, text, item.column)
         raise UserError(f"{self.path}: cannot be read as a table ({problem})")
@@ -233,12 +253,33 @@ class TextTable(Table):
         return f"{self.path}, line {line}"
 
 
+_SCIENTIFIC = re.compile(r"[+-]?[0-9](?:[.](?P<digits>[0-9]*))?[eE][+]?(?P<power>[0-9]{1,3})")
 TYPES = {"integers": pa.int64(), "numbers": pa.float64(), "words": pa.string()}
 _READS = {
+    "floats": lambda text: (
+        is_number(text) and abs(float(text)) <= 1 << 53 and float(text).is_integer() and not rounded(text)
+    ),
     "integers": lambda text: integer(text) is not None and text[:1] != "+",
     "numbers": lambda text: text in MISSING or (is_number(text) and text.isascii() and "_" not in text),
     "words": lambda text: True,
 }
+
+
+def rounded(text: str) -> bool:
+    """Return True for 1.002e+09 and the like: C++ writes six digits of a number, R's write seven."""
+    match = _SCIENTIFIC.fullmatch(text)
+    return match is not None and int(match["power"]) >= 6 and int(match["power"]) > len(match["digits"] or "")
+
+
+def whole_texts(texts: pa.Array) -> pa.Array:
+    """Convert texts such as 4.0 and 4e+05 to int64; ValueError or ArrowException for any other."""
+    texts = pc.utf8_trim_whitespace(texts)
+    parts = pc.extract_regex(texts, _SCIENTIFIC.pattern.join("^$"))
+    powers = pc.struct_field(parts, "power").cast(pa.int64())
+    digits = pc.utf8_length(pc.struct_field(parts, "digits"))
+    if pc.any(pc.and_(pc.greater_equal(powers, 6), pc.greater(powers, digits))).as_py():
+        raise ValueError("a number that may be rounded")
+    return whole_numbers(texts.cast(pa.float64()))
 
 
 def _looks_like(texts: list[str]) -> str:
@@ -338,8 +379,21 @@ def converted(column: pa.Array, kind: str, width: int, given: str) -> pa.Array:
         column.validate(full=True)
         column = column.dictionary_decode()
     if pa.types.is_boolean(column.type):
+        if kind == "integers":
+            raise ValueError(str(column[0]))
         column = column.cast(pa.int8())
+    if kind == "integers" and pa.types.is_floating(column.type):
+        return whole_numbers(column)
     return column.cast(TYPES[kind])
+
+
+def whole_numbers(column: pa.Array) -> pa.Array:
+    """Convert whole numbers in floating point to int64; ValueError for others, or what may be rounded."""
+    values = column.to_numpy(zero_copy_only=False)
+    if (wrong := fractions(values)).any():
+        value = values[np.argmax(wrong)]
+        raise ValueError("nothing" if np.isnan(value) else f"{str(value)!r}")
+    return pa.array(values.astype(np.int64))
 
 
 def _as_words(column: pa.Array, given: str) -> pa.DictionaryArray:

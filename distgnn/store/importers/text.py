@@ -104,9 +104,14 @@ class Text:
         form.rows.insert(0, form.names)
         form.names = []
 
-    def batches(self, types: dict[int, pa.DataType], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield columns, named by their numbers, of these types; ArrowException for wrong rows."""
-        done, watched = 0, self.watched and pa.int64() in types.values()
+    def batches(
+        self, types: dict[int, pa.DataType], missing: Sequence[str], done: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield columns, named by their numbers, of these types, of rows behind those that are done.
+
+        Raises ArrowException for wrong rows.
+        """
+        watched = self.watched and pa.int64() in types.values()
         longest = max((sum(map(len, row)) + 2 * len(row) for row in self.dialect.rows), default=0)
         for size in (max(min(LIMITS.text_bytes, BATCH), 4 * longest), LIMITS.line_bytes):
             try:
