@@ -156,7 +156,7 @@ def room() -> Iterator[None]:
     try:
         yield
     except MPI.Exception as error:
-        if "communicators" not in str(error):
+        if not any(words in str(error) for words in ("communicators", "context ID")):
             raise
         problem = "communicators: MPI has no room for more; call free() of grids that are done with, "
         raise UserError(f"{problem}as run.grid.free()") from None
