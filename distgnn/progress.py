@@ -87,7 +87,7 @@ def wait(
 
 
 def soon(done: Callable[[], bool]) -> bool:
-    """Poll for SOON seconds at most, without naps, until ``done()``; return whether it is."""
+    """Wait for ``done()`` without naps, for SOON seconds at most; return whether it is."""
     until = time.perf_counter() + SOON
     while not done():
         if time.perf_counter() > until:

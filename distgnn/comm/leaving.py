@@ -75,7 +75,7 @@ class Joined:
         """Tell whether all ranks have joined, and no message is under way."""
         MPI = sys.modules["mpi4py.MPI"]
         self.sent()
-        for root, told in [*zip(self._roots, self._told, strict=True)][len(self._scattered) :]:
+        for root, answer in [*zip(self._roots, self._told, strict=True)][len(self._scattered) :]:
             words = None
             if root == self._rank:
                 if not self._gathered[self._roots.index(root)].Test():
@@ -83,9 +83,9 @@ class Joined:
                 gone = self._come.find(LEAVES) + 1
                 word = (gone << 1 | (CALLS in self._come)).to_bytes(8, "little")
                 words = [word * len(self._come), [8] * len(self._come), MPI.BYTE]
-            self._scattered.append(self._mpi.Iscatterv(words, [told, MPI.BYTE], root))
+            self._scattered.append(self._mpi.Iscatterv(words, [answer, MPI.BYTE], root))
         known = [request.Test() for request in self._scattered]
-        some = [told for told, there in zip(self._told, known, strict=False) if there]
+        some = [answer for answer, there in zip(self._told, known, strict=False) if there]
         self._word = int.from_bytes(some[0], "little") if some else 0
         return sum(known) == len(self._roots) and self.sent()
 
