@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers import coded, open_source
+from distgnn.store.importers import open_source
 from distgnn.store.importers.coded import Coder
 from distgnn.store.source import ImportOptions, Source
 
@@ -308,12 +308,6 @@ def test_numbers_of_words(monkeypatch) -> None:
     assert [listed[k] for k in codes[:, 0]] == [word.strip() for word in words]
     assert len(set(listed)) == len(listed) and listed[0] == words[0].strip()
     assert [listed[k] for k in codes[:500, 1]] == [word.strip() for word in words[499::-1]]
-
-
-def test_words_of_one_hash_are_refused(tmp_path, monkeypatch) -> None:
-    path = write(tmp_path / "e.csv", "a,bb\nbb,cc\n")
-    monkeypatch.setattr(coded, "_hashed", lambda lengths, parts: lengths.astype(np.uint64))
-    refused(path, "e.csv: two ids have the same 64-bit hash")
 
 
 def test_too_many_long_words(tmp_path, monkeypatch) -> None:

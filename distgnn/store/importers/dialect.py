@@ -81,10 +81,14 @@ class Dialect:
             if lines[:1] == b" " or b"\n " in lines or b" \n" in lines or b" \r" in lines:
                 lines = re.sub(rb"(?m)^ | (?=\r?$)", b"", lines)
             return lines
-        if b'"' in lines:
-            mark = re.escape(self.separator.encode())
-            lines = re.sub(rb"(?m)(^|" + mark + rb')[ \t]+"|"[ \t]+(?=$|\r|' + mark + rb")", _closer, lines)
-        if (b" " in lines and b"\n " in lines) or (b"\t" in lines and b"\n\t" in lines):
+        if b" " not in lines and b"\t" not in lines:
+            return lines
+        tabs = (b"\t",) if self.separator != "\t" else ()  # are blanks, too
+        if any(b'"' + blank in lines or blank + b'"' in lines for blank in (b" ", *tabs)):
+            mark, blanks = re.escape(self.separator.encode()), rb"[ \t]+" if tabs else rb" +"
+            at_quotes = rb"(?m)(^|" + mark + rb")" + blanks + rb'"|"' + blanks + rb"(?=$|\r|" + mark + rb")"
+            lines = re.sub(at_quotes, _closer, lines)
+        if lines[:1] in (b" ", b"\t") or b"\n " in lines or b"\n\t" in lines:
             lines = re.sub(rb"(?m)^[ \t]+$", b"", lines)
         return lines
 

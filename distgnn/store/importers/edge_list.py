@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import scratch_file
-from distgnn.store.importers.coded import Coder, as_bytes
+from distgnn.store.importers.arrow import as_bytes, numpy_of, places
+from distgnn.store.importers.coded import Coder
 from distgnn.store.importers.features import attach_features, feature_ids
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, Stream, scan, sparse_limit
 from distgnn.store.importers.labels import attach_labels, label_ids
@@ -89,7 +90,7 @@ class EdgeTable:
         for columns in self.table.batches(wanted) if self.table.names else ():
             weight = None
             if weighted:
-                weight = columns[2].to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+                weight = numpy_of(columns[2]).astype(np.float64, copy=False)
                 if not (good := np.isfinite(weight)).all():
                     row = int(np.argmin(good))
                     text = "" if np.isnan(weight[row]) else weight[row]
@@ -102,7 +103,7 @@ class EdgeTable:
         advice = " of at least 0, or ids=integers" if not low else ""
         expected, done = f"a node id, a whole number{advice}, or ids=text", 0
         for columns, weight in self._batches("numbers" if self.floats else "integers", expected):
-            ends = [column.to_numpy(zero_copy_only=False) for column in columns]
+            ends = [numpy_of(column) for column in columns]
             if self.floats:
                 ends = [self._whole(done, k, end, expected) for k, end in enumerate(ends)]
             for column, ids in zip(self.ends, ends, strict=True):
@@ -151,11 +152,11 @@ class EdgeTable:
         done, pattern = 0, r"^\s*-?0[xX]" if self.options.ids else r"^\s*-?0[0-9xX]"
         for columns, _ in self._batches("words", "a node id"):
             for end, column in zip(self.ends, columns, strict=True):
-                row = pc.index(pc.match_substring_regex(column, pattern), True).as_py()
-                if row >= 0 and self.options.ids:
-                    raise self.table.bad(done + row, end, "", "a whole number in digits, or ids=text")
-                if row >= 0:
-                    self.why = column[row].as_py().strip()
+                rows = places(pc.match_substring_regex(column, pattern))
+                if len(rows) and self.options.ids:
+                    raise self.table.bad(done + rows[0], end, "", "a whole number in digits, or ids=text")
+                if len(rows):
+                    self.why = column[rows[0]].as_py().strip()
                     return True
             done += len(columns[0])
         return False
@@ -224,10 +225,10 @@ class CodedEdges:
 
     def _wrong_words(self, words: pa.Array) -> np.ndarray:
         """Find words that are no ids."""
-        bad = pc.or_(pc.is_in(words, pa.array(sorted(NO_NAMES), words.type)), pc.match_substring(words, "\0"))
-        bad = pc.or_(bad, pc.match_substring_regex(words, "^:?-{2,}:?$"))  # the rule of a table
-        bad = pc.or_(bad, pc.greater(pc.binary_length(words), LONGEST))
-        return np.flatnonzero(bad.to_numpy(zero_copy_only=False))
+        nothing, rule_of_a_table = "|".join(map(re.escape, sorted(NO_NAMES))), ":?-{2,}:?"
+        bad = places(pc.match_substring_regex(words, rf"\A({nothing}|{rule_of_a_table})\z|\x00"))
+        long = np.flatnonzero(numpy_of(pc.binary_length(words)) > LONGEST)
+        return np.union1d(bad, long)
 
     def check(self, known: Names | None, unsure: bool) -> None:
         """Raise UserError for words that are no ids unless they are `known`, and for a second header."""
@@ -265,7 +266,7 @@ class CodedEdges:
         return -1
 
     def _rows(self) -> Iterator[np.ndarray]:
-        size, start = LIMITS.entries * self.dtype.itemsize, 0
+        size, start = LIMITS.window_entries * self.dtype.itemsize, 0
         while data := os.pread(self._file, size, start):
             yield np.frombuffer(data, self.dtype)
             start += len(data)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import Header, StoredArray, scratch_file
+from distgnn.store.importers.arrow import numpy_of
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_WIDTH, Imported
 from distgnn.store.importers.made import FEATURES, made_features
@@ -153,9 +154,9 @@ class Filled:
             )
             return np.asarray(numbers)[:, None] == np.arange(len(self.categories[item.column]))
         if pa.types.is_fixed_size_list(column.type):
-            values = column.flatten().to_numpy(zero_copy_only=False)
+            values = numpy_of(column.flatten())
             return values.reshape(len(column), -1)
-        return column.to_numpy(zero_copy_only=False)[:, None]
+        return numpy_of(column)[:, None]
 
     def _check(self, rows: np.ndarray, columns: list[pa.Array], done: int) -> None:
         """Raise UserError for a number that is missing, unless it may be, or that float32 cannot hold."""

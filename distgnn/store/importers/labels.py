@@ -19,6 +19,7 @@ from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import StoredArray, strings, window_of
+from distgnn.store.importers.arrow import numpy_of
 from distgnn.store.importers.imported import HIGHEST_ID, NO_LABEL, UNLABELLED, Imported
 from distgnn.store.importers.made import is_made, made_labels
 from distgnn.store.importers.names import Names
@@ -162,7 +163,7 @@ def _attach_vectors(source: Imported, table: Table, roles: Roles) -> bool:
     wanted, parts = [Wanted(roles.values[0], "numbers", "0 or 1 for each class")], []
     try:
         for (column,) in table.batches(wanted):
-            parts.append(column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1))
+            parts.append(numpy_of(column.flatten()).reshape(len(column), -1))
     except UserError:  # lists of several lengths hold classes
         return False
     if not parts or not np.isin(numbers := np.concatenate(parts), (-1, 0, 1)).all():

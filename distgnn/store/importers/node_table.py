@@ -19,7 +19,8 @@ import pyarrow as pa
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import Npz, open_npy
-from distgnn.store.importers.coded import Coder, as_bytes
+from distgnn.store.importers.arrow import as_bytes, numpy_of
+from distgnn.store.importers.coded import Coder
 from distgnn.store.importers.files import read_json
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
 from distgnn.store.importers.names import (
@@ -119,7 +120,7 @@ def read_ids(table: Table, column: int, names: Names | None) -> np.ndarray:
     table.require(column, ("integers", "words") if wanted.kind == "words" else ("integers",), "node ids")
     if wanted.kind == "words":
         return ids_of(table, column, *code(table, [wanted]))
-    ids = np.concatenate([np.zeros(0, np.int64), *(rows[0].to_numpy() for rows in table.batches([wanted]))])
+    ids = np.concatenate([np.zeros(0, np.int64), *(numpy_of(rows[0]) for rows in table.batches([wanted]))])
     if names is None:
         check_numbers(table, column, ids, wanted.expected)
     return ids
@@ -196,7 +197,7 @@ def read_words(
     counted, ids = roles.ids is None, np.zeros(0, np.int64)
     if roles.ids is not None:
         ids = read_ids(table, roles.ids, names)
-    words, codes = pa.array([], pa.large_string()), np.zeros((len(ids), 0), np.int32)
+    words, codes = pa.nulls(0, pa.large_string()), np.zeros((len(ids), 0), np.int32)
     if roles.values:
         words, codes = code(table, [Wanted(k, "words", f"a {what}") for k in roles.values])
     if counted:

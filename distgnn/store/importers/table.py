@@ -26,6 +26,7 @@ import pyarrow.parquet
 
 from distgnn.errors import ArgumentError, UserError, did_you_mean
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.importers.arrow import numpy_of, places
 from distgnn.store.importers.dialect import Dialect
 from distgnn.store.importers.files import (
     check_declared,
@@ -289,7 +290,7 @@ class ArrowTable(Table):
                 except (pa.ArrowException, ValueError) as error:
                     raise self._at(error, given, item, width, done) from None
                 if item.kind == "integers" and made.null_count:
-                    row = int(np.argmax(made.is_null().to_numpy(zero_copy_only=False)))
+                    row = int(places(made.is_null())[0])
                     raise self.bad(done + row, item.column, "", item.expected)
                 columns.append(made)
             yield columns
@@ -369,7 +370,7 @@ def _as_words(column: pa.Array, given: str) -> pa.DictionaryArray:
 
 
 def _as_vectors(column: pa.Array, width: int) -> pa.FixedSizeListArray:
-    lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    lengths = numpy_of(pc.list_value_length(column).fill_null(0))
     if (lengths != width).any():
         raise ValueError(f"{lengths[lengths != width][0]} numbers, {width} in row 1")
     return pa.FixedSizeListArray.from_arrays(column.flatten().cast(pa.float64()), max(width, 1))
@@ -482,7 +483,7 @@ def numbers_of(
     """
     done = 0
     for columns in table.batches(wanted):
-        arrays = [column.to_numpy(zero_copy_only=False) for column in columns]
+        arrays = [numpy_of(column) for column in columns]
         for item, values in zip(wanted, arrays, strict=True):
             wrong = (values < low) | (values > high) if item.kind == "integers" else ~np.isfinite(values)
             if wrong.any():
