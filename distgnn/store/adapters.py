@@ -25,7 +25,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of a caller for a graph; see ``from_arrays.prepare``."""
+    """The arguments of a caller for a graph; see ``from_arrays.prepare``. `feature_names`: columns of X."""
 
     graph: Any
     X: Any = None
@@ -35,6 +35,7 @@ class Given:
     nodes: int | None = None
     weights: Any = None
     directed: bool | None = None
+    feature_names: list[str] | None = None
 
     def filled(self, **attributes: Any) -> Given:
         """Fill in what was attributes in the graph where nothing was given."""

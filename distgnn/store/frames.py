@@ -4,7 +4,9 @@ edges  the columns called source and target, src and dst, from and to, among oth
        two, or of three where the third has numbers: weights, which `weights=True` takes
 nodes  rows are nodes. A column of X called id or node, among others, or an index that is not 0..n-1, has ids,
        by which labels and parts find their rows; nodes without a label or part have none
-X      all other columns, which are numbers, but those that are y or split
+X      all other columns, which are numbers, but those that are y or split; the store keeps their names
+
+Tables of pyarrow, polars and others that have a method `to_pandas` are taken by it.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, did_you_mean
 from distgnn.store.adapters import Given, array
+from distgnn.store.importers.names import fractions
 from distgnn.store.importers.roles import ENDS, WEIGHT_NAMES
 from distgnn.store.importers.table import ID_NAMES
 
 UNNAMED = "unnamed: "  # how pandas calls the column of an index in a file
+_TABLES = ("graph", "X", "y", "split")
 
 
 def is_table(given: Any) -> bool:
@@ -33,6 +37,7 @@ def of_tables(given: Given) -> Given:
     Raises:
         ArgumentError: columns that cannot be told, that hold no numbers, or rows of nodes that X has not.
     """
+    given = replace(given, **{name: _as_table(name, getattr(given, name)) for name in _TABLES})
     if is_table(given.graph):
         given = _of_edges(given)
     X, nodes = given.X, {"y": given.y, "split": given.split}
@@ -46,7 +51,20 @@ def of_tables(given: Given) -> Given:
     nodes |= {name: _in_order(name, table, index) for name, table in tables.items()}
     if is_table(X):
         X, ids = _features(X, ids, [table.name for table in tables.values() if table.ndim == 1])
+        named = all(isinstance(name, str) for name in X.columns)
+        given = replace(given, feature_names=[*X.columns] if named else None)
+        X = X.to_numpy(np.float64, na_value=np.nan)
     return replace(given, X=X, ids=ids, **nodes)
+
+
+def _as_table(name: str, given: Any) -> Any:
+    """Return a table of another library as one of pandas, and anything else as it is."""
+    if is_table(given) or not hasattr(given, "to_pandas"):
+        return given
+    try:
+        return given.to_pandas()
+    except ImportError as error:
+        raise ArgumentError(name, type(given).__name__, f"cannot be read: {error}; pass arrays") from None
 
 
 def _of_edges(given: Given) -> Given:
@@ -64,7 +82,7 @@ def _of_edges(given: Given) -> Given:
         if (empty := end.isna().to_numpy()).any():
             row = int(np.flatnonzero(empty)[0])
             raise ArgumentError("graph", f"column {end.name}", f"row {row} is empty; expected a node")
-    graph = np.stack([array("graph", end.to_numpy()) for end in ends])
+    graph = np.stack([_ids("graph", end) for end in ends])
     if not given.wants_weights:
         return replace(given, graph=graph)
     weights = [called[name] for name in WEIGHT_NAMES if name in called] or ([2] if numbers else [])
@@ -80,13 +98,25 @@ def _features(X: Any, ids: Any, others: list[Any]) -> tuple[Any, Any]:
     X = X[[name for name in X.columns if name not in others]]
     named = [name for name in X.columns if str(name).lower() in ID_NAMES]
     if named:
-        ids = X[named[0]].to_numpy() if ids is None else ids
+        ids = _ids("X", X[named[0]]) if ids is None else ids
         X = X[[name for name in X.columns if name not in named]]
     for name, dtype in X.dtypes.items():
         if dtype.kind not in "biuf":
             advice = "leave it out, or pass pandas.get_dummies(X)"
             raise ArgumentError("X", f"column {name}", f"holds {dtype}, no numbers; {advice}")
-    return X.to_numpy(np.float64, na_value=np.nan), ids
+    return X, ids
+
+
+def _ids(argument: str, column: Any) -> np.ndarray:
+    """Return ids, which pandas made floats if one was missing at some time."""
+    ids = array(argument, column.to_numpy())
+    if ids.dtype.kind != "f":
+        return ids
+    if (wrong := fractions(ids)).any():
+        row = int(np.argmax(wrong))
+        problem = f"row {row} is {ids[row]}; expected a node, a whole number"
+        raise ArgumentError(argument, f"column {column.name}", problem)
+    return ids.astype(np.int64)
 
 
 def _in_order(name: str, table: Any, index: Any) -> Any:

@@ -139,7 +139,7 @@ def of_arrays(
     if edges.names is not None:
         source.set_ids(edges.names, listed=True)
     if table is not None:
-        source.set_features(_Rows(table))
+        source.set_features(_Rows(table, given.feature_names))
     if labels is not None:
         array_labels.take(source, labels)
     source.settle_direction(directed=True)
@@ -176,12 +176,12 @@ def _table(X: Any) -> Any:
 
 
 class _Rows:
-    """A table of features in memory."""
+    """A table of features in memory, and the names of its columns where they have some."""
 
     listed: np.ndarray | None = None
 
-    def __init__(self, table: Any) -> None:
-        self.table, (self.nodes, self.width) = table, table.shape
+    def __init__(self, table: Any, names: list[str] | None) -> None:
+        self.table, self.names, (self.nodes, self.width) = table, names, table.shape
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         some = self.table[ids]

@@ -103,6 +103,7 @@ class Predictor:
         self.store = Store(store, self.grid.world)
         with self.grid.world.together():
             self._check(trained, weights)
+            self._columns = self._by_name(trained, weights)
             self.class_names = self._names(reader.meta, trained["widths"][-1])
         graph = self.store.n, self.store.nnz
         needs = room.of_predicting(trained["model"], trained["dtype"], algorithm, *graph, self.grid.size)
@@ -125,7 +126,7 @@ class Predictor:
         options: Any = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
         options |= special(trained["model"], trained)
         self.model = network(A, trained["widths"], **options)
-        self.X = load_features(self.store, self.model.input_layout, dtype=dtype)
+        self.X = load_features(self.store, self.model.input_layout, dtype=dtype, columns=self._columns)
         if trained["normalize_features"]:
             normalize_rows(self.X)
 
@@ -139,18 +140,30 @@ class Predictor:
             same = [name for name in trained if name.startswith(("graph ", "content of "))]
         content = {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
         here = {f"graph {name}": value for name, value in self.store.manifest.items()} | content
+        named = trained.get("graph feature_names") and self.store.manifest.get("feature_names")
         for name in same:
-            if here.get(name) != trained[name]:
+            if here.get(name) != trained[name] and not (named and name == "graph width"):
                 what = "features per node:" if name == "graph width" else name
                 problem = (
                     f"the network was trained with {what} {trained[name]}, this graph has {here.get(name)}"
                 )
                 raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+
+    def _by_name(self, trained: Mapping[str, Any], weights: Any) -> list[int] | None:
+        """Find the columns of the store that the network was trained with; None for all as they are."""
         then, now = trained.get("graph feature_names"), self.store.manifest.get("feature_names")
-        if then and now and then != now:
-            k = next(k for k, pair in enumerate(zip(then, now, strict=False)) if pair[0] != pair[1])
-            problem = f"feature {k} is {now[k]} here, was {then[k]} in training; expected the same order"
-            raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+        if not then or not now or then == now:
+            return None
+        for name in then:
+            if now.count(name) != 1 or then.count(name) != 1:
+                there = "there is none here" if name not in now else "several columns are called so"
+                problem = f"the network was trained with a feature {name}, and {there}: {', '.join(now[:20])}"
+                raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+        others = [name for name in now if name not in then]
+        if others and self.grid.rank == 0:
+            what = f"{len(others)} features, such as {others[0]}, are left out, as training did without them"
+            log.warning("%s: %s", self.store.path, what)
+        return [now.index(name) for name in then]
 
     def _names(self, meta: Mapping[str, Any], classes: int) -> list[str] | None:
         """Return the names of the network's classes. Warn if the store's classes have others."""

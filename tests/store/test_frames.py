@@ -97,3 +97,22 @@ def test_tables_are_refused_by_what_is_wrong(given, problem: str) -> None:
     with pytest.raises(ArgumentError, match=problem) as error:
         of_arrays(**{"graph": frame({}, u=["d", "b"], v=["b", "a"])} | given)
     assert "\n" not in str(error.value)
+
+
+def test_features_have_the_names_of_columns() -> None:
+    columns = {"age": NODES["age"], "income": NODES["income"]}
+    named, edges = frame(columns), np.array([[0, 1, 2], [1, 2, 3]])
+    assert of_arrays(edges, named).feature_names == ["age", "income"]
+    nodes = frame({"ID": IDS, "label": NODES["label"]} | columns)
+    assert of_arrays(frame(EDGES), nodes, "label").feature_names == ["age", "income"]
+    for unnamed in (X, pd.DataFrame(X), named.rename(columns={"age": 7})):
+        assert of_arrays(edges, unnamed).feature_names is None
+
+
+def test_tables_of_pyarrow() -> None:
+    pa = pytest.importorskip("pyarrow")
+    nodes = pa.table({"id": IDS} | NODES).drop_columns("label")
+    source = of_arrays(pa.table(EDGES), nodes, pa.array(NODES["label"]), weights=True)
+    assert source.ids.astype(str).tolist() == IDS and entries(source) == WEIGHTED
+    assert source.feature_names == ["age", "income"] and source.class_names == ["x", "y"]
+    assert np.array_equal(source.features(np.arange(4)), X)

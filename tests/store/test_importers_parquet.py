@@ -63,7 +63,7 @@ def test_numbers_weights_and_chosen_columns(tmp_path):
 
 BAD_EDGES = [
     ({"source": [0, None], "target": [1, 2]}, "row 2, column source: nothing; expected a node id"),
-    ({"source": [0.5, 1], "target": [1, 2]}, "column source holds numbers; expected node ids"),
+    ({"source": [0.5, 1], "target": [1, 2]}, "row 1, column source: '0.5'; expected a node id"),
     ({"source": [0, 1], "target": ["1", "2"]}, "column source holds integers; .*strings"),
     (
         {"source": ["a", ""], "target": ["b", "c"]},
@@ -79,7 +79,7 @@ def test_bad_edges(tmp_path):
     for columns, words in BAD_EDGES:
         if columns.get("target") == ["1", "2"]:
             columns["source"] = pa.array([0.5, 1.5])
-            words = "column source holds numbers; expected node ids, whole numbers or strings"
+            words = "row 1, column source: '0.5'; expected a node id, a whole number"
         refused(saved(tmp_path / "e.parquet", **columns), f"e.parquet.*{words}")
 
 

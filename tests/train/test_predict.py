@@ -191,19 +191,47 @@ def unlike(folder, comm, fact, value) -> str:
     return str(folder / "g.dg")
 
 
-@pytest.mark.ranks(1, 2)
-def test_columns_in_another_order_are_refused(comm, shared_tmp_path) -> None:
-    names = [f"column {k}" for k in range(Communities().width)]
+def named_store(folder, comm, names, columns) -> str:
+    """Prepare the graph with these columns of its features, or others, by these names."""
+    source, path = Communities(), str(folder / "named.dg")
+    more = np.random.default_rng(5).random((N, len(columns) - len(set(columns)))).astype(np.float32)
+    source._features = np.hstack([source._features[:, [*dict.fromkeys(columns)]], more])
+    source.width, source.feature_names = source._features.shape[1], names
+    if comm.rank == 0:
+        prepare(source, path)
+    comm.Barrier()
+    return path
+
+
+@pytest.mark.ranks(1, 3, 4)
+def test_features_are_found_by_their_names(comm, shared_tmp_path, caplog) -> None:
+    columns = [*range(Communities().width)]
+    names, turned = [f"column {k}" for k in columns], columns[:0:-1] + columns[:1]
     stores = {}
-    for name, there in (("one", names), ("two", names[1::-1] + names[2:]), ("none", None)):
+    for name, there, of in (
+        ("one", names, columns), ("turned", [names[k] for k in turned], turned), ("none", None, columns),
+        ("more", [*(names[k] for k in turned), "year", "row"], [*turned, 0, 0]),
+        ("less", names[1:], columns[1:]), ("twice", [*names, names[1]], [*columns, 0]),
+    ):  # fmt: skip
         (folder := shared_tmp_path / name).mkdir(exist_ok=True)
-        stores[name] = unlike(folder, comm, "feature_names", there)
+        stores[name] = named_store(folder, comm, there, of)
     weights = str(shared_tmp_path / "w")
-    list(Run(stores["one"], Settings(epochs=1, hidden=[6], checkpoint=weights), comm).train())
-    with pytest.raises(UserError, match="feature 0 is column 1 here, was column 0 in training"):
-        Predictor(stores["two"], weights, comm)
-    for name in ("one", "none"):
-        assert Predictor(stores[name], weights, comm).epoch == 1
+    how = {"standardize_features": True, "normalize_features": True, "checkpoint": weights}
+    list(Run(stores["one"], Settings(epochs=2, hidden=[6], **how), comm).train())
+    expected = None
+    for name in ("one", "turned", "none", "more"):
+        for algorithm in ("1d", "2d") if comm.size == 4 else ("1d",):
+            predictor = Predictor(stores[name], weights, comm, algorithm)
+            logits = gather(predictor.model.forward(predictor.X))
+            expected = logits if expected is None else expected
+            if comm.rank == 0:
+                assert logits == pytest.approx(expected, abs=1e-5) and np.ptp(logits) > 0.1
+    if comm.rank == 0:
+        assert "2 features, such as year, are left out" in caplog.text
+    for name, problem in (("less", "feature column 0, and there is none here"),
+                          ("twice", "column 1, and several columns are called so")):  # fmt: skip
+        with pytest.raises(UserError, match=problem):
+            Predictor(stores[name], weights, comm)
 
 
 @pytest.mark.ranks(1, 2)

@@ -18,6 +18,12 @@ def numpy_of(column: pa.Array) -> np.ndarray:
     return numbers
 
 
+def arrow_of(numbers: np.ndarray) -> pa.Array:
+    """Return numbers in the same memory as an array of Arrow."""
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
 def places(mask: pa.Array) -> np.ndarray:
     """Return the places at which a mask is true, int64, in ascending order."""
     return np.from_dlpack(pc.indices_nonzero(mask)).astype(np.int64)

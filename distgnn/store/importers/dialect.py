@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from distgnn.errors import ArgumentError, UserError
-from distgnn.store.importers.files import BYTE_ORDER_MARK, check_line, reading, unpacked
+from distgnn.store.importers.files import (
+    BYTE_ORDER_MARK,
+    check_line,
+    check_unpacked,
+    reading,
+    size_of,
+    unpacked,
+)
 from distgnn.store.importers.names import is_number
 from distgnn.store.source import ImportOptions
 
@@ -75,6 +82,8 @@ class Dialect:
             lines = re.sub(
                 rb"(?m)(^|[ \t])[ \t]*" + re.escape(self.comments.encode()) + rb"[^\r\n]*", b"", lines
             )
+        if b'\\"' in lines:
+            lines = self._doubled(lines)
         if self.separator == " ":
             if b"\t" in lines or b"  " in lines:
                 lines = re.sub(rb'("[^"]*")|[ \t]+', lambda match: match[1] or b" ", lines)
@@ -92,6 +101,12 @@ class Dialect:
             lines = re.sub(rb"(?m)^[ \t]+$", b"", lines)
         return lines
 
+    def _doubled(self, lines: bytes) -> bytes:
+        """Double the quotes that R's write.table puts behind backslashes, unless they may end a field."""
+        ends = (rb" \t" if self.separator == " " else re.escape(self.separator.encode())) + rb"\r\n"
+        inside = rb'(?:^|[%b])"[^"]*\\"(?:[^"%b]|"(?:[%b]|$))' % (ends, ends, ends)
+        return lines.replace(b'\\"', b'""') if re.search(inside, lines) else lines
+
 
 def _closer(match: re.Match[bytes]) -> bytes:
     return b'"' if match[1] is None else match[1] + b'"'
@@ -102,9 +117,9 @@ def tell(path: Path, options: ImportOptions, whole_lines: bool = False) -> Diale
 
     Raises UserError for another encoding, and for a text that two separators cut evenly.
     """
-    text, start = _sample(path)
-    lines = lines_of(text)
     marks = "#%" if options.comments is None else options.comments.replace("none", "")
+    text, start = _sample(path, marks)
+    lines = lines_of(text)
     begin, said = 0, ""
     if lines and (match := _SAYS_SEPARATOR.match(lines[0].strip())):
         begin, said = 1, match[1]
@@ -134,21 +149,26 @@ def tell(path: Path, options: ImportOptions, whole_lines: bool = False) -> Diale
     return dialect
 
 
-def _sample(path: Path) -> tuple[str, int]:
-    """Return the text of the first lines, and the bytes before it."""
+def _sample(path: Path, marks: str) -> tuple[str, int]:
+    """Return the text of the comments and of some rows behind them, and the bytes before it."""
+    comments = re.compile(rb"(?:[ \t]*(?:[%b][^\r\n]*)?[\r\n])*" % (re.escape(marks).encode() or b" "))
+    data, packed = b"", size_of(path)
     with reading(path), unpacked(path) as file:
-        data = file.read(SAMPLE)
-        while data and (b"\n" not in data and b"\r" not in data) and (more := file.read(SAMPLE)):
+        while (more := file.read(max(SAMPLE, len(data)))):
             data += more
-            check_line(len(data), 1, path)
-        whole = not file.read(1)
+            check_unpacked(len(data), packed, path)
+            if not (lines := max(data.rfind(b"\n"), data.rfind(b"\r")) + 1):
+                check_line(len(data), 1, path)
+            elif lines - comments.match(data).end() > SAMPLE // 2:  # type: ignore[union-attr]
+                break
+        whole = not more
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise UserError(f"{path}: is UTF-16 text; save it as UTF-8")
     for begin, what in OTHERS:
         if re.match(begin, data.removeprefix(BYTE_ORDER_MARK)[:200], re.IGNORECASE):
             raise UserError(f"{path}: {what}")
     start = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
-    data = data[start:] if whole else data[start : max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
+    data = data[start:] if whole else _rows_of(data[start:])
     try:
         return data.decode("utf-8"), start
     except UnicodeDecodeError as error:
@@ -156,6 +176,15 @@ def _sample(path: Path) -> tuple[str, int]:
         raise UserError(
             f"{path}, line {line}: is not UTF-8 text (byte {start + error.start}); save it as UTF-8"
         ) from None
+
+
+def _rows_of(data: bytes) -> bytes:
+    """Cut off the last row, which may end later; so may a quoted field that began some lines before."""
+    cut = lines = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+    for _ in range(100):
+        if cut > 0 and data.count(b'"', 0, cut) % 2:
+            cut = max(data.rfind(b"\n", 0, cut - 1), data.rfind(b"\r", 0, cut - 1)) + 1
+    return data[: lines if data.count(b'"', 0, cut) % 2 else cut or lines]
 
 
 def lines_of(text: str) -> list[str]:

@@ -64,9 +64,8 @@ class EdgeTable:
         kinds = {self.table.kinds[k] for k in ends if k < len(self.table.kinds)}
         self.words = options.ids == "text" or (options.ids is None and "words" in kinds)
         for column in ends if self.table.names else ():
-            given = (
-                ("integers", "words") if options.ids == "text" else ("words" if self.words else "integers",)
-            )
+            numbers = ("integers", "numbers")
+            given = (*numbers, "words") if options.ids == "text" else ("words",) if self.words else numbers
             self.table.require(column, given, "node ids, whole numbers or strings")
         if self.words and options.ids is None and isinstance(self.table, TextTable):
             some = [row[k] for row in self.table.text.dialect.rows for k in ends if k < len(row)]
@@ -102,10 +101,8 @@ class EdgeTable:
         """Yield edges between whole numbers; the UserError for one outside low..high names its line."""
         advice = " of at least 0, or ids=integers" if not low else ""
         expected, done = f"a node id, a whole number{advice}, or ids=text", 0
-        for columns, weight in self._batches("numbers" if self.floats else "integers", expected):
+        for columns, weight in self._batches("integers", expected):
             ends = [numpy_of(column) for column in columns]
-            if self.floats:
-                ends = [self._whole(done, k, end, expected) for k, end in enumerate(ends)]
             for column, ids in zip(self.ends, ends, strict=True):
                 if len(ids) and (ids.min() < low or ids.max() > high):
                     row = int(np.argmax((ids < low) | (ids > high)))
@@ -113,20 +110,6 @@ class EdgeTable:
                     raise self.table.bad(done + row, column, ids[row], expected + above)
             yield ends[0], ends[1], weight
             done += len(ends[0])
-
-    @property
-    def floats(self) -> bool:
-        """True if whole numbers are written as others are, such as 4.3381e+04 by MATLAB."""
-        kinds = [self.table.kinds[k] for k in self.ends if k < len(self.table.kinds)]
-        return isinstance(self.table, TextTable) and "numbers" in kinds
-
-    def _whole(self, done: int, end: int, ids: np.ndarray, expected: str) -> np.ndarray:
-        """Convert ids written as 4.3381e+04; UserError names the line of a fraction, or beyond 2**53."""
-        good = (np.abs(ids) <= 1 << 53) & (np.trunc(ids) == ids)
-        if not good.all():
-            row = int(np.argmin(good))
-            raise self.table.bad(done + row, self.ends[end], ids[row], expected)
-        return ids.astype(np.int64)
 
     def take_words(self, error: WrongValue) -> bool:
         """Take ids for words after one that is no whole number; return False for what cannot be a word."""
@@ -147,7 +130,7 @@ class EdgeTable:
 
     def leading_zeros(self) -> bool:
         """Return True if an id has a leading zero: 7 and 007 may be two nodes."""
-        if not isinstance(self.table, TextTable) or not self.table.leading_zeros or self.floats:
+        if not isinstance(self.table, TextTable) or not self.table.leading_zeros:
             return False
         done, pattern = 0, r"^\s*-?0[xX]" if self.options.ids else r"^\s*-?0[0-9xX]"
         for columns, _ in self._batches("words", "a node id"):
@@ -225,8 +208,11 @@ class CodedEdges:
 
     def _wrong_words(self, words: pa.Array) -> np.ndarray:
         """Find words that are no ids."""
-        nothing, rule_of_a_table = "|".join(map(re.escape, sorted(NO_NAMES))), ":?-{2,}:?"
-        bad = places(pc.match_substring_regex(words, rf"\A({nothing}|{rule_of_a_table})\z|\x00"))
+        nothing, rule_of_a_table = MISSING, r"\x00"
+        if isinstance(self.table, TextTable):  # in other files marks are values
+            nothing, rule_of_a_table = sorted(NO_NAMES), r"\x00|\A:?-{2,}:?\z"
+        listed = "|".join(map(re.escape, nothing))
+        bad = places(pc.match_substring_regex(words, rf"\A({listed})\z|{rule_of_a_table}"))
         long = np.flatnonzero(numpy_of(pc.binary_length(words)) > LONGEST)
         return np.union1d(bad, long)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
 NO_LABEL = "every label is empty; expected a class for some node"
 MAY_BE_CLASSES = ("na", "n/a", "none")
+_WHOLE = re.compile(r"(0|[1-9][0-9]*)(\.0+)?")  # a whole number, as pandas may have made it
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
 HIGHEST_WIDTH = 1 << 24  # columns of features, which stores keep with their zeros
@@ -239,6 +241,9 @@ class Imported(Source):
             raise UserError(f"{path}: labels have shape {values.shape}, {expected}")
         distinct = set(values.tolist())
         named = {name for name in distinct if name.lower() not in UNLABELLED}
+        if any("." in name for name in named) and all(map(_WHOLE.fullmatch, named)):
+            self.set_classes(np.array([_WHOLE.sub(r"\1", name) for name in values.tolist()], object), path)
+            return
         by_value = all(str(whole(name)) == name for name in named)
         names = sorted(named, key=int if by_value else str)
         if not names:

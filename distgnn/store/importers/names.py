@@ -125,6 +125,12 @@ def integer(text: str) -> int | None:
     return number if -(1 << 63) <= number < 1 << 63 else None
 
 
+def fractions(values: np.ndarray) -> np.ndarray:
+    """Return True for each floating-point number that is not whole, or may be a rounded one."""
+    digits = np.finfo(values.dtype).nmant + 1
+    return ~((np.abs(values) <= 2.0**digits) & (np.trunc(values) == values))
+
+
 def shown(name: Any) -> str:
     """Return an id as errors show it."""
     text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)

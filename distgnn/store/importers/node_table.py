@@ -117,7 +117,8 @@ def read_ids(table: Table, column: int, names: Names | None) -> np.ndarray:
     """Read a column of ids, of the kind of `names`: int64 (rows), or UTF-8 of a dtype S (rows)."""
     wanted = id_wanted(column, names)
     settle_header(table, column, names)
-    table.require(column, ("integers", "words") if wanted.kind == "words" else ("integers",), "node ids")
+    numbers = ("integers", "numbers")
+    table.require(column, (*numbers, "words") if wanted.kind == "words" else numbers, "node ids")
     if wanted.kind == "words":
         return ids_of(table, column, *code(table, [wanted]))
     ids = np.concatenate([np.zeros(0, np.int64), *(numpy_of(rows[0]) for rows in table.batches([wanted]))])

@@ -17,6 +17,7 @@ from distgnn.store.source import ImportOptions, parse_split, random_split
 
 PARTS = {word: part for part, names in NAMES.items() for word in (*names, str(part))}
 PARTS |= dict.fromkeys(("0", *UNLABELLED), 0)
+PARTS |= {f"{part}.0": part for part in (0, *NAMES)}
 
 
 def split_file(text: str) -> Path | None:
@@ -51,7 +52,7 @@ def _attach_table(source: Imported, path: Path, options: ImportOptions) -> None:
     roles = word_roles(table, options, SPLIT_NAMES, "split")
     source.note_table(roles.described(table, "parts"), table, [roles.ids, *roles.values])
     table_words = read_words(table, roles, source.names, "split", not_a_part)
-    check_parts(table_words.words, path)
+    check_parts([word.removesuffix(".0") for word in table_words.words], path)
     split = np.zeros(source.n, np.uint8)
     parts = np.array([PARTS[word.lower()] for word in table_words.words], np.uint8)
     split[table_words.rows.nodes(source)] = parts[table_words.codes[:, 0]]

@@ -26,7 +26,7 @@ import pyarrow.parquet
 
 from distgnn.errors import ArgumentError, UserError, did_you_mean
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers.arrow import numpy_of, places
+from distgnn.store.importers.arrow import arrow_of, numpy_of, places
 from distgnn.store.importers.dialect import Dialect
 from distgnn.store.importers.files import (
     check_declared,
@@ -36,7 +36,7 @@ from distgnn.store.importers.files import (
     size_of,
     unpacked,
 )
-from distgnn.store.importers.names import integer, is_number, whole
+from distgnn.store.importers.names import fractions, integer, is_number, whole
 from distgnn.store.importers.text import Text
 
 MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", "null", "None", "\\N")
@@ -183,17 +183,34 @@ class TextTable(Table):
 
     def batches(self, wanted: Sequence[Wanted]) -> Iterator[list[pa.Array]]:
         done = 0
-        try:
-            for batch in self.text.batches({item.column: TYPES[item.kind] for item in wanted}, MISSING):
-                columns = [batch.column(str(item.column)) for item in wanted]
-                if any(
-                    c.null_count for c, item in zip(columns, wanted, strict=True) if item.kind == "integers"
-                ):
-                    self._refuse(wanted, done)
-                yield columns
-                done += batch.num_rows
-        except pa.ArrowException as error:
-            self._refuse(wanted, done, str(error).splitlines()[0])
+        while done >= 0:
+            types = {k.column: TYPES["numbers" if self._floats(k) else k.kind] for k in wanted}
+            try:
+                for batch in self.text.batches(types, MISSING, done):
+                    columns = [batch.column(str(item.column)) for item in wanted]
+                    for k, item in enumerate(wanted):
+                        if self._floats(item):
+                            columns[k] = whole_numbers(columns[k])
+                        if item.kind == "integers" and columns[k].null_count:
+                            self._refuse(wanted, done)
+                    yield columns
+                    done += batch.num_rows
+                return
+            except (pa.ArrowException, ValueError) as error:
+                if not self._takes_floats(wanted, problem := str(error).splitlines()[0]):
+                    self._refuse(wanted, done, problem)
+
+    def _floats(self, item: Wanted) -> bool:
+        """Return True for whole numbers that are written as others are, such as 4.0 or 4e+05."""
+        return item.kind == "integers" and self.kinds[item.column] == "numbers"
+
+    def _takes_floats(self, wanted: Sequence[Wanted], problem: str) -> bool:
+        """Take a column for whole numbers in any spelling after one such as 1e+05, which R writes."""
+        match = re.search(r"column #(\d+):.* CSV conversion error to int64: invalid value '(.+)'", problem)
+        if not match or self.kinds[int(match[1])] != "integers" or not _READS["floats"](match[2]):
+            return False
+        self.kinds[int(match[1])] = "numbers"
+        return True
 
     def _refuse(self, wanted: Sequence[Wanted], done: int, problem: str = "") -> NoReturn:
         """Raise the error for the first row, after those done, that is not as wanted."""
@@ -209,7 +226,7 @@ class TextTable(Table):
                     f"{where}: bad line {shown!r}, which has {len(fields)} fields; expected {width}{advice}"
                 )
             for item in wanted:
-                if not _READS[item.kind](fields[item.column]):
+                if not _READS["floats" if self._floats(item) else item.kind](fields[item.column]):
                     text = fields[item.column]
                     field = repr(text[:60]) if text else "nothing"
                     message = f"{where}, {self.spot(item.column)}: {field}; expected {item.expected}"
@@ -236,6 +253,7 @@ class TextTable(Table):
 
 TYPES = {"integers": pa.int64(), "numbers": pa.float64(), "words": pa.string()}
 _READS = {
+    "floats": lambda text: is_number(text) and abs(float(text)) <= 1 << 53 and float(text).is_integer(),
     "integers": lambda text: integer(text) is not None and text[:1] != "+",
     "numbers": lambda text: text in MISSING or (is_number(text) and text.isascii() and "_" not in text),
     "words": lambda text: True,
@@ -339,8 +357,21 @@ def converted(column: pa.Array, kind: str, width: int, given: str) -> pa.Array:
         column.validate(full=True)
         column = column.dictionary_decode()
     if pa.types.is_boolean(column.type):
+        if kind == "integers":
+            raise ValueError(str(column[0]))
         column = column.cast(pa.int8())
+    if kind == "integers" and pa.types.is_floating(column.type):
+        return whole_numbers(column)
     return column.cast(TYPES[kind])
+
+
+def whole_numbers(column: pa.Array) -> pa.Array:
+    """Convert whole numbers in floating point to int64; ValueError for others, or what may be rounded."""
+    values = column.to_numpy(zero_copy_only=False)
+    if (wrong := fractions(values)).any():
+        value = values[np.argmax(wrong)]
+        raise ValueError("nothing" if np.isnan(value) else f"{str(value)!r}")
+    return arrow_of(values.astype(np.int64))
 
 
 def _as_words(column: pa.Array, given: str) -> pa.DictionaryArray:

@@ -98,9 +98,14 @@ class Text:
         form.rows.insert(0, form.names)
         form.names = []
 
-    def batches(self, types: dict[int, pa.DataType], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield columns, named by their numbers, of these types; ArrowException for wrong rows."""
-        done, watched = 0, self.watched and pa.int64() in types.values()
+    def batches(
+        self, types: dict[int, pa.DataType], missing: Sequence[str], done: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield columns, named by their numbers, of these types, of rows behind those that are done.
+
+        Raises ArrowException for wrong rows.
+        """
+        watched = self.watched and pa.int64() in types.values()
         for piece in (min(LIMITS.text_bytes, PIECE), LIMITS.line_bytes):
             try:
                 with Cleaned(self.path, self.dialect, piece, watched) as source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,23 +98,30 @@ def _parts(order: Order, grid: Grid, algorithm: str) -> dict[str, Any]:
     return {"row_parts": order.partition, "col_parts": order.partition}
 
 
-def load_features(store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32) -> DistDense:
+def load_features(
+    store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32, columns: Sequence[int] | None = None
+) -> DistDense:  # fmt: skip
     """Load the features of a store, n x width, cut by ``layout`` and in its order. Collective.
 
-    Each rank reads its own rows and columns.
+    ``columns``: the columns of the store, from 0, that those of the result are; default: all. Each rank reads
+    its own rows, and the columns from its lowest to its highest.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.input_layout, after the store")
     grid = layout.grid
-    grid.world.agree({"dtype": dtype})
+    grid.world.agree({"dtype": dtype, "columns": columns})
     opened = open_store(store, grid)
     if isinstance(opened, RootStore):
-        return opened.scatter_features(layout, dtype)
+        return opened.scatter_features(layout, dtype, columns)
     with grid.world.together():
         if not opened.width:
             raise UserError(f"{opened.path}: has no features; prepare it with features=FILE")
-        shape = (opened.n, opened.width)
+        taken = np.arange(opened.width) if columns is None else np.array(columns, np.int64)
+        shape = (opened.n, len(taken))
         rows, cols = layout.ranges(shape)
-        block = opened.features(layout.rows.order, rows, cols)
+        own = taken[slice(*cols)]
+        window = (int(own.min()), int(own.max()) + 1) if len(own) else (0, 0)
+        block = opened.features(layout.rows.order, rows, window)
+        block = block if columns is None else block[:, own - window[0]]
     return DistDense(grid.backend.asarray(block, dtype), layout, shape)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,12 @@ class RootStore(Store):
         """Return an empty list: there are no files that could be changed."""
         return []
 
-    def scatter_features(self, layout: Layout, dtype: Any) -> DistDense:
-        """Cut the features by a layout. Collective."""
-        return scatter(None if self.arrays is None else self.arrays.features, layout, dtype)
+    def scatter_features(
+        self, layout: Layout, dtype: Any, columns: Sequence[int] | None = None
+    ) -> DistDense:  # fmt: skip
+        """Cut the features, or some columns of them, by a layout. Collective."""
+        taken = slice(None) if columns is None else columns
+        return scatter(None if self.arrays is None else self.arrays.features[:, taken], layout, dtype)
 
     def scatter_targets(self, layout: Layout) -> tuple[DistDense, DistDense]:
         """Cut the rows of labels and split by a layout. Collective."""
