@@ -54,8 +54,8 @@ class Coder:
         for columns, beside in batches:
             rows = np.empty((len(columns[0]), len(columns)), np.int32)
             for k, (column, start) in enumerate(zip(columns, starts, strict=False)):
-                some = numpy_of(column.indices) if is_coded(column) else slice(len(column))
-                rows[:, k] = numbers[start:][some]
+                some = numbers[start : start + len(words_of(column))]
+                rows[:, k] = some[numpy_of(column.indices)] if is_coded(column) else some
             self.take(rows, beside)
 
 

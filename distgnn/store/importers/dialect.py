@@ -85,11 +85,7 @@ class Dialect:
         if b'\\"' in lines:
             lines = self._doubled(lines)
         if self.separator == " ":
-            if b"\t" in lines or b"  " in lines:
-                lines = re.sub(rb'("[^"]*")|[ \t]+', lambda match: match[1] or b" ", lines)
-            if lines[:1] == b" " or b"\n " in lines or b" \n" in lines or b" \r" in lines:
-                lines = re.sub(rb"(?m)^ | (?=\r?$)", b"", lines)
-            return lines
+            return _single_blanks(lines)
         if b" " not in lines and b"\t" not in lines:
             return lines
         tabs = (b"\t",) if self.separator != "\t" else ()  # are blanks, too
@@ -106,6 +102,19 @@ class Dialect:
         ends = (rb" \t" if self.separator == " " else re.escape(self.separator.encode())) + rb"\r\n"
         inside = rb'(?:^|[%b])"[^"]*\\"(?:[^"%b]|"(?:[%b]|$))' % (ends, ends, ends)
         return lines.replace(b'\\"', b'""') if re.search(inside, lines) else lines
+
+
+def _single_blanks(lines: bytes) -> bytes:
+    """Put one blank between fields, and none around rows; blanks in quotes stay."""
+    if b'"' in lines and (b"\t" in lines or b"  " in lines):
+        lines = re.sub(rb'("[^"]*")|[ \t]+', lambda match: match[1] or b" ", lines)
+    else:
+        lines = lines.replace(b"\t", b" ")
+        while b"  " in lines:
+            lines = lines.replace(b"  ", b" ")
+    for around in (b"\n ", b" \n", b" \r"):
+        lines = lines.replace(around, around.strip(b" "))
+    return lines.removeprefix(b" ").removesuffix(b" ")
 
 
 def _closer(match: re.Match[bytes]) -> bytes:
@@ -154,7 +163,7 @@ def _sample(path: Path, marks: str) -> tuple[str, int]:
     comments = re.compile(rb"(?:[ \t]*(?:[%b][^\r\n]*)?[\r\n])*" % (re.escape(marks).encode() or b" "))
     data, packed = b"", size_of(path)
     with reading(path), unpacked(path) as file:
-        while (more := file.read(max(SAMPLE, len(data)))):
+        while more := file.read(max(SAMPLE, len(data))):
             data += more
             check_unpacked(len(data), packed, path)
             if not (lines := max(data.rfind(b"\n"), data.rfind(b"\r")) + 1):

@@ -38,23 +38,6 @@ from distgnn.store.importers.roles import Roles
 from distgnn.store.importers.table import Table, Wanted
 from distgnn.store.importers.tables import StoredMatrix
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".jsonl", ".ndjson")
-
-
-def is_array(path: Path) -> bool:
-    """Return True for the name of a file of arrays."""
-    return path.name.lower().endswith((".npy", ".npz"))
-
-
-def is_json(path: Path) -> bool:
-    """Return True for the name of a JSON file."""
-    return path.name.lower().removesuffix(".gz").endswith(".json")
-
-
-def is_table(path: Path) -> bool:
-    """Return whether the name is that of a table with columns."""
-    return path.name.lower().removesuffix(".gz").endswith(TABLES)
-
 
 def most_bytes(path: Path) -> int:
     """Return the bytes that the ids of a file may take."""

@@ -17,7 +17,8 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers.arrow import numpy_of
 from distgnn.store.importers.imported import UNLABELLED
 from distgnn.store.importers.names import Names, whole
-from distgnn.store.importers.table import ID_NAMES, Table, TextTable, Wanted
+from distgnn.store.importers.table import ID_NAMES, Table, Wanted
+from distgnn.store.importers.text_table import TextTable
 from distgnn.store.source import ImportOptions
 
 LABEL_NAMES = ("label", "class", "target", "y", "labels", "page_type", "ml_target")  # two of MUSAE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,6 @@ class Cleaned:
             while left and (skipped := self.file.read(left)):
                 left -= len(skipped)
         self.pieces = self._pieces()
-
-    def __enter__(self) -> Cleaned:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self.closed = True
@@ -108,7 +103,7 @@ class Text:
         watched = self.watched and pa.int64() in types.values()
         for piece in (min(LIMITS.text_bytes, PIECE), LIMITS.line_bytes):
             try:
-                with Cleaned(self.path, self.dialect, piece, watched) as source:
+                with closing(Cleaned(self.path, self.dialect, piece, watched)) as source:
                     for batch in self._read(source, types, missing, done):
                         yield batch
                         done += batch.num_rows
@@ -145,7 +140,7 @@ class Text:
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, list[str]]]:
         """Yield (line, fields) of the rows from row `first` on, slowly."""
-        with Cleaned(self.path, self.dialect) as source:
+        with closing(Cleaned(self.path, self.dialect)) as source:
             texts = (piece.decode("utf-8", "surrogateescape") for piece in source.pieces)
             reader = self.dialect.reader(line for text in texts for line in dialect.lines_of(text))
             rows = ((reader.line_num, [*map(str.strip, row)]) for row in reader if row)
