@@ -15,6 +15,7 @@ from distgnn.store.adapters import array, ends, sparse
 from distgnn.store.array_ids import as_ids, wrapped
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.names import Names, shown
+from distgnn.store.importers.table import MISSING
 from distgnn.store.source import Edges
 
 
@@ -74,6 +75,9 @@ def edges_of(graph: Any, weights: Any, names: Names | None, free: bool) -> Array
     given, notes = _checked(ends(graph), free or names is not None), list[str]()
     flat = as_ids("graph", given.reshape(-1))
     if names is None and flat.dtype.kind == "S":
+        if (missing := np.isin(flat, np.array(MISSING, "S"))).any():
+            word = shown(flat[np.argmax(missing)])
+            raise ArgumentError("graph", word, "stands for nothing; expected a node, or ids=IDS that has it")
         names = wrapped("graph", np.unique(flat))
     elif names is None and free:
         names, notes = _scattered(flat)

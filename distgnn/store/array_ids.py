@@ -41,6 +41,10 @@ def as_ids(argument: str, names: np.ndarray) -> np.ndarray:
         raise ArgumentError(argument, given, "has ids beyond 2**63 - 1; pass them as strings")
     if whole:
         return names.astype(np.int64, copy=False)
+    kinds: Any = (str, bytes) if any(isinstance(word, (str, bytes)) for word in words) else int
+    if odd := [word for word in words if not isinstance(word, kinds)]:
+        others = "whole numbers" if kinds is int else "strings"
+        raise ArgumentError(argument, given, f"has {odd[0]!r} beside {others}; expected one kind")
     try:
         return encoded(word.decode() if isinstance(word, bytes) else word for word in words)
     except ValueError as error:

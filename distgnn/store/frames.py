@@ -18,6 +18,7 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, did_you_mean
 from distgnn.store.adapters import Given, array
+from distgnn.store.importers.imported import LABEL_NAMES
 from distgnn.store.importers.names import fractions
 from distgnn.store.importers.roles import ENDS, WEIGHT_NAMES
 from distgnn.store.importers.table import ID_NAMES
@@ -76,6 +77,8 @@ def _of_edges(given: Given) -> Given:
     if len(pairs) != 1 and len(table.columns) != 2 and not numbers:
         expected = "cannot tell the ends of edges; pass graph[[SOURCE, TARGET]]"
         raise ArgumentError("graph", f"columns {_listed(table)}", expected)
+    if len(pairs) != 1:
+        _check_columns(table)
     places = pairs[0] if len(pairs) == 1 else (0, 1)
     ends = [table.iloc[:, place] for place in places]
     for end in ends:
@@ -90,6 +93,19 @@ def _of_edges(given: Given) -> Given:
         problem = f"no column is called weight among {_listed(table)}; pass weights=graph[NAME]"
         raise ArgumentError("weights", True, problem)
     return replace(given, graph=graph, weights=table.iloc[:, weights[0]].to_numpy())
+
+
+def _check_columns(table: Any) -> None:
+    """Raise ArgumentError for a table of labels, and for a first column that may be an index."""
+    first, second = (str(name).lower() for name in table.columns[:2])
+    if first in ID_NAMES and second in LABEL_NAMES:
+        problem = "are those of a table of labels: pass it as y"
+        raise ArgumentError("graph", f"columns {first} and {second}", problem)
+    if len(table.columns) == 3 and all(dtype.kind in "iu" for dtype in table.dtypes):
+        rows, last = table.iloc[:, 0].to_numpy(), table.iloc[:, 2]
+        if len(rows) > 2 and rows[0] in (0, 1) and (np.diff(rows) == 1).all() and last.nunique() > 1:
+            problem = "runs as row numbers do, so that it may be an index; pass graph[[SOURCE, TARGET]]"
+            raise ArgumentError("graph", f"column {table.columns[0]}", problem)
 
 
 def _features(X: Any, ids: Any, others: list[Any]) -> tuple[Any, Any]:

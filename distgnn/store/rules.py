@@ -24,8 +24,9 @@ directions  --directed and --undirected decide. Else a graph that lists the reve
             Python) are directed as they are; OGB's products and proteins are undirected.
 loops       Self-loops are kept, and every node gets one that has none (but with --no-self-loops).
 weights     All are 1, unless --weights takes those of the source.
-classes     Labels are numbered in sorted order, by value if all are whole numbers; -1, NaN and nothing are no
-            label, nor are the words NA, N/A, null and none. Arrays of whole numbers are classes as they are.
+classes     Labels are numbered in sorted order, by value if all are whole numbers; those below 0, NaN and
+            nothing are no label, nor are the words NA, N/A, null and none. Arrays of whole numbers are
+            classes as they are.
             The column of labels is the only one beside the ids, or called label, labels, class, target, y,
             page_type or ml_target; or all are 0 and 1, a column for each class. Rows of 0 and 1, or names
             between semicolons (a;c), are several classes of a node if some row has several; else each is a

@@ -116,3 +116,28 @@ def test_tables_of_pyarrow() -> None:
     assert source.ids.astype(str).tolist() == IDS and entries(source) == WEIGHTED
     assert source.feature_names == ["age", "income"] and source.class_names == ["x", "y"]
     assert np.array_equal(source.features(np.arange(4)), X)
+
+
+@each("table, problem", [
+    (frame({"row": [0, 1, 2, 3], "a": [5, 6, 7, 5], "b": [6, 7, 5, 7]}), "column row.* may be an index"),
+    (frame({"node": [0, 1], "label": [1, 0]}), "are those of a table of labels"),
+    (frame({"a": [1, 2], "b": ["p", "q"]}), "has 1 beside strings"),
+    (frame({"a": ["p", "NULL"], "b": ["q", "r"]}), "'NULL'.*stands for nothing"),
+    (np.array([["p", "nan"], ["q", "r"]]), "'nan'.*stands for nothing"),
+])  # fmt: skip
+def test_what_may_be_no_edges_is_refused(table, problem) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        of_arrays(table)
+
+
+def test_what_only_looks_so_is_taken() -> None:
+    for last in ([1, 1, 1, 1], [0.5, 1, 2, 3]):
+        assert of_arrays(frame({"row": [0, 1, 2, 3], "a": [1, 2, 3, 0], "w": last})).n == 4
+    assert of_arrays(np.array([["p", "nan"], ["q", "r"]]), ids=["p", "nan", "q", "r"]).n == 4
+
+
+def test_a_column_called_label_is_noted() -> None:
+    nodes = frame({"age": [1.0, 2, 3, 4], "label": [0, 1, 0, 1]})
+    edges = np.array([[0, 1, 2], [1, 2, 3]])
+    assert any("column label is taken for a feature" in note for note in of_arrays(edges, nodes).notes)
+    assert not of_arrays(edges, nodes, "label").notes

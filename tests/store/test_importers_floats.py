@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def test_floats_are_ids(tmp_path, form) -> None:
 )
 def test_other_floats_are_no_ids(tmp_path, form, ids, fault) -> None:
     place = "line 3" if form[1:] == "sv" else "line 2" if form == "jsonl" else "row 2"
+    fault += "(, which may be a rounded number)?"
     message = f"{place}, column source: {fault}; expected a node id"
     refused(Path(table(tmp_path / f"e.{form}", source=ids, target=[1, 2, 3])), message)
     edges = write(tmp_path / "p.csv", "0,1\n1,2\n2,3\n")
@@ -92,6 +94,23 @@ def test_one_float_far_down_the_file(tmp_path, late) -> None:
     assert source.ids.tolist() == expected.ids.tolist()
     assert np.array_equal(adjacency(source), adjacency(expected))
     refused(write(tmp_path / "f.csv", "\n".join([*lines, "1.5,5"])), "line 50001, column 0: '1.5'")
+
+
+ROUNDED = ["1.002e+09", "1e+06", "1.23457e+06", "1.2345679e+08", "1E7"]
+
+
+@pytest.mark.parametrize("text", [*ROUNDED, "1.234567e+06", "1.2345678e+07", "1.5000000e+01", "1e+05"])
+def test_numbers_that_were_rounded_are_no_ids(tmp_path, text) -> None:
+    """C++ writes six digits, R's write seven, MATLAB's save eight: others may have been another node."""
+    early, late = f"{text},5\n7,8\n", "".join(f"{k % 70},{k % 30}\n" for k in range(20_000)) + f"{text},5\n"
+    for name, lines, line in ("early", early, 1), ("late", late, 20_001):
+        path = write(tmp_path / f"{name}.csv", lines)
+        if text in ROUNDED:
+            message = f"'{re.escape(text)}', which may be a rounded number; expected a node id"
+            refused(path, f"line {line}, column 0: {message}")
+        else:
+            source = open_source(path, ImportOptions(ids="integers"))
+            assert int(float(text)) in (range(source.n) if source.ids is None else source.ids)
 
 
 def test_ids_in_tables_of_pandas() -> None:

@@ -39,6 +39,12 @@ REFUSED = {
     "hex first": (b"0x1,0x2\n0x2,0x3\n", "e.csv", {"ids": "integers"}, "line 1.*'0x1'"),
     "one name twice": (b"source,target,target\n0,1,2\n", "e.csv", {}, "several columns are called target"),
     "decimal comma": (b"source;target;weight\n0;1;0,5\n", "e.csv", {"weights": True}, "line 2.*'0,5'"),
+    "matrix with names": (b";A;B;C\nA;1.1;4.3;0\nB;1.4;2;1.1\nC;1;0;3.1\n", "e.csv", {}, "those of a matrix"),
+    "matrix of pandas": (b",a,b\na,0,1\nb,1,0\n", "e.csv", {}, "those of a matrix"),
+    "n/a": (b"source,target\na,n/a\n", "e.csv", {}, "line 2, column target: 'n/a'"),
+    "NaT": (b"source,target\nNaT,b\n", "e.csv", {}, "line 2, column source: 'NaT'"),
+    "N-Triples": (b"<a> <p> <b> .\n<b> <p> <c> .\n", "e.tsv", {}, "cannot tell source and target among 4"),
+    "a comma without quotes": (b"a,b\nb,c\nd,0.1.1,0.1.2\n", "e.csv", {}, "line 3: bad line .* has 3 fields"),
     "edge ids": (b"id,source,target\n7,1,2\n8,2,0\n", "e.csv", {"weights": True}, "no column of weights"),
     "fractions": (b"1.5 2.0\n2.0 3.0\n", "e.txt", {}, "line 1.*'1.5'.*whole number"),
     "floats beyond 2**53": (b"1e300 2.0\n2.0 3.0\n", "e.txt", {}, "line 1.*'1e.?300'"),
@@ -86,3 +92,38 @@ def test_lists_of_numbers_are_labels(tmp_path, lists, labels) -> None:
     options = ImportOptions(labels=str(tmp_path / "labels.parquet"))
     source = open_source(write(tmp_path / "e.csv", "0,1\n1,2\n"), options)
     assert np.asarray(source.labels).tolist() == labels
+
+
+ENDS = ["Source,Destination", ":START_ID,:END_ID", "src_id,dst_id", "sender,receiver"]
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_names_of_ends_in_other_programs(tmp_path, ends) -> None:
+    """Gephi's users, Neo4j and DGL name the ends so, beside columns of words."""
+    text = f"id,{ends},kind\n7,1,2,p\n8,2,0,q\n9,0,1,p\n"
+    source = open_source(write(tmp_path / "e.csv", text), ImportOptions())
+    assert source.ids is None and adjacency(source).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    assert "id, kind of e.csv" in source.left
+
+
+@pytest.mark.parametrize("below", ["-1", "-2", "-2.0"])
+def test_numbers_below_0_are_no_label(tmp_path, below) -> None:
+    edges, point = write(tmp_path / "e.csv", "0,1\n1,2\n"), ".0" * below.endswith(".0")
+    for classes, labels in (((0, 1), [0, -1, 1]), ((1, 1), [0, -1, 0])):
+        lines = f"0,{classes[0]}{point}\n1,{below}\n2,{classes[1]}{point}\n"
+        table = write(tmp_path / "y.csv", f"id,label\n{lines}")
+        source = open_source(edges, ImportOptions(labels=str(table)))
+        assert source.labels.tolist() == labels and "-" not in "".join(source.class_names)
+        said = [note for note in source.notes if "every label is 1, and nodes below 0" in note]
+        assert bool(said) == (classes[0] == 1)
+
+
+@pytest.mark.parametrize("named, features", [("label", "label"), ("Split", "age,Split"), ("age", "age")])
+def test_a_column_called_as_labels_are_is_noted(tmp_path, named, features) -> None:
+    edges = write(tmp_path / "e.csv", "0,1\n1,2\n")
+    text = f"id,{'z' if named == 'age' else 'age'},{named}\n0,1,1\n1,2,0\n2,3,1\n"
+    table = write(tmp_path / "x.csv", text)
+    notes = open_source(edges, ImportOptions(features=str(table))).notes
+    assert any(f"column {named} is taken for a feature" in note for note in notes) == (named != "age")
+    asked = open_source(edges, ImportOptions(features=str(table), feature_columns=features)).notes
+    assert not any("is taken for a feature" in note for note in asked)

@@ -81,7 +81,7 @@ def test_bad_edges(tmp_path):
     for columns, words in BAD_EDGES:
         if columns.get("target") == ["1", "2"]:
             columns["source"] = pa.array([0.5, 1.5])
-            words = "row 1, column source: '0.5'; expected a node id, a whole number"
+            words = "column source holds numbers; expected node ids, whole numbers or strings"
         refused(saved(tmp_path / "e.parquet", **columns), f"e.parquet.*{words}")
 
 

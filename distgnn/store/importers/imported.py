@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 UNLABELLED = ("", "-1", "-1.0", "nan", "na", "n/a", "null", "none")  # in lower case
 NO_LABEL = "every label is empty; expected a class for some node"
 MAY_BE_CLASSES = ("na", "n/a", "none")
-_WHOLE = re.compile(r"(0|[1-9][0-9]*)(\.0+)?")  # a whole number, as pandas may have made it
+LABEL_NAMES = ("label", "class", "target", "y", "labels", "page_type", "ml_target")  # two of MUSAE
+SPLIT_NAMES = ("split", "part", "set", "mask")
+_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.0+)?")  # a whole number, as pandas may have made it
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
 HIGHEST_WIDTH = 1 << 24  # columns of features, which stores keep with their zeros
@@ -119,6 +121,12 @@ class Imported(Source):
         """Take a table of features; UserError for one that is too wide."""
         self.table, self.width = table, table.width if table else 0
         self.feature_names = getattr(table, "names", None)
+        asked = (self.options.feature_columns or "").split(",")
+        for name in self.feature_names or ():
+            if name.lower() in (*LABEL_NAMES, *SPLIT_NAMES) and name not in asked:
+                advice = "if it has labels or parts, leave it out; feature_columns=A,B,... says which are"
+                where = f"{getattr(table, 'path', 'X')}: column {name}"
+                self.notes.append(f"{where} is taken for a feature; {advice}")
         if self.width > HIGHEST_WIDTH:
             most = f"at most {HIGHEST_WIDTH} are possible, as stores keep zeros too"
             raise UserError(f"{self.path}: {self.width} features of a node; {most}")
@@ -241,8 +249,10 @@ class Imported(Source):
             raise UserError(f"{path}: labels have shape {values.shape}, {expected}")
         distinct = set(values.tolist())
         named = {name for name in distinct if name.lower() not in UNLABELLED}
-        if any("." in name for name in named) and all(map(_WHOLE.fullmatch, named)):
-            self.set_classes(np.array([_WHOLE.sub(r"\1", name) for name in values.tolist()], object), path)
+        if any(set(name) & set(".-") for name in named) and all(map(_WHOLE.fullmatch, named)):
+            plain = {name: name.partition(".")[0] for name in named}  # numbers below 0 are no label
+            plain = {name: "" if number[0] == "-" else number for name, number in plain.items()}
+            self.set_classes(np.array([plain.get(name, name) for name in values.tolist()], object), path)
             return
         by_value = all(str(whole(name)) == name for name in named)
         names = sorted(named, key=int if by_value else str)
@@ -255,6 +265,8 @@ class Imported(Source):
         if any(";" in name for name in names):
             self._set_several(values, path)
             return
+        if len(names) == 1 and len(distinct) > 1:
+            self.notes.append(f"{path}: every label is {names[0]}, and nodes below 0, NaN or empty have none")
         number = dict.fromkeys(distinct, -1) | {name: k for k, name in enumerate(names)}
         numbers = np.fromiter((number[name] for name in values.tolist()), np.int64, len(values))
         self.set_labels(numbers, path, len(names))

@@ -15,18 +15,17 @@ import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers.arrow import numpy_of
-from distgnn.store.importers.imported import UNLABELLED
+from distgnn.store.importers.imported import LABEL_NAMES, SPLIT_NAMES, UNLABELLED
 from distgnn.store.importers.names import Names, whole
 from distgnn.store.importers.table import ID_NAMES, Table, Wanted
 from distgnn.store.importers.text_table import TextTable
 from distgnn.store.source import ImportOptions
 
-LABEL_NAMES = ("label", "class", "target", "y", "labels", "page_type", "ml_target")  # two of MUSAE
-SPLIT_NAMES = ("split", "part", "set", "mask")
 WEIGHT_NAMES = ("weight", "weights", "w", "value")
 ENDS = (("source", "target"), ("src", "dst"), ("from", "to"), ("u", "v"), ("id1", "id2"), ("id_1", "id_2"),
         ("node1", "node2"), ("node_1", "node_2"), ("source_id", "target_id"), ("head", "tail"),
-        ("subject", "object"))  # fmt: skip
+        ("subject", "object"), ("source", "destination"), ("src", "dest"), ("src_id", "dst_id"),
+        (":start_id", ":end_id"), ("sender", "receiver"))  # fmt: skip
 END_NAMES = tuple(name for pair in ENDS for name in pair)
 #: The labels of a node that may have several classes; -1 in all columns of an unlabelled one.
 ZEROS_AND_ONES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1} | dict.fromkeys(UNLABELLED, -1)
@@ -51,6 +50,7 @@ def edge_roles(table: Table, options: ImportOptions) -> tuple[int, int, int | No
     ask for and that the file has not.
     """
     width = len(table.names)
+    _check_matrix(table)
     some = [k for k in range(width) if k != table.index and (table.kinds[k] != "empty" or width < 3)]
     named = [places for pair in ENDS if None not in (places := [*map(table.position, pair)])]
     chosen = options.source_column is not None or options.target_column is not None
@@ -83,6 +83,14 @@ def edge_roles(table: Table, options: ImportOptions) -> tuple[int, int, int | No
         expected = "a third column of numbers, one called weight, or weight_column=NAME"
         raise UserError(f"{table.path}: weights=True, but it has no column of weights; expected {expected}")
     return (*ends, weight) if width else (0, 1, None)  # type: ignore[return-value]
+
+
+def _check_matrix(table: Table) -> None:
+    """Raise UserError for a matrix, whose rows are called as its columns are."""
+    rows = table.text.dialect.rows if isinstance(table, TextTable) else []
+    if table.named and len(table.names) > 2 and [row[0] for row in rows] == table.names[1:]:
+        advice = "save it as a list of edges, or by scipy.sparse.save_npz"
+        raise UserError(f"{table.path}: rows and columns have the same names, as those of a matrix; {advice}")
 
 
 def _first_two(table: Table, some: list[int]) -> list[int]:

@@ -22,7 +22,8 @@ from distgnn.errors import ArgumentError, UserError, did_you_mean
 from distgnn.store.importers.arrow import numpy_of
 from distgnn.store.importers.names import whole
 
-MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", "null", "None", "\\N")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN", "-NaN", "-nan", "NaT", "NULL",
+           "Null", "null", "None", "none", "NONE", "\\N")  # fmt: skip
 ID_NAMES = ("new_id", "id", "node", "node_id", "nodeid")  # of node ids; the first is SNAP's
 INDEX_NAMES = ("", "index", "unnamed: 0", "rownames", "row.names", "__index_level_0__")
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrow import TYPES, whole_numbers
@@ -17,8 +18,11 @@ from distgnn.store.importers.names import integer, is_number
 from distgnn.store.importers.table import MISSING, Table, Wanted, WrongValue, numbers_of
 from distgnn.store.importers.text import Text
 
+_SCIENTIFIC = re.compile(r"[+-]?[0-9](?:[.](?P<digits>[0-9]*))?[eE][+]?(?P<power>[0-9]{1,3})")
 _READS = {
-    "floats": lambda text: is_number(text) and abs(float(text)) <= 1 << 53 and float(text).is_integer(),
+    "floats": lambda text: (
+        is_number(text) and abs(float(text)) <= 1 << 53 and float(text).is_integer() and not rounded(text)
+    ),
     "integers": lambda text: integer(text) is not None and text[:1] != "+",
     "numbers": lambda text: text in MISSING or (is_number(text) and text.isascii() and "_" not in text),
     "words": lambda text: True,
@@ -63,13 +67,13 @@ class TextTable(Table):
     def batches(self, wanted: Sequence[Wanted]) -> Iterator[list[pa.Array]]:
         done = 0
         while done >= 0:
-            types = {k.column: TYPES["numbers" if self._floats(k) else k.kind] for k in wanted}
+            types = {k.column: TYPES["words" if self._floats(k) else k.kind] for k in wanted}
             try:
                 for batch in self.text.batches(types, MISSING, done):
                     columns = [batch.column(str(item.column)) for item in wanted]
                     for k, item in enumerate(wanted):
                         if self._floats(item):
-                            columns[k] = whole_numbers(columns[k])
+                            columns[k] = whole_texts(columns[k])
                         if item.kind == "integers" and columns[k].null_count:
                             self._refuse(wanted, done)
                     yield columns
@@ -108,6 +112,8 @@ class TextTable(Table):
                 if not _READS["floats" if self._floats(item) else item.kind](fields[item.column]):
                     text = fields[item.column]
                     field = repr(text[:60]) if text else "nothing"
+                    if item.kind == "integers" and rounded(text):
+                        field += ", which may be a rounded number"
                     message = f"{where}, {self.spot(item.column)}: {field}; expected {item.expected}"
                     raise WrongValue(message, text, item.column)
         raise UserError(f"{self.path}: cannot be read as a table ({problem})")
@@ -128,6 +134,23 @@ class TextTable(Table):
     def place(self, row: int) -> str:
         line = next((line for line, _ in self.text.rows(row)), "?")
         return f"{self.path}, line {line}"
+
+
+def rounded(text: str) -> bool:
+    """Return True for 1.002e+09 and the like: C++ writes six digits of a number, R's write seven."""
+    match = _SCIENTIFIC.fullmatch(text)
+    return match is not None and int(match["power"]) >= 6 and int(match["power"]) > len(match["digits"] or "")
+
+
+def whole_texts(texts: pa.Array) -> pa.Array:
+    """Convert texts such as 4.0 and 4e+05 to int64; ValueError or ArrowException for any other."""
+    texts = pc.utf8_trim_whitespace(texts)
+    parts = pc.extract_regex(texts, _SCIENTIFIC.pattern.join("^$"))
+    powers = pc.struct_field(parts, "power").cast(pa.int64())
+    digits = pc.utf8_length(pc.struct_field(parts, "digits"))
+    if pc.any(pc.and_(pc.greater_equal(powers, 6), pc.greater(powers, digits))).as_py():
+        raise ValueError("a number that may be rounded")
+    return whole_numbers(texts.cast(pa.float64()))
 
 
 def _looks_like(texts: list[str]) -> str:
