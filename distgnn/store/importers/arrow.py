@@ -100,7 +100,7 @@ def _as_words(column: pa.Array, given: str) -> pa.DictionaryArray:
         elif pa.types.is_boolean(column.type):
             column = pc.utf8_capitalize(column.cast(pa.string()))
         elif pa.types.is_floating(column.type):
-            column = pc.if_else(pc.is_nan(column), None, column)
+            column = pc.if_else(pc.is_nan(column), pa.nulls(len(column), column.type), column)
             try:
                 column = column.cast(pa.int64())
             except pa.ArrowInvalid:  # fractions

@@ -37,7 +37,7 @@ class Coder:
         """Take the words in the columns of a batch, strings or dictionaries of them."""
         self.waiting.append((columns, beside))
         self.count += sum(len(column) for column in columns)
-        if self.count > max(LIMITS.entries >> 2, len(self.words)):
+        if self.count > max(LIMITS.entries >> 3, len(self.words)):
             self.flush()
 
     def flush(self) -> None:

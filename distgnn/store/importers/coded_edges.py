@@ -53,14 +53,14 @@ class CodedEdges:
                 coder.add(columns, weight)
             coder.flush()
             file.flush()
-        self._file = os.dup(file.fileno())
+            self._file = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._file)
         self.words = as_bytes(coder.words)
         self.wrong = self._wrong_words(coder.words)
 
     def _wrong_words(self, words: pa.Array) -> np.ndarray:
         """Find words that are no ids."""
-        nothing, rule_of_a_table = MISSING, r"\x00"
+        nothing, rule_of_a_table = [*MISSING], r"\x00"
         if isinstance(self.table, TextTable):  # in other files marks are values
             nothing, rule_of_a_table = sorted(NO_NAMES), r"\x00|\A:?-{2,}:?\z"
         listed = "|".join(map(re.escape, nothing))

@@ -18,7 +18,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import dialect
 from distgnn.store.importers.files import check_line, reading, unpacked
 
-PIECE = 1 << 18  # bytes that are read at a time and become a batch; Arrow reads 32 of them ahead
+PIECE = 1 << 17  # bytes that are read at a time and become a batch; Arrow reads 32 of them ahead
 
 
 class Cleaned:
