@@ -7,7 +7,9 @@ import pytest
 
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
-from distgnn.store.importers.table import ParquetTable, Wanted, converted
+from distgnn.store.importers.arrow import converted
+from distgnn.store.importers.arrow_tables import ParquetTable
+from distgnn.store.importers.table import Wanted
 from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, all_features, refused

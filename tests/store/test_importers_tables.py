@@ -5,14 +5,17 @@ from __future__ import annotations
 import bz2
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from distgnn.store.format.limits import LIMITS
-from distgnn.store.importers import coded, open_source
+from distgnn.store.importers import open_source
 from distgnn.store.importers.coded import Coder
+from distgnn.store.importers.dialect import Dialect
 from distgnn.store.source import ImportOptions, Source
 
 from .importing import adjacency, all_features, refused, write
@@ -34,6 +37,42 @@ def edges(source: Source) -> list[tuple[str, str]]:
     ids = range(source.n) if source.ids is None else source.ids.tolist()
     names = [one.decode() if isinstance(one, bytes) else str(one) for one in ids]
     return [(names[s], names[t]) for src, dst, _ in source.edges() for s, t in zip(src, dst, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("separator", "given", "plain"),
+    [
+        ("\t", b'a\t\t"b"\n', b'a\t\t"b"\n'),  # tabs are no blanks where they part fields
+        ("\t", b'a\t "b" \tc\n', b'a\t"b"\tc\n'),
+        (",", b'a, "b c" ,d\n', b'a,"b c",d\n'),
+        (",", b" \t\na,b\n  \nc,d\n", b"\na,b\n\nc,d\n"),
+        (" ", b" 1\t 2  \r\n3   4 ", b"1 2\r\n3 4"),
+        (" ", b'"a  b"\t 1\n', b'"a  b" 1\n'),
+    ],
+)
+def test_plain_bytes_of_a_dialect(separator, given, plain) -> None:
+    assert Dialect(separator).clean(given) == plain == Dialect(separator).clean(plain)
+
+
+def test_empty_fields_between_tabs(ring, tmp_path) -> None:
+    rows = "".join(f'{node}\t\t"{"ab"[node % 2]}"\n' for node in range(6))
+    labels = write(tmp_path / "labels.tsv", f"id\tnote\tlabel\n{rows}")
+    assert opened(ring, labels=labels).labels.tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_pandas_is_not_imported(tmp_path) -> None:
+    from pyarrow import parquet, table
+
+    write(tmp_path / "words.csv", "a,b\nb,c\n")
+    write(tmp_path / "numbers.csv", RING)
+    parquet.write_table(table({"source": [0, 1], "target": [1, 2], "weight": [1.0, None]}), tmp_path / "e.pq")
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom distgnn.store.importers import open_source\n"
+        f"for path in sorted(Path({str(tmp_path)!r}).iterdir()):\n"
+        "    assert [*open_source(path).edges()]\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 CITIES = [("New York, NY", "Boston, MA"), ("Boston, MA", "Chicago, IL"), ("Chicago, IL", "New York, NY")]
@@ -308,12 +347,6 @@ def test_numbers_of_words(monkeypatch) -> None:
     assert [listed[k] for k in codes[:, 0]] == [word.strip() for word in words]
     assert len(set(listed)) == len(listed) and listed[0] == words[0].strip()
     assert [listed[k] for k in codes[:500, 1]] == [word.strip() for word in words[499::-1]]
-
-
-def test_words_of_one_hash_are_refused(tmp_path, monkeypatch) -> None:
-    path = write(tmp_path / "e.csv", "a,bb\nbb,cc\n")
-    monkeypatch.setattr(coded, "_hashed", lambda lengths, parts: lengths.astype(np.uint64))
-    refused(path, "e.csv: two ids have the same 64-bit hash")
 
 
 def test_too_many_long_words(tmp_path, monkeypatch) -> None:

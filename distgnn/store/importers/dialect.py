@@ -85,23 +85,36 @@ class Dialect:
         if b'\\"' in lines:
             lines = self._doubled(lines)
         if self.separator == " ":
-            if b"\t" in lines or b"  " in lines:
-                lines = re.sub(rb'("[^"]*")|[ \t]+', lambda match: match[1] or b" ", lines)
-            if lines[:1] == b" " or b"\n " in lines or b" \n" in lines or b" \r" in lines:
-                lines = re.sub(rb"(?m)^ | (?=\r?$)", b"", lines)
+            return _single_blanks(lines)
+        if b" " not in lines and b"\t" not in lines:
             return lines
-        if b'"' in lines:
-            mark = re.escape(self.separator.encode())
-            lines = re.sub(rb"(?m)(^|" + mark + rb')[ \t]+"|"[ \t]+(?=$|\r|' + mark + rb")", _closer, lines)
-        if (b" " in lines and b"\n " in lines) or (b"\t" in lines and b"\n\t" in lines):
-            lines = re.sub(rb"(?m)^[ \t]+$", b"", lines)
+        tabs = (b"\t",) if self.separator != "\t" else ()  # are blanks, too
+        if any(b'"' + blank in lines or blank + b'"' in lines for blank in (b" ", *tabs)):
+            mark, blanks = re.escape(self.separator.encode()), rb"[ \t]+" if tabs else rb" +"
+            at_quotes = rb"(?m)(^|" + mark + rb")" + blanks + rb'"|"' + blanks + rb"(?=$|\r|" + mark + rb")"
+            lines = re.sub(at_quotes, _closer, lines)
+        if lines[:1] in (b" ", b"\t") or b"\n " in lines or b"\n\t" in lines:
+            lines = re.sub(rb"(?m)^[ \t]+(?=\r?$)", b"", lines)
         return lines
 
     def _doubled(self, lines: bytes) -> bytes:
-        """Double the quotes that R's write.table puts behind backslashes, unless they may end a field."""
+        """Put two quotes for each that R puts behind a backslash, unless they may end a field."""
         ends = (rb" \t" if self.separator == " " else re.escape(self.separator.encode())) + rb"\r\n"
         inside = rb'(?:^|[%b])"[^"]*\\"(?:[^"%b]|"(?:[%b]|$))' % (ends, ends, ends)
         return lines.replace(b'\\"', b'""') if re.search(inside, lines) else lines
+
+
+def _single_blanks(lines: bytes) -> bytes:
+    """Put one blank between fields, and none around rows; blanks in quotes stay."""
+    if b'"' in lines and (b"\t" in lines or b"  " in lines):
+        lines = re.sub(rb'("[^"]*")|[ \t]+', lambda match: match[1] or b" ", lines)
+    else:
+        lines = lines.replace(b"\t", b" ")
+        while b"  " in lines:
+            lines = lines.replace(b"  ", b" ")
+    for around in (b"\n ", b" \n", b" \r"):
+        lines = lines.replace(around, around.strip(b" "))
+    return lines.removeprefix(b" ").removesuffix(b" ")
 
 
 def _closer(match: re.Match[bytes]) -> bytes:
@@ -150,7 +163,7 @@ def _sample(path: Path, marks: str) -> tuple[str, int]:
     comments = re.compile(rb"(?:[ \t]*(?:[%b][^\r\n]*)?[\r\n])*" % (re.escape(marks).encode() or b" "))
     data, packed = b"", size_of(path)
     with reading(path), unpacked(path) as file:
-        while (more := file.read(max(SAMPLE, len(data)))):
+        while more := file.read(max(SAMPLE, len(data))):
             data += more
             check_unpacked(len(data), packed, path)
             if not (lines := max(data.rfind(b"\n"), data.rfind(b"\r")) + 1):

@@ -13,12 +13,14 @@ import pyarrow.compute as pc
 from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import Header, StoredArray, scratch_file
+from distgnn.store.importers.arrow import numpy_of
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_WIDTH, Imported
 from distgnn.store.importers.made import FEATURES, made_features
 from distgnn.store.importers.names import Names, shown
 from distgnn.store.importers.roles import Roles, feature_roles
-from distgnn.store.importers.table import MISSING, Table, Wanted, open_table
+from distgnn.store.importers.table import MISSING, Table, Wanted
+from distgnn.store.importers.table_files import is_array, is_json, is_table, open_table
 from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
 from distgnn.store.source import ImportOptions
 
@@ -54,9 +56,9 @@ def attach_features(source: Imported, options: ImportOptions, grow: bool, hint: 
 def feature_ids(options: ImportOptions, names: Names | None) -> np.ndarray:
     """Read the ids, of the kind of `names`, in a table of features; none of an array, or of made features."""
     path = Path(options.features or "")
-    if node_table.is_json(path):
+    if is_json(path):
         return node_table.read_json_table(path, names, JSON)[0].ids
-    if node_table.is_table(path):
+    if is_table(path):
         table = open_table(path, options)
         column = feature_roles(table, options, names).ids
         if column is not None:
@@ -76,14 +78,14 @@ def note_missing(source: Imported, listed: np.ndarray, path: str) -> None:
 
 def read_features(path: Path, options: ImportOptions, source: Imported) -> Features:
     """Read features in the format that the file's name implies."""
-    if node_table.is_array(path) or node_table.is_json(path):
+    if is_array(path) or is_json(path):
         source.readings.append(f"{path.name} (features)")
-    if node_table.is_array(path):
+    if is_array(path):
         stored = node_table.open_array(path, "features", options.scratch)
         return stored.rows() if isinstance(stored, StoredMatrix) else DenseRows(stored, path)
-    if node_table.is_json(path):
+    if is_json(path):
         return json_features(path, source)
-    if not node_table.is_table(path):
+    if not is_table(path):
         expected = f".npy, .npz, .csv, .tsv, .json, .jsonl or .parquet, or {FEATURES}"
         raise UserError(f"{path}: features in an unknown format; expected {expected}")
     return column_features(path, options, source)
@@ -150,9 +152,9 @@ class Filled:
             )
             return np.asarray(numbers)[:, None] == np.arange(len(self.categories[item.column]))
         if pa.types.is_fixed_size_list(column.type):
-            values = column.flatten().to_numpy(zero_copy_only=False)
+            values = numpy_of(column.flatten())
             return values.reshape(len(column), -1)
-        return column.to_numpy(zero_copy_only=False)[:, None]
+        return numpy_of(column)[:, None]
 
     def _check(self, rows: np.ndarray, columns: list[pa.Array], done: int) -> None:
         """Raise UserError for a number that is missing, unless it may be, or that float32 cannot hold."""

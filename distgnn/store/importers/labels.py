@@ -20,11 +20,13 @@ from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import node_table
 from distgnn.store.importers.arrays import StoredArray, strings, window_of
+from distgnn.store.importers.arrow import numpy_of
 from distgnn.store.importers.imported import HIGHEST_ID, NO_LABEL, UNLABELLED, Imported
 from distgnn.store.importers.made import is_made, made_labels
 from distgnn.store.importers.names import Names
 from distgnn.store.importers.roles import ZEROS_AND_ONES, Roles, label_roles
-from distgnn.store.importers.table import Table, Wanted, open_table
+from distgnn.store.importers.table import Table, Wanted
+from distgnn.store.importers.table_files import is_array, is_json, open_table
 from distgnn.store.importers.tables import StoredMatrix
 from distgnn.store.source import ImportOptions
 
@@ -43,11 +45,11 @@ def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
     if not options.labels or made_labels(source, options.labels):
         return
     path = Path(options.labels)
-    if node_table.is_array(path) or node_table.is_json(path):
+    if is_array(path) or is_json(path):
         source.readings.append(f"{path.name} (labels)")
-    if node_table.is_array(path):
+    if is_array(path):
         _attach_array(source, path, options.scratch, grow)
-    elif node_table.is_json(path):
+    elif is_json(path):
         _attach_json(source, path)
     else:
         _attach_columns(source, path, options)
@@ -56,9 +58,9 @@ def attach_labels(source: Imported, options: ImportOptions, grow: bool) -> None:
 def label_ids(options: ImportOptions, names: Names | None) -> np.ndarray:
     """Read the ids, of the kind of `names`, in a table of labels; none of an array, or of made labels."""
     path = Path(options.labels or "")
-    if node_table.is_json(path):
+    if is_json(path):
         return node_table.read_json_table(path, names, EXPECTED)[0].ids
-    if not node_table.is_array(path) and not is_made(options.labels or ""):
+    if not is_array(path) and not is_made(options.labels or ""):
         table = open_table(path, options)
         if (column := label_roles(table, options).ids) is not None:
             return node_table.read_ids(table, column, names)
@@ -134,21 +136,20 @@ def _attach_columns(source: Imported, path: Path, options: ImportOptions) -> Non
     source.note_table(roles.described(table, "labels"), table, [roles.ids, *roles.values])
     if _attach_vectors(source, table, roles):
         return
+    check = not_a_class if len(roles.values) == 1 else not_zero_or_one
+    what, check = ("number", not_a_number) if options.regression else ("label", check)
+    cells = node_table.read_words(table, roles, source.names, what, check)
     if options.regression:
-        cells = node_table.read_words(table, roles, source.names, "number", not_a_number)
-        nodes = cells.rows.nodes(source)
         numbers = np.full((source.n, len(roles.values)), np.nan)
-        numbers[nodes] = np.array([*map(_number, cells.words)], np.float64)[cells.codes]
+        given = np.array([*map(_number, cells.words)], np.float64)[cells.codes]
+        numbers[cells.rows.nodes(source)] = given
         source.set_numbers(numbers, path)
         return
     if len(roles.values) == 1:
-        cells = node_table.read_words(table, roles, source.names, "label", not_a_class)
-        nodes = cells.rows.nodes(source)
         labels = np.full(source.n, "", object)
-        labels[nodes] = np.array([*cells.words, ""], object)[cells.codes[:, 0]]
+        labels[cells.rows.nodes(source)] = np.array([*cells.words, ""], object)[cells.codes[:, 0]]
         source.set_classes(labels, path)
         return
-    cells = node_table.read_words(table, roles, source.names, "label", not_zero_or_one)
     numbers = np.array([ZEROS_AND_ONES[word.lower()] for word in cells.words], np.int8)[cells.codes]
     if not len(numbers):
         raise UserError(f"{path}: {NO_LABEL}")
@@ -170,7 +171,7 @@ def _attach_vectors(source: Imported, table: Table, roles: Roles) -> bool:
     wanted, parts = [Wanted(roles.values[0], "numbers", "0 or 1 for each class")], []
     try:
         for (column,) in table.batches(wanted):
-            parts.append(column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1))
+            parts.append(numpy_of(column.flatten()).reshape(len(column), -1))
     except UserError:  # lists of several lengths hold classes
         return False
     if not parts or not np.isin(numbers := np.concatenate(parts), (-1, 0, 1)).all():

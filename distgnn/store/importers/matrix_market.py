@@ -10,8 +10,9 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.files import check_declared, check_line, reading, unpacked
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.names import whole
-from distgnn.store.importers.table import TextTable, Wanted, numbers_of
+from distgnn.store.importers.table import Wanted, numbers_of
 from distgnn.store.importers.tables import check_square
+from distgnn.store.importers.text_table import TextTable
 from distgnn.store.source import Edges, ImportOptions
 
 FIELDS, SYMMETRIES = ("pattern", "real", "integer"), ("general", "symmetric")

@@ -12,7 +12,8 @@ from distgnn.store.importers.arrays import integers, open_npy, strings
 from distgnn.store.importers.names import Names, check_once, encoded
 from distgnn.store.importers.node_table import read_ids
 from distgnn.store.importers.roles import id_role
-from distgnn.store.importers.table import ID_NAMES, open_table
+from distgnn.store.importers.table import ID_NAMES
+from distgnn.store.importers.table_files import open_table
 from distgnn.store.source import ImportOptions
 
 

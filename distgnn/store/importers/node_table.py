@@ -19,7 +19,8 @@ import pyarrow as pa
 from distgnn.errors import UserError
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import Npz, open_npy
-from distgnn.store.importers.coded import Coder, as_bytes
+from distgnn.store.importers.arrow import as_bytes, numpy_of
+from distgnn.store.importers.coded import Coder
 from distgnn.store.importers.files import read_json
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
 from distgnn.store.importers.names import (
@@ -36,23 +37,6 @@ from distgnn.store.importers.names import (
 from distgnn.store.importers.roles import Roles
 from distgnn.store.importers.table import Table, Wanted
 from distgnn.store.importers.tables import StoredMatrix
-
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".jsonl", ".ndjson")
-
-
-def is_array(path: Path) -> bool:
-    """Return True for the name of a file of arrays."""
-    return path.name.lower().endswith((".npy", ".npz"))
-
-
-def is_json(path: Path) -> bool:
-    """Return True for the name of a JSON file."""
-    return path.name.lower().removesuffix(".gz").endswith(".json")
-
-
-def is_table(path: Path) -> bool:
-    """Return whether the name is that of a table with columns."""
-    return path.name.lower().removesuffix(".gz").endswith(TABLES)
 
 
 def most_bytes(path: Path) -> int:
@@ -120,7 +104,7 @@ def read_ids(table: Table, column: int, names: Names | None) -> np.ndarray:
     table.require(column, (*numbers, "words") if wanted.kind == "words" else numbers, "node ids")
     if wanted.kind == "words":
         return ids_of(table, column, *code(table, [wanted]))
-    ids = np.concatenate([np.zeros(0, np.int64), *(rows[0].to_numpy() for rows in table.batches([wanted]))])
+    ids = np.concatenate([np.zeros(0, np.int64), *(numpy_of(rows[0]) for rows in table.batches([wanted]))])
     if names is None:
         check_numbers(table, column, ids, wanted.expected)
     return ids
@@ -197,7 +181,7 @@ def read_words(
     counted, ids = roles.ids is None, np.zeros(0, np.int64)
     if roles.ids is not None:
         ids = read_ids(table, roles.ids, names)
-    words, codes = pa.array([], pa.large_string()), np.zeros((len(ids), 0), np.int32)
+    words, codes = pa.nulls(0, pa.large_string()), np.zeros((len(ids), 0), np.int32)
     if roles.values:
         words, codes = code(table, [Wanted(k, "words", f"a {what}") for k in roles.values])
     if counted:

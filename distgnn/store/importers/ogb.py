@@ -20,8 +20,9 @@ from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.graph_arrays import edge_streams
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream
 from distgnn.store.importers.labels import take_labels
-from distgnn.store.importers.table import TextTable, Wanted, column, numbers_of
+from distgnn.store.importers.table import Wanted, numbers_of
 from distgnn.store.importers.tables import DenseRows, Features
+from distgnn.store.importers.text_table import TextTable, column
 from distgnn.store.source import Edges, ImportOptions
 
 # The graphs for which OGB's own loader adds the reverse of every edge; the directory itself does not say so.

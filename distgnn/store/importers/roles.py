@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.errors import ArgumentError, UserError
+from distgnn.store.importers.arrow import numpy_of
 from distgnn.store.importers.imported import LABEL_NAMES, SPLIT_NAMES, UNLABELLED
 from distgnn.store.importers.names import Names, whole
-from distgnn.store.importers.table import ID_NAMES, Table, TextTable, Wanted
+from distgnn.store.importers.table import ID_NAMES, Table, Wanted
+from distgnn.store.importers.text_table import TextTable
 from distgnn.store.source import ImportOptions
 
 WEIGHT_NAMES = ("weight", "weights", "w", "value")
@@ -305,7 +307,7 @@ def _index_role(table: Table, values: list[int]) -> tuple[int | None, list[int]]
         if named and kind != "empty":
             raise UserError(f"{table.path}: {_question(table, index)}; {_ANSWERS}")
         return None, values[1:] if named else values
-    ids = [columns[0].to_numpy() for columns in table.batches([Wanted(index, "integers", "a row number")])]
+    ids = [numpy_of(columns[0]) for columns in table.batches([Wanted(index, "integers", "a row number")])]
     numbers = np.concatenate([np.zeros(0, np.int64), *ids])
     begin = int(numbers[0]) if len(numbers) else 0
     if (named or len(numbers) > 3) and begin in (0, 1) and (np.diff(numbers) == 1).all():

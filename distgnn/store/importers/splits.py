@@ -10,9 +10,9 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.split import NAMES
 from distgnn.store.importers.arrays import open_npy
 from distgnn.store.importers.imported import UNLABELLED, Imported
-from distgnn.store.importers.node_table import TABLES, read_words
+from distgnn.store.importers.node_table import read_words
 from distgnn.store.importers.roles import SPLIT_NAMES, word_roles
-from distgnn.store.importers.table import open_table
+from distgnn.store.importers.table_files import TABLES, open_table
 from distgnn.store.source import ImportOptions, parse_split, random_split
 
 PARTS = {word: part for part, names in NAMES.items() for word in (*names, str(part))}

@@ -13,8 +13,8 @@ from distgnn.split import TEST, TRAIN, VAL
 from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.imported import HIGHEST_ID, Imported
 from distgnn.store.importers.pickled.unpickler import load, load_array, load_csr
-from distgnn.store.importers.table import column
 from distgnn.store.importers.tables import SparseRows
+from distgnn.store.importers.text_table import column
 from distgnn.store.source import ImportOptions
 
 STANDARD_VALIDATION = 500
