@@ -18,7 +18,7 @@ import distgnn as dg
 import table
 from distgnn.split import TEST, TRAIN, VAL
 from distgnn.train import Run, Settings
-from distgnn.train.recipes import RECIPES
+from distgnn.train.settings import RECIPES
 
 LR, DECAY, EPOCHS, HIDDEN, DROPOUT = 0.01, 5e-4, 200, 16, 0.5
 

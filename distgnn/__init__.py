@@ -13,6 +13,7 @@ Names are imported on first use, so that `import distgnn` needs neither MPI nor 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import sys
 from typing import Any
@@ -73,6 +74,9 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
+if "mpi4py.MPI" not in sys.modules:
+    with contextlib.suppress(Exception):  # of a damaged installation, which the next import raises
+        importlib.import_module("distgnn.comm.launch").warn_of_shared_memory()
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ from weakref import WeakSet
 PATIENCE = 5e-5  # seconds of waiting after which a rank takes naps
 LONGEST_NAP = 5e-4  # until it has waited for a hundred times as long
 LONGEST_REST = 0.02
+SOON = 0.01  # seconds for which a rank polls in a collective, as MPI would
 LONG = 0.1  # seconds of waiting after which a rank looks whether another has failed
 
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
@@ -83,6 +84,16 @@ def wait(
             if waited > LONG:
                 check()
         poll()
+
+
+def soon(done: Callable[[], bool]) -> bool:
+    """Wait for ``done()`` without naps, for SOON seconds at most; return whether it is."""
+    until = time.perf_counter() + SOON
+    while not done():
+        if time.perf_counter() > until:
+            return False
+        _yield_core()
+    return True
 
 
 def watch(done: Callable[[], bool], advance: Callable[[], object] = lambda: None) -> None:

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from distgnn import records
 from distgnn.cli.config import flag_text
 from distgnn.cli.stop import CODE
+from distgnn.comm.session import task
 from distgnn.errors import TrainingError
 from distgnn.layout import written
 from distgnn.ledger import MOST_EVENTS
@@ -24,10 +25,9 @@ from distgnn.report.numbers import size
 from distgnn.stages import stage
 from distgnn.terminal import printable, show
 from distgnn.train.check import CheckFailedError
-from distgnn.train.left_open import left_open
-from distgnn.train.recipes import DEFAULT
+from distgnn.train.resolve import left_open
 from distgnn.train.run import Run
-from distgnn.train.settings import Settings
+from distgnn.train.settings import DEFAULT, Settings
 from distgnn.train.stopping import Stop
 
 
@@ -42,11 +42,13 @@ def train(
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     command, plan = command_line(store, settings, comm.Get_size(), machine), None
-    if machine is not None or left_open(comm, settings, store):
-        from distgnn.plan.settle import settle_together
+    with task(comm) as ours:
+        left = left_open(ours, settings, store)
+        if machine is not None or left.asked is not None:
+            from distgnn.plan.settle import settle_open
 
-        settled = settle_together(comm, settings, store, machine)
-        settings, plan = settled.settings, settled if settled.machine else None
+            settled = settle_open(ours, left, store, machine)
+            settings, plan = settled.settings, settled if settled.machine else None
     run = Run(store, settings, comm)
     speaks = run.grid.rank == 0 and not settings.quiet
     run.record["command"] = command

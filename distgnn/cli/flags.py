@@ -9,8 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from distgnn.cli.values import checked, count, fetching, natural, numbers, widths
-from distgnn.train.fields import KINDS, kinds, public
-from distgnn.train.settings import Settings
+from distgnn.train.settings import KINDS, Settings, kinds, public
 
 FIELDS = {field.name: field for field in public(Settings)}
 #: The reader of a value, by the annotation of its field without None.

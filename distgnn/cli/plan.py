@@ -111,9 +111,8 @@ def check(args: argparse.Namespace) -> None:
     given = [name for name in SIZES if getattr(args, name) is not None]
     if args.store is not None and (given or args.directed):
         name = (given or ["directed"])[0]
-        raise ArgumentError(
-            name, getattr(args, name), "is for a graph without a store; leave out one of them"
-        )
+        problem = "is for a graph without a store; leave out one of them"
+        raise ArgumentError(name, getattr(args, name), problem)
     if args.store is None and len(given) < len(SIZES):
         flags = [f"--{name.replace('_', '-')}" for name in SIZES if name not in given]
         raise UserError(f"name a store, or give the size of a graph with {', '.join(flags)}")
@@ -152,7 +151,7 @@ def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Gra
     from distgnn.plan.dry.graphs import Graph
     from distgnn.plan.settle import EXACT
     from distgnn.store.read.store import Store
-    from distgnn.train.refused import check_content
+    from distgnn.train.resolve import check_content
 
     if args.store is None:
         sizes = args.nodes_of_graph, args.nnz, args.features, args.classes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import resource
 import select
 import signal
@@ -34,6 +35,13 @@ LAUNCHERS = (
     ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),  # MVAPICH
     ("MPI_LOCALNRANKS", "MPI_LOCALRANKID"),  # Hydra, ranks of this node
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),  # srun; not set in a batch script itself
+)
+
+#: How launchers, but for Slurm, tell a process the number of ranks on its node and its own among them.
+LOCAL = (
+    ("MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
 )
 
 #: Seconds that a rank which leaves with an error waits for the others to do the same.
@@ -104,7 +112,6 @@ def begin() -> None:
     abort_on_error()
     if launched()[0] > 1 and _meeting is None:
         limit = START_LIMIT
-        warn_of_shared_memory()
         try:
             with suppress(UserError):  # which check_start raises on all ranks
                 limit = seconds(START_VARIABLE, START_LIMIT)
@@ -119,18 +126,32 @@ def begin() -> None:
 def warn_of_shared_memory(folder: str = SHARED, environ: Mapping[str, str] = os.environ) -> None:
     """Warn where the ranks of a node have too little of /dev/shm, which ends in a bus error, or never.
 
-    Call this before MPI is started. The first rank of a node speaks, where MPICH's launcher says which it is.
+    Call this before MPI is started. The first rank of a node speaks, where the launcher says which it is.
     """
-    here = environ.get("MPI_LOCALNRANKS", "")
-    if not here.isdecimal() or int(here) == 1 or environ.get("MPI_LOCALRANKID") != "0":
+    ranks, rank = ranks_here(environ)
+    if ranks == 1 or rank != 0:
         return
-    needed = int(here) * SHARED_BY_RANK
+    needed = ranks * SHARED_BY_RANK
     with suppress(OSError):
         facts = os.statvfs(folder)
         if (free := facts.f_bavail * facts.f_frsize) < needed:
             left = f"{folder} has {free >> 10} KiB free, MPI takes {needed >> 10} KiB and may fail or hang"
             advice = f"make it larger (docker --shm-size), or remove {folder}/mpich_shm_* of killed jobs"
             show(f"distgnn: warning: {left}; {advice} ({where()})", error=True)
+
+
+def ranks_here(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Return the ranks of this node and this one's number among them; (1, 0) where no launcher says it."""
+    for size_name, rank_name in LOCAL:
+        size, rank = environ.get(size_name, ""), environ.get(rank_name, "")
+        if size.isdecimal() and rank.isdecimal():
+            return int(size), int(rank)
+    node, rank = environ.get("SLURM_NODEID", ""), environ.get("SLURM_LOCALID", "")
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # as 4(x2),3
+    ranks = [int(count) for count, times in parts for _ in range(int(times or 1))]
+    if node.isdecimal() and rank.isdecimal() and int(node) < len(ranks):
+        return ranks[int(node)], int(rank)
+    return 1, 0
 
 
 def no_library(error: BaseException) -> bool:

@@ -95,5 +95,5 @@ class Links:
             mpi.Free()
         self._groups.clear()
         self._made.clear()
-        if self.session is not None:
-            self.session.grids.pop(self.current.index, None)
+        if self.session is not None and self.session.grids.get(self.current.index) is self:
+            self.session.grids.pop(self.current.index)

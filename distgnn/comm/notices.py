@@ -1,18 +1,20 @@
 """Notices by which the ranks of a session learn that another one has failed or left the program.
 
 A notice says how many collectives its rank has begun on each group of the session. A rank that waits in a
-later collective waits in vain.
+later collective waits in vain. A rank that has waited for long *asks*: ranks that wait, too, answer by such a
+notice, and it can name those that have not come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from distgnn import progress
-from distgnn.comm import launch, leaving
+from distgnn.comm import launch, leaving, waiting
 from distgnn.comm.waiting import Wait
 from distgnn.errors import PeerError
 
@@ -30,6 +32,7 @@ class Notice(NamedTuple):
         failure: the first failure of the generation, in words; empty if the sender has left.
         sender: rank and host, in words.
         meeting: where the sender waits for those that are not there, by number; 0: nowhere.
+        waits: the sender takes part, and "asks" who has come to where it waits, or "answers".
     """
 
     generation: int
@@ -37,6 +40,7 @@ class Notice(NamedTuple):
     failure: str
     sender: str
     meeting: int = 0
+    waits: str = ""
 
 
 class Notices:
@@ -59,6 +63,9 @@ class Notices:
         self.failure, self.met = "", False
         self._received: dict[int, Notice] = {}
         self._sends: list[Any] = []
+        self._waiting: dict[int, Notice] = {}
+        self._askers: set[int] = set()
+        self._asked: Wait | None = None
         leaving.enter(self)
 
     def begin(self, index: Index) -> int:
@@ -83,10 +90,28 @@ class Notices:
         """Notify all others that this rank has left."""
         self._send("")
 
-    def _send(self, failure: str, meeting: int = 0) -> None:
-        notice = Notice(self.generation, dict(self.calls), failure, launch.where(), meeting)
+    def _send(self, failure: str, meeting: int = 0, waits: str = "", to: Iterable[int] | None = None) -> None:
+        notice = Notice(self.generation, dict(self.calls), failure, launch.where(), meeting, waits)
         others = [rank for rank in range(self.mpi.Get_size()) if rank != self.rank]
-        self._sends += [self.mpi.isend(notice, rank) for rank in others]
+        self._sends += [self.mpi.isend(notice, rank) for rank in (others if to is None else to)]
+
+    def _say_where(self, ranks: Sequence[int], index: Index, number: int) -> None:
+        """Ask the others where they wait, once in a long wait; answer those that have asked."""
+        if (wait := waiting.current()) is None:
+            return
+        wait.absent = partial(self._absent, ranks, index, number)
+        if wait.overdue() and wait is not self._asked:
+            self._asked = wait
+            self._send("", waits="asks")
+        elif self._askers:
+            self._send("", waits="answers", to=self._askers)
+        self._askers = set()
+
+    def _absent(self, ranks: Sequence[int], index: Index, number: int) -> list[int]:
+        """List the ranks of the job that have not said that they have begun a collective."""
+        said = [(rank, notice) for rank, notice in [*self._waiting.items()] if self._binds(notice)]
+        there = {rank for rank, notice in said if notice.calls.get(index, 0) >= number}
+        return leaving.ranks_of_job(self.mpi, [rank for rank in ranks if rank not in there | {self.rank}])
 
     def check_flight(self, ranks: Sequence[int], index: Index, number: int) -> None:
         """Receive notices, while this rank waits for messages.
@@ -122,6 +147,7 @@ class Notices:
             if rank in ranks and self._binds(notice) and notice.calls.get(index, 0) < number:
                 self.failure = notice.failure or f"{notice.sender} has left the program without taking part"
                 raise PeerError(self.failure)
+        self._say_where(ranks, index, number)
 
     def check_meeting(self, number: int) -> None:
         """Receive notices, while this rank waits in a meeting, to which ranks that failed come.
@@ -133,6 +159,7 @@ class Notices:
         for notice in list(self._received.values()):
             if not notice.failure and notice.calls.get(MEETINGS, 0) < number:
                 raise PeerError(f"{notice.sender} has left the program without taking part")
+        self._say_where(range(self.mpi.Get_size()), MEETINGS, number)
 
     def check_joined(self, mpi: Any) -> None:
         """Receive notices, while this rank waits in the first call on another communicator.
@@ -143,8 +170,7 @@ class Notices:
         if self.mpi:
             self._receive()
         for rank, notice in list(self._received.items()) if self.mpi else ():  # which a program may free
-            group = self.mpi.Get_group()
-            there = MPI.Group.Translate_ranks(group, [rank], mpi.Get_group())[0] != MPI.UNDEFINED
+            there = leaving.translated(self.mpi, [rank], mpi) != [MPI.UNDEFINED]
             if there and not notice.failure:
                 raise PeerError(f"{notice.sender} has left the program without taking part")
 
@@ -152,6 +178,10 @@ class Notices:
         while (message := self.mpi.improbe()) is not None:  # the watch may look at the same time
             status = MPI.Status()
             notice: Notice = message.recv(status)
+            if notice.waits:
+                self._waiting[status.Get_source()] = notice
+                self._askers |= {status.Get_source()} if notice.waits == "asks" else set()
+                continue
             self._received[status.Get_source()] = notice
             if notice.failure and not notice.meeting and notice.generation == self.generation:
                 self.failure = notice.failure

@@ -22,11 +22,11 @@ from typing import Any, Protocol
 from mpi4py import MPI
 
 from distgnn import progress
-from distgnn.comm import launch, leaving
+from distgnn.comm import launch, leaving, waiting
 from distgnn.comm.interrupts import later
 from distgnn.comm.notices import MEETINGS, Index, Notices
 from distgnn.comm.waiting import Wait
-from distgnn.comm.watched import Watched, watched
+from distgnn.comm.watched import Watched, room, watched
 from distgnn.errors import PeerError, TrainingError, UserError
 
 #: Grids of a session at which ranks look for those that the program has dropped.
@@ -62,14 +62,22 @@ class Session:
     """
 
     def __init__(self, mpi: MPI.Intracomm) -> None:
-        self.size = mpi.Get_size()
-        self.notices, self.meetings = Notices(mpi.Dup()), mpi.Dup()
+        self.size, made = mpi.Get_size(), []
+        try:
+            with room():
+                for _ in range(3):
+                    made.append(mpi.Dup())
+        except UserError:
+            for duplicate in made:
+                duplicate.Free()
+            raise
+        self.notices, self.meetings = Notices(made[0]), made[1]
         self.broken, self._many = False, MANY
         self.grids: dict[Index, Grids] = {}
         self._open: list[int] = []  # the depths of the tasks that this rank is in
         self.left = False
         self._pending: _Meeting | None = None
-        self._connect(mpi.Dup())
+        self._connect(made[2])
 
     @property
     def generation(self) -> int:
@@ -153,13 +161,15 @@ class Session:
         Ranks count meetings, not what they meet for: one that has failed may meet others that begin or end a
         task inside. It comes again, until they have left that task, too.
         """
-        if self._pending is not None:  # of a meeting that was interrupted
+        brief = failed is not None and not isinstance(failed, Exception)
+        if self._pending is not None:  # of a meeting that was interrupted, or that others had not come to
+            self._pending.brief = brief
             self._outcome()
         said = "" if failed is None else f"{launch.where()} failed: {_words(failed)}"
         unclean = not isinstance(failed, (UserError, TrainingError, type(None)))
         while True:
             self._pending = _Meeting(self, begins, ends, said, unclean or self.broken)
-            self._pending.brief = failed is not None and not isinstance(failed, Exception)
+            self._pending.brief = brief
             outcome = self._outcome()
             unclean, again = False, outcome.ends >= outcome.begins if begins else outcome.deepest > ends
             if not again:
@@ -173,7 +183,8 @@ class Session:
         meeting = self._pending
         assert meeting is not None
         with Wait("meeting", "world"):
-            progress.wait(meeting.request.Test, lambda: False, meeting.check)
+            if not progress.soon(meeting.request.Test):
+                progress.wait(meeting.request.Test, lambda: False, meeting.check)
         with later():
             if meeting.failing:
                 meeting.said = self.meetings.bcast(meeting.said, self.size - meeting.failing)
@@ -181,7 +192,8 @@ class Session:
                 self.notices.renewed()
                 self.broken = False
                 self.grids.clear()
-                self._connect(self.meetings.Dup())
+                with room():
+                    self._connect(self.meetings.Dup())
             self.left, self._pending = False, None
         return meeting
 
@@ -251,7 +263,9 @@ def session_of(mpi: Any) -> Session | None:
     """
     global _key
     if isinstance(mpi, Watched):
-        return mpi.session
+        if mpi.session is not None and list(mpi.ranks) == list(range(mpi.session.size)):
+            return mpi.session
+        mpi = MPI.Intracomm(mpi)  # of some ranks of a grid, which may be a program's own communicator
     if not isinstance(mpi, MPI.Intracomm) or mpi.Get_size() == 1:
         return None
     if _key is None:
@@ -264,7 +278,9 @@ def session_of(mpi: Any) -> Session | None:
         if not isinstance(sessions.get(kind), leaving.Joined):  # else it goes on after an interrupt
             sessions[kind] = leaving.Joined(mpi, leaves=False)
         joined = sessions[kind]
-        with Wait("first call", "all ranks"):
+        waiting.start()
+        with Wait("first call", "all ranks") as wait:
+            wait.absent = joined.absent
             progress.wait(joined.over, lambda: False, joined.check)
         joined.check()
         with later():
@@ -280,7 +296,8 @@ def joined(mpi: Any) -> Any:
     session = session_of(mpi)
     if session is None:
         return mpi
-    if session.broken or not isinstance(mpi, Watched):  # after an error that this rank may not know of
+    own = getattr(mpi, "session", None) is session
+    if session.broken or not own:  # after an error that this rank may not know of
         session.renew()
     return session.current
 

@@ -113,7 +113,9 @@ def cuda_aware(environ: Mapping[str, str] = os.environ) -> tuple[bool, str]:
         if override not in ("0", "1", "true", "false", "yes", "no"):
             raise UserError(f"DISTGNN_CUDA_AWARE={override}: expected 0 or 1")
         return override in ("1", "true", "yes"), "DISTGNN_CUDA_AWARE"
-    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds")
+    info = MPI.COMM_WORLD.Get_info()
+    kinds = info.Get("mpi_memory_alloc_kinds")
+    info.Free()
     if kinds and "cuda" in kinds:
         return True, f"mpi_memory_alloc_kinds={kinds}"
     try:

@@ -1,7 +1,8 @@
 """Waits for other ranks, and a watch that reports those that take long.
 
 A rank notes what it waits for, at the cost of an entry in a table. A thread of the process, the *watch*,
-reads the table twice a second. After ``DISTGNN_STALL`` seconds it says what the rank waits for.
+reads the table twice a second. After ``DISTGNN_STALL`` seconds, and a moment in which ranks ask each other
+(see ``notices.py``), it says what the rank waits for, and which ranks have not come.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import linecache
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +27,7 @@ PYTHON = ("contextlib", "functools", "runpy", "threading")
 _waits: dict[int, Wait] = {}  # by thread
 _stop = threading.Event()
 _watch: threading.Thread | None = None
+_limit = float("inf")  # seconds
 
 
 class Wait:
@@ -32,13 +35,17 @@ class Wait:
 
     Args:
         operation, group, matrix: what the ledger calls them.
+
+    Attributes:
+        absent: gives the ranks of the job that have not come, as far as is known.
     """
 
-    __slots__ = ("group", "matrix", "operation", "outer", "reported", "since", "thread")
+    __slots__ = ("absent", "group", "matrix", "operation", "outer", "reported", "since", "thread")
 
     def __init__(self, operation: str, group: str, matrix: str = "") -> None:
         self.operation, self.group, self.matrix = operation, group, matrix
         self.reported = False
+        self.absent: Callable[[], Sequence[int]] = list
 
     def __enter__(self) -> Wait:
         self.thread = threading.get_ident()
@@ -57,13 +64,28 @@ class Wait:
         line = called_at(self.thread)
         return f"{self.operation}{matrix} over {self.group}{f', called at {line}' if line else ''}"
 
+    def overdue(self) -> bool:
+        """Tell whether the rank has waited for so long that it says so."""
+        return time.monotonic() > self.since + _limit
+
+    def _missing(self) -> str:
+        from distgnn.comm.agree import ranges  # which imports MPI
+
+        absent = self.absent()
+        return f"; {ranges(absent)} {'have' if len(absent) > 1 else 'has'} not come" if absent else ""
+
+
+def current() -> Wait | None:
+    """Return the wait that this thread is in, if any."""
+    return _waits.get(threading.get_ident())
+
 
 def start() -> None:
     """Start the watch of this process, if it does not run."""
-    global _watch
+    global _watch, _limit
     if _watch is None:
-        limit = launch.stall_limit()
-        _watch = threading.Thread(target=_look, args=(limit,), name="distgnn watch", daemon=True)
+        _limit = launch.stall_limit()
+        _watch = threading.Thread(target=_look, name="distgnn watch", daemon=True)
         with contextlib.suppress(RuntimeError):  # no memory for a thread
             _watch.start()
 
@@ -75,13 +97,13 @@ def stop() -> None:
         _watch.join()
 
 
-def _look(limit: float) -> None:
+def _look() -> None:
     while not _stop.wait(LOOK):
         for wait in list(_waits.values()):
             waited = time.monotonic() - wait.since
-            if waited > limit and not wait.reported:
+            if waited > _limit + LOOK and not wait.reported:
                 wait.reported = True
-                launch.say(f"has waited {waited:.0f} s for other ranks in {wait}")
+                launch.say(f"has waited {waited:.0f} s for other ranks in {wait}{wait._missing()}")
 
 
 def called_at(thread: int) -> str:

@@ -6,14 +6,15 @@ Calls without a non-blocking form, such as those on objects, come after a barrie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, partialmethod
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from distgnn import progress
-from distgnn.comm import waiting
+from distgnn.comm import leaving, waiting
 from distgnn.comm.interrupts import later
 from distgnn.comm.waiting import Wait
 from distgnn.errors import PeerError, UserError
@@ -81,17 +82,11 @@ class Watched(MPI.Intracomm):
 
     def derive(self, name: str, *args: Any) -> Any:
         """Make another communicator, which belongs to the session, too. Collective."""
-        try:
+        with room():
             made = watched(self.call(name, *args), self.label)
-        except MPI.Exception as error:
-            if "communicators" not in str(error):
-                raise
-            problem = "communicators: MPI has no room for more; call free() of grids that are done with, "
-            raise UserError(f"{problem}as run.grid.free()") from None
         if self.session is not None and made.Get_size() > 1:
             self._made += 1
-            theirs, ours = made.Get_group(), self.Get_group()
-            places = MPI.Group.Translate_ranks(theirs, range(made.Get_size()), ours)
+            places = leaving.translated(made, range(made.Get_size()), self)
             made.join(self.session, (*self.index, self._made), [self.ranks[place] for place in places])
         return made
 
@@ -127,7 +122,7 @@ class Watched(MPI.Intracomm):
     def _wait(self, wait: Wait, request: Any, check: Callable[[], object] | None) -> None:
         from distgnn.comm.flight import Flight  # which imports NumPy
 
-        if request.Test():  # as most often, where ranks come at once
+        if progress.soon(request.Test):
             return
         failed = (lambda: None) if self.session is None else self.session.fail
         with Flight(self, wait.operation, self.label, "", failed=failed) as flight:
@@ -152,6 +147,18 @@ for _name in COMMUNICATORS:
     setattr(Watched, _name, partialmethod(Watched.derive, _name))
 for _name in MESSAGES:
     setattr(Watched, _name, partialmethod(Watched.message, _name))
+
+
+@contextmanager
+def room() -> Iterator[None]:
+    """Raise UserError where MPI has no room for a communicator that is made inside."""
+    try:
+        yield
+    except MPI.Exception as error:
+        if not any(words in str(error) for words in ("communicators", "context ID")):
+            raise
+        problem = "communicators: MPI has no room for more; call free() of grids that are done with, "
+        raise UserError(f"{problem}as run.grid.free()") from None
 
 
 _kinds: dict[type[MPI.Intracomm], type[Watched]] = {MPI.Intracomm: Watched}

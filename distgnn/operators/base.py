@@ -129,7 +129,7 @@ class Operator(ABC):
         if H.dtype != self.dtype:
             raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; {CONVERT}")
         T = self.multiply(H)
-        check_overflow(self.grid, "A @ H")
+        check_overflow(self.grid, "A @ H or an operation before")
         return T
 
     def _hint(self, H: DistDense) -> str:
@@ -215,7 +215,19 @@ class Operator(ABC):
         return self
 
 
-class Adjoint(Operator):
+class View(Operator):
+    """An operator made of another one, which holds no data and no entries of its own."""
+
+    forward: Operator
+
+    def __getattr__(self, name: str) -> Any:
+        if name[0] == "_" or name == "forward" or not hasattr(type(self.forward), name):
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        problem = f"has no {name}: take that of what it is made of, or distribute it"
+        raise ArgumentError("A", repr(self), problem)
+
+
+class Adjoint(View):
     """``Aᵀ`` as an operator of its own; holds no data, and has no products with weights."""
 
     def __init__(self, forward: Operator) -> None:
@@ -249,7 +261,7 @@ class Adjoint(Operator):
         return self.forward.diagonal().redistribute(self.output_layout)
 
 
-class Scaled(Operator):
+class Scaled(View):
     """``c A`` as an operator of its own; holds no data, and scales each product where it is."""
 
     def __init__(self, forward: Operator, factor: float) -> None:

@@ -131,6 +131,7 @@ class EdgeOperators(Operator):
         check_edges(self.pattern, P)
         if not isinstance(P, SoftmaxEdges):
             raise ArgumentError("P", repr(P), "expected what A.edge_softmax(u, v) returned")
+        check_edges(self.pattern, gradient)
         compare("A.edge_softmax_back(P, gradient)", A=self, P=P, gradient=gradient)
         return P.back(gradient, overwrite)
 

@@ -18,9 +18,7 @@ from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.machine import Machine, read
 from distgnn.train import room
-from distgnn.train.defaults import takes_one
-from distgnn.train.refused import check_columns
-from distgnn.train.resolve import resolved
+from distgnn.train.resolve import check_columns, resolved, takes_one
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Sizes, Way, asked, axis_orders, named_sizes, ways
 
@@ -190,10 +188,10 @@ def priced(
     """Price a shape of a grid, with its axes in every order that makes a difference."""
     if problem := unsuitable(way, graph, settings):
         return [Infeasible(way, problem)]
-    given = way.settings(settings)
     try:
-        check_columns(resolved(given, ranks), widths_of(given, graph), way.grid)
-        if (least := least_bytes(given, graph, ranks)) > max(machine.memory, room.LITTLE):
+        s = resolved(way.settings(settings), ranks)
+        check_columns(s, widths_of(s, graph), way.grid)
+        if (least := least_bytes(s, graph, ranks)) > max(machine.memory, room.LITTLE):
             problem = f"a rank needs at least {amount(least)} and has {amount(machine.memory)}"
             return [Infeasible(way, problem, least)]
         dry = counted(settings, graph, ranks, way)
@@ -226,10 +224,10 @@ def widths_of(settings: Settings, graph: Graph) -> list[int]:
     return [graph.width, *settings.hidden_widths, graph.classes]
 
 
-def least_bytes(settings: Settings, graph: Graph, ranks: int) -> int:
+def least_bytes(s: Settings, graph: Graph, ranks: int) -> int:
     """Return what the fullest rank must hold, by the widths alone: enormous networks are not dry-run."""
-    needs = room.of_training(resolved(settings, ranks), graph.n, graph.nnz, ranks)
-    return -(-needs.bytes(widths_of(settings, graph)) // ranks)
+    needs = room.of_training(s, graph.n, graph.nnz, ranks)
+    return -(-needs.bytes(widths_of(s, graph)) // ranks)
 
 
 def held_once(dry: DryRun, machine: Machine, way: Way) -> DryRun:
@@ -337,10 +335,10 @@ def shortage(asked: Plan) -> str:
 
 def _smaller(asked: Plan, least: Infeasible) -> str:
     """Return which hidden width, or how many layers, may fit in place of those that cannot."""
-    graph, s = asked.graphs[least.way.order], least.way.settings(asked.settings)
+    graph, s = asked.graphs[least.way.order], resolved(least.way.settings(asked.settings), asked.ranks)
     if least_bytes(s, graph, asked.ranks) <= asked.machine.memory:
         return ""
-    needs = room.of_training(resolved(s, asked.ranks), graph.n, graph.nnz, asked.ranks)
+    needs = room.of_training(s, graph.n, graph.nnz, asked.ranks)
     return f"; {room.would_fit(needs, widths_of(s, graph), int(asked.ranks * asked.machine.memory))}"
 
 

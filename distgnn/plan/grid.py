@@ -20,7 +20,7 @@ from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
 from distgnn.plan.settle import EXACT, on_first_rank, settle_together, usual_machine
 from distgnn.store.read.store import Store
-from distgnn.train.left_open import is_open, to_plan
+from distgnn.train.resolve import to_plan
 from distgnn.train.settings import Settings
 
 EXPECTED = "a store or its path, a SciPy matrix, a plan.Graph, or axis sizes by name"
@@ -87,10 +87,10 @@ def _settled(comm: MPI.Intracomm, asked: Settings, graph: Any, machine: Any) -> 
     with together(comm):
         on = None if machine is None else read(machine)
         known = graph if isinstance(graph, Graph) else _of_matrix(graph, asked)
-    if not is_open(asked, ranks):
+    wanted = to_plan(asked, ranks)
+    if wanted is None:
         return asked
     on = on or usual_machine(comm, asked.backend)
-    wanted = to_plan(asked, ranks)
     way = on_first_rank(comm, lambda: plan(wanted, known, ranks, on).best.way)
     return way.settings(asked)
 

@@ -25,10 +25,17 @@ from distgnn.partition.orders import KNOWN
 from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, plan, priced
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read, with_nodes_of
+from distgnn.store.read.distributed import StoreOrPath
 from distgnn.store.read.store import Store
-from distgnn.train.defaults import from_files, resumed_order
-from distgnn.train.left_open import is_open, left_open, to_plan
-from distgnn.train.refused import check_content, check_outputs
+from distgnn.train.resolve import (
+    LeftOpen,
+    check_content,
+    check_outputs,
+    from_files,
+    left_open,
+    resumed_order,
+    to_plan,
+)  # fmt: skip
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Way, ways
 
@@ -86,9 +93,8 @@ class Settled:
 
 
 def settle(
-    settings: Settings, store: Store | str | os.PathLike[str], ranks: int,
-    machine: Machine | str | os.PathLike[str],
-) -> Settled:  # fmt: skip
+    settings: Settings, store: StoreOrPath, ranks: int, machine: Machine | str | os.PathLike[str]
+) -> Settled:
     """Settle settings for a run on so many ranks of a machine.
 
     A plan decides the choices that they leave open. Runs no MPI: call it on one rank, and give all the same
@@ -108,27 +114,29 @@ def settle(
     machine, settings = read(machine), from_files(settings, store)
     if ranks < 1:
         raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
-    if not is_open(settings, ranks):
+    return _settled(LeftOpen(settings, to_plan(settings, ranks)), store, ranks, machine)
+
+
+def _settled(left: LeftOpen, store: StoreOrPath, ranks: int, machine: Machine) -> Settled:
+    settings, asked = left
+    if asked is None:
         return Settled(settings)
     store = store if isinstance(store, Store) else Store(store)
     check_content(store)
-    asked = to_plan(settings, ranks)
     planned = _planned(asked, _orders(settings, store), store, ranks, machine)
     given = AUTO not in (settings.algorithm, settings.order)
     if given and not planned.choices and not any(way.peak for way in planned.infeasible):
         return Settled(replace(settings, grid=asked.grid))  # refused: the run says it better
     best = planned.best
-    kept: dict[str, Any] = {"replication": settings.replication}
-    if settings.sparsity_aware == AUTO:  # planned as needed rows
-        kept["sparsity_aware"] = AUTO
-    chosen = replace(best.way.settings(settings), **kept)
+    aware = AUTO if settings.sparsity_aware == AUTO else best.way.sparsity_aware  # planned as needed rows
+    chosen = replace(best.way.settings(settings), replication=settings.replication, sparsity_aware=aware)
     orders = _advice(asked, store, planned) if settings.order in (None, AUTO) else ()
     advice = *orders, *planned.advice
     return Settled(chosen, machine.name, best.way, best.seconds, best.estimate.phases, advice)
 
 
 def settle_together(
-    comm: MPI.Intracomm, settings: Settings, store: Store | str | os.PathLike[str],
+    comm: MPI.Intracomm, settings: Settings, store: StoreOrPath,
     machine: Machine | str | os.PathLike[str] | None = None,
 ) -> Settled:  # fmt: skip
     """Call :func:`settle` on the first rank for all of ``comm``, which get the same. Collective.
@@ -140,25 +148,26 @@ def settle_together(
         UserError: of `settle` and `machine.read`, or ranks that disagree; on every rank.
     """
     with task(comm) as ours:
-        return _settled(ours, settings, store, machine)
+        return settle_open(ours, left_open(ours, settings, store), store, machine)
 
 
-def _settled(
-    comm: MPI.Intracomm, settings: Settings, store: Store | str | os.PathLike[str],
-    machine: Machine | str | os.PathLike[str] | None,
-) -> Settled:  # fmt: skip
+def settle_open(
+    comm: MPI.Intracomm, left: LeftOpen, store: StoreOrPath, machine: Machine | str | os.PathLike[str] | None
+) -> Settled:
+    """Settle what is left open, see :func:`settle_together`, inside a task of the ranks. Collective."""
+    settings = left.settings
     agree(comm, {"machine": getattr(machine, "name", machine)})
     with together(comm):
         on = None if machine is None else read(machine)
-    if not left_open(comm, settings, store):
-        return Settled(from_files(settings, store))
+    if left.asked is None:
+        return Settled(settings)
     on = on or usual_machine(comm, settings.backend)
 
-    def settled() -> Settled:
+    def chosen() -> Settled:
         check_outputs(settings)  # before a plan takes its time
-        return replace(settle(settings, store, comm.Get_size(), on), uncalibrated=machine is None)
+        return replace(_settled(left, store, comm.Get_size(), on), uncalibrated=machine is None)
 
-    return on_first_rank(comm, settled)
+    return on_first_rank(comm, chosen)
 
 
 def on_first_rank(comm: MPI.Intracomm, make: Callable[[], T]) -> T:

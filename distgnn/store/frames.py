@@ -45,14 +45,16 @@ def of_tables(given: Given) -> Given:
     if is_table(X) and isinstance(given.y, str):
         nodes["y"] = _column(X, given.y)
     tables = {name: table for name, table in nodes.items() if is_table(table)}
-    index = X.index if is_table(X) else next((table.index for table in tables.values()), None)
-    if index is None:
+    rows = X.index if is_table(X) else next((table.index for table in tables.values()), None)
+    if rows is None:
         return given
-    ids = given.ids if _plain(index) or given.ids is not None else index.to_numpy()
-    nodes |= {name: _in_order(name, table, index) for name, table in tables.items()}
+    by_id = _id_column(X) if is_table(X) else None
+    nodes |= {name: _in_order(name, table, rows, by_id) for name, table in tables.items()}
+    index = rows if by_id is None else by_id
+    ids = given.ids if given.ids is not None or _plain(index) else index.to_numpy()
     if is_table(X):
-        X, ids = _features(X, ids, [table.name for table in tables.values() if table.ndim == 1])
-        named = all(isinstance(name, str) for name in X.columns)
+        X = _features(X, {table.name: nodes[name] for name, table in tables.items() if table.ndim == 1})
+        named = X.columns.is_unique and all(isinstance(name, str) for name in X.columns)
         given = replace(given, feature_names=[*X.columns] if named else None)
         X = X.to_numpy(np.float64, na_value=np.nan)
     return replace(given, X=X, ids=ids, **nodes)
@@ -108,19 +110,29 @@ def _check_columns(table: Any) -> None:
             raise ArgumentError("graph", f"column {table.columns[0]}", problem)
 
 
-def _features(X: Any, ids: Any, others: list[Any]) -> tuple[Any, Any]:
-    """Return the columns of numbers, and the ids of a column that has them, unless there are some."""
+def _features(X: Any, others: dict[Any, np.ndarray]) -> Any:
+    """Return the columns of numbers, without ids and without the columns that are labels or parts.
+
+    A column of the name of labels is these; one that has a number for a name only if it holds them.
+    """
     X = _without_index(X.to_frame() if X.ndim == 1 else X)
-    X = X[[name for name in X.columns if name not in others]]
-    named = [name for name in X.columns if str(name).lower() in ID_NAMES]
-    if named:
-        ids = _ids("X", X[named[0]]) if ids is None else ids
-        X = X[[name for name in X.columns if name not in named]]
-    for name, dtype in X.dtypes.items():
+    kept, rows = np.ones(len(X.columns), bool), X.index
+    for k, name in enumerate(X.columns):
+        column = X.iloc[:, k]
+        same = name in others and (isinstance(name, str) or column.equals(type(column)(others[name], rows)))
+        kept[k] = not same and str(name).lower() not in ID_NAMES
+    X = X.loc[:, kept]
+    for name, dtype in zip(X.columns, X.dtypes, strict=True):
         if dtype.kind not in "biuf":
             advice = "leave it out, or pass pandas.get_dummies(X)"
             raise ArgumentError("X", f"column {name}", f"holds {dtype}, no numbers; {advice}")
-    return X, ids
+    return X
+
+
+def _id_column(X: Any) -> Any:
+    """Return the index of a column of ids, or None."""
+    named = [k for k, name in enumerate(X.columns) if str(name).lower() in ID_NAMES] if X.ndim == 2 else []
+    return X.set_index(_ids("X", X.iloc[:, named[0]])).index if named else None
 
 
 def _ids(argument: str, column: Any) -> np.ndarray:
@@ -135,9 +147,16 @@ def _ids(argument: str, column: Any) -> np.ndarray:
     return ids.astype(np.int64)
 
 
-def _in_order(name: str, table: Any, index: Any) -> Any:
-    """Return the rows in the order of the nodes, as an array; those that are missing are empty."""
-    if not table.index.equals(index) and not (_plain(table.index) and len(table) == len(index)):
+def _in_order(name: str, table: Any, rows: Any, ids: Any) -> Any:
+    """Return the rows in the order of the nodes, as an array; those that are missing are empty.
+
+    Rows with the index of X are in its order. Others are found by ids: an index that is called as one, or not
+    that of X. An index that has none of them and counts from 0 stands for none.
+    """
+    called = ids is not None and str(table.index.name).lower() in ID_NAMES
+    index = ids if ids is not None and (called or not table.index.equals(rows)) else rows
+    alike = _plain(table.index) and len(table) == len(index) and not table.index.isin(index).any()
+    if not table.index.equals(index) and not alike:
         unknown = table.index.difference(index)
         if len(unknown) or not (index.is_unique and table.index.is_unique):
             problem = "is listed twice in an index" if not len(unknown) else "is no node of X, by its index"

@@ -49,7 +49,8 @@ def prepare(
             (i, j) is an edge from j to i: entries of one place add up, and zeros that it stores are none; or
             a table of pandas, or a graph of PyG, DGL, OGB or NetworkX, which may have X, y and split itself
             (see ``store/adapters.py``); or a path.
-        X: features, n x width, dense or sparse.
+        X: features, n x width, dense or sparse; kept as float32, or with dtype="float64" as float64 if
+            float32 would change one.
         y: classes as whole numbers (n), where a number below 0, NaN or None means unlabelled; or as text (n),
             where an empty one, NaN or None means unlabelled, and semicolons part several. If a node may have
             several classes: n x classes, dense or sparse, 1 for each class of the node, else 0; a row of NaN
@@ -81,7 +82,7 @@ def prepare(
         given = {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed, "seed": seed}
         given |= {"multilabel": multilabel, "regression": regression}
         if not isinstance(graph, (str, os.PathLike)):
-            source = of_arrays(graph, X, y, split, **given)
+            source = of_arrays(graph, X, y, split, **given, dtype=options.get("dtype", "float32"))
             for note in source.notes if of(ours, out).rank == 0 else ():
                 warnings.warn(printable(note), stacklevel=2)
             return write_store(source, out, seed=seed, comm=ours, **options)
@@ -117,11 +118,11 @@ def _of_files(given: Mapping[str, Any]) -> ImportOptions:
 def of_arrays(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
     weights: Any = None, directed: bool | None = None, seed: int = 0, multilabel: bool = False,
-    regression: bool = False, default_split: str | None = None,
+    regression: bool = False, default_split: str | None = None, dtype: str = "float32",
 ) -> Imported:  # fmt: skip
     """Return the source of a store from arrays; :func:`prepare` documents the arguments.
 
-    `default_split`: shares of the parts if no split is given.
+    `default_split`: shares of the parts if no split is given. `dtype`: of the matrix.
     """
     given = of_tables(unpacked(Given(graph, X, y, split, ids, nodes, weights, directed)))
     names = None if given.ids is None else names_of(given.ids)
@@ -139,7 +140,8 @@ def of_arrays(
     if edges.names is not None:
         source.set_ids(edges.names, listed=True)
     if table is not None:
-        source.set_features(_Rows(table, given.feature_names))
+        source.feature_type = _feature_type(table, dtype)
+        source.set_features(_Rows(table, source.feature_type, given.feature_names))
     if labels is not None:
         array_labels.take(source, labels)
     source.settle_direction(directed=True)
@@ -175,14 +177,25 @@ def _table(X: Any) -> Any:
     return table
 
 
+def _feature_type(table: Any, dtype: str) -> np.dtype:
+    """Return float64 where that is asked for and float32 would change a feature, else float32."""
+    narrow = np.dtype(np.float32)
+    if dtype != "float64" or np.can_cast(table.dtype, narrow):
+        return narrow
+    numbers = table.data if sp.issparse(table) else table
+    with np.errstate(over="ignore", invalid="ignore"):
+        same = (numbers.astype(narrow).astype(numbers.dtype) == numbers).all()
+    return narrow if same else np.dtype(dtype)
+
+
 class _Rows:
-    """A table of features in memory, and the names of its columns where they have some."""
+    """A table of features in memory, given as numbers of a dtype, and the names of its columns, if any."""
 
     listed: np.ndarray | None = None
 
-    def __init__(self, table: Any, names: list[str] | None) -> None:
-        self.table, self.names, (self.nodes, self.width) = table, names, table.shape
+    def __init__(self, table: Any, kind: np.dtype, names: list[str] | None) -> None:
+        self.table, self.kind, self.names, (self.nodes, self.width) = table, kind, names, table.shape
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         some = self.table[ids]
-        return finite(some.toarray() if sp.issparse(some) else some, ids, "X")
+        return finite(some.toarray() if sp.issparse(some) else some, ids, "X", self.kind)

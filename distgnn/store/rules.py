@@ -6,7 +6,8 @@ ids         Nodes are numbers 0..n-1. In lists of edges they may be words, if on
             leading zero, or whole numbers that leave more than half of 0..n-1 unused: then they are numbered
             in ascending order, or as --node-list lists them, and the store keeps their ids, by which
             predictions are written. Tables then need ids too, unless there is a --node-list. --ids says which
-            kind it is. Words for nothing, such as NULL, nan or an empty one, are no ids unless a --node-list
+            kind it is. Whole numbers may be written as 4.0 or 4e+05, unless digits may be missing (1.2e+09).
+            Words for nothing, such as NULL, nan or an empty one, are no ids unless a --node-list
             has them. A node that is unknown or listed twice is an error with its line; one without a row of
             features has zeros, with a warning, and one without a label has none. Tables of features and
             labels with ids may have nodes without edges, with a warning, unless there is a --node-list.

@@ -71,7 +71,8 @@ class Source:
             unlabelled row; or, if they are numbers to predict, float32[n, classes], finite, and NaN in all of
             an unlabelled row.
         split: uint8[n]: 0 none, 1 train, 2 validation, 3 test.
-        width: columns of the features, 0 without features; feature_names: of these, where they have names.
+        width: columns of the features, 0 without features; feature_names: of these, where they have names;
+            feature_type: their dtype, float32 or float64.
         edge_count: the number of edges that `edges()` will yield, where known without reading them.
         notes: one line for each oddity of the input.
         readings: the columns that were taken from each file, and their roles.
@@ -88,6 +89,7 @@ class Source:
     class_names: list[str] | None = None
     split: np.ndarray | None = None
     width: int = 0
+    feature_type: np.dtype = np.dtype(np.float32)
     feature_names: list[str] | None = None
     edge_count: int | None = None
     notes: Sequence[str] = ()
@@ -133,7 +135,7 @@ class Source:
             before += len(edges[0])
 
     def features(self, ids: np.ndarray) -> np.ndarray:
-        """Return float32 (len(ids), width): the features of these nodes, in this order.
+        """Return (len(ids), width) of `feature_type`: the features of these nodes, in this order.
 
         Raises UserError for a NaN or infinity; the message names the node.
         """

@@ -11,8 +11,11 @@ from distgnn.errors import ArgumentError
 from distgnn.ledger import holds
 from distgnn.nn.optim import Parameter
 from distgnn.train.schedule import Schedule
+from distgnn.train.settings import FIRST_DECAY, Settings
 
 Array = Any
+#: The difference of a score between training and validation nodes from which advice is given.
+GAP = 0.1
 
 
 class Best:
@@ -42,7 +45,7 @@ class Best:
         self.blocks: dict[str, Array] = {}
 
     def observe(self, epoch: int, accuracies: Mapping[str, float]) -> None:
-        """Take the accuracies of the weights after an epoch, of which the first ``val_`` counts.
+        """Take the accuracies of the weights after an epoch; the first ``val_`` counts.
 
         Taking the same twice changes nothing. Epoch 0 does not count: untrained weights are never the best.
         """
@@ -104,3 +107,27 @@ class Best:
         elif self.keep:
             for p in self.parameters:
                 self.blocks[p.name][...] = p.block
+
+
+def overfitting(settings: Settings, end: Mapping[str, Any]) -> str | None:
+    """Return a line of advice, or None: the scores are near each other, or all that helps is in use.
+
+    Args:
+        settings: resolved. end: the last line of the log.
+    """
+    measured = end.get("best", end)
+    validation = next((name for name in measured if name.startswith("val_")), None)
+    if validation is None:
+        return None
+    training = measured[f"train_{validation.removeprefix('val_')}"]
+    if not training - measured[validation] >= GAP:  # NaN where a part has no labels
+        return None
+    unused = {
+        "dropout=0.5": settings.dropout == 0,
+        f"weight_decay={FIRST_DECAY:g}": not any(settings.decays),
+        "keep_best=val": settings.keep_best != "val",
+    }
+    advice = [name for name, is_unused in unused.items() if is_unused]
+    words = " and ".join(", ".join(advice).rsplit(", ", 1))
+    scores = f"training {training:.2f}, validation {measured[validation]:.2f}"
+    return f"{scores}: the network overfits; try {words}" if advice else None

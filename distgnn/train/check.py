@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 
 from distgnn import records
 from distgnn.comm.group import Comm
 from distgnn.errors import TrainingError
 from distgnn.nn.finite import NotFiniteError
-from distgnn.train.serial import Serial
+from distgnn.train.serial import SampleError, Serial
 from distgnn.train.settings import Settings
-from distgnn.train.stored import SampleError
 
 #: Relative differences that are taken for rounding, by the type of numbers on their way between ranks or in
 #: products (benchmarks/results/check.md; of 16 bits benchmarks/results/sixteen-bits.md).
@@ -129,10 +129,10 @@ class SerialCheck:
         for epoch, lr, expected, whole in self._past:
             runs = [taken(shaken.epoch(epoch, lr), len(expected), whole)[0] for shaken in self._shaken]
             self._spread = max(self._spread, *self._spreads)
-            self._spreads = [
-                max((apart(losses[at], loss) for losses in runs if at < len(losses)), default=0.0)
-                for at, loss in enumerate(expected)
-            ]
+            self._spreads = []
+            for at, loss in enumerate(expected):
+                differences = (apart(losses[at], loss) for losses in runs if at < len(losses))
+                self._spreads.append(max(filter(isfinite, differences), default=0.0))
         self._past.clear()
         return max(self._spread, *self._spreads[:number])
 

@@ -60,9 +60,8 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.files.output import check_output, replaced, writing
 from distgnn.nn.norm import EPSILON
-from distgnn.train.checkpoint import BEST
+from distgnn.train.checkpoint import BEST, opened, saved_scaling
 from distgnn.train.predict import chosen
-from distgnn.train.saved import opened, scaling
 
 assert EPSILON == 1e-5  # as the text above says
 
@@ -74,7 +73,7 @@ CONFIG = (
     "model widths heads bias residual layer_norm dropout dtype train_features normalize_features "
     "standardize_features"
 ).split()
-#: Arrays of attention: by model, those that are vectors, and those that are matrices.
+#: Arrays of attention by model: the vectors, and the matrices.
 ATTENTION = {"gat": (("left", "right"), ()), "gatv2": (("attention",), ("left",))}
 
 
@@ -90,7 +89,7 @@ def export_weights(
         [1433, 16, 7]
 
     Args:
-        weights: the path of the checkpoint. which: "best" or "last", as of :class:`Predictor`.
+        weights: the path of the checkpoint. which: "best" or "last", see :class:`Predictor`.
         out: the file. force: replace it if there is one.
 
     Returns:
@@ -126,7 +125,7 @@ def contents(
             called, flat = _named(bare, trained["model"])
             arrays[called] = whole.reshape(-1) if flat else whole
     if trained.get("standardize_features"):
-        arrays |= {f"features.{name}": row for name, row in scaling(reader.meta)._asdict().items()}
+        arrays |= {f"features.{name}": row for name, row in saved_scaling(reader.meta)._asdict().items()}
     config = {name: trained.get(name, False) for name in CONFIG}
     config |= {"activation": trained.get("activation", "relu")}
     config |= {name: trained[f"graph {name}"] for name in ("normalize", "self_loops")}

@@ -52,13 +52,13 @@ def fit(
         >>> model.predict(), model.scores(), model.test_score                       # doctest: +SKIP
 
     Rank 0 has the arrays. What other ranks give for graph, X, y, split, ids and weights does not matter, such
-    as None; all else is the same everywhere. The numbers are those of ``prepare`` and a ``Run`` on its store.
+    as None; all else is the same everywhere. The numbers equal a ``Run`` on the store of ``prepare``.
 
     Args:
-        graph, X, y, ids, nodes, weights, directed: as of :func:`distgnn.prepare`.
+        graph, X, y, ids, nodes, weights, directed: see :func:`distgnn.prepare`.
         split: as there; default: that of the graph, as PyG's masks, else shares 0.6/0.2/0.2 of the labelled
             nodes, drawn by `seed`.
-        normalize, self_loops: of the matrix, as of ``store.write.prepare``.
+        normalize, self_loops: of the matrix, see ``store.write.prepare``.
         seed: of weights, dropout, samples, the order of the nodes and a split by shares.
         comm: the ranks; default: all.
         settings: of :class:`Settings`: with loss="mse", y are numbers to predict, (nodes) or (nodes,
@@ -69,7 +69,7 @@ def fit(
 
     Raises:
         ArgumentError: an unknown setting, or arrays that do not fit together (on every rank).
-        UserError, TrainingError: as of :class:`Run`.
+        UserError, TrainingError: see :class:`Run`.
         PeerError: another rank failed, in any way; the program may catch it and go on with another call.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
@@ -80,13 +80,14 @@ def fit(
         own.agree(chosen.shared() | {"normalize": normalize, "self_loops": self_loops})
         with own.together():
             if own.rank == ROOT:
-                arrays = graph, X, y, split
-                numbers = {"regression": chosen.loss == "mse"}
                 source = _source(
-                    *arrays, **numbers, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed
-                )
-        how: Any = {"seed": seed, "normalize": normalize, "self_loops": self_loops, "dtype": chosen.dtype}
-        run = Run(hold(source, own, **how), chosen, own.mpi)
+                    graph, X, y, split, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed,
+                    regression=chosen.loss == "mse", dtype=chosen.dtype,
+                )  # fmt: skip
+        store = hold(
+            source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype
+        )
+        run = Run(store, chosen, own.mpi)
         with freed(run.grid):
             return _trained(run, None if source is None else source.names)
 
@@ -128,8 +129,7 @@ def _trained(run: Run, names: Names | None) -> Model:
     history = list(run.train())
     store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
     assert isinstance(store, RootStore)
-    trained = run.parameters, run.optimizer, epoch, run.identity(), run.rates, run.best
-    state = collected(*trained, labels, run.scaling)
+    state = collected(run.state, epoch)
     if run.best.blocks:
         run.best.restore()
         assert run.best.found is not None
@@ -139,6 +139,7 @@ def _trained(run: Run, names: Names | None) -> Model:
     with run.grid.world.together():
         logits = finite(whole)
     classes = np.arange(run.widths[-1]) if labels is None else np.array(labels)
-    kind = store.multilabel, run.settings.loss == "mse"
-    facts = run.settings, history, metrics, epoch, classes, *kind
-    return Model(*facts, logits, names, state)
+    numbers = run.settings.loss == "mse"
+    return Model(
+        run.settings, history, metrics, epoch, classes, store.multilabel, numbers, logits, names, state
+    )

@@ -53,8 +53,8 @@ def train(
         "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated; of other
         metrics "val_f1" or "val_rocauc"), of the weights before the update; "lr", its step size; "seconds" of
         this rank for the update and all before it; "phases", its parts ("other" alone without `timing`);
-        "words" received; "flight", the seconds in which messages were under way, of which phase "comm" was
-        not hidden; "eval_seconds".
+        "words" received; "flight", the seconds in which messages were under way, and phase "comm" the part
+        that was not hidden; "eval_seconds".
 
     NotFiniteError on every rank: loss, gradient or update is not finite; it names epoch and layer.
     """

@@ -30,9 +30,8 @@ from distgnn.sampling.block import Block, Sample
 from distgnn.sampling.fetch import Features
 from distgnn.sampling.sampler import Sampler
 from distgnn.train.full_graph import Before, Record, run_epochs, update
-from distgnn.train.minibatches import Minibatches
+from distgnn.train.minibatches import Minibatches, Turn, after, bulks, training_nodes, turns
 from distgnn.train.stopping import Begun, PausedError
-from distgnn.train.turns import Turn, after, bulks, turns
 
 Array = Any
 
@@ -45,7 +44,7 @@ class MinibatchTraining:
 
     Args:
         model: a GCN or a SageMean, on 1.5D.
-        X: features in `model.input_layout`; targets: those of `model`.
+        X: features in `model.input_layout`; targets: made by `model`.
         sampler: on a graph in the same order, replicated or partitioned over `model.grid`.
         per_update: minibatches whose average gradient makes an update; as many ranks can work at a time.
         bulk: minibatches that a rank samples at a time.
@@ -89,7 +88,7 @@ class MinibatchTraining:
         rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))
         row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
         self.together = row_mates if sampler.graph.collective else [self.grid.rank]
-        self.clock, self.losses = Clock(self.grid.backend), list[float]()
+        self.clock, self.losses = StepClock(self.grid.backend), list[float]()
 
     def train(
         self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
@@ -123,7 +122,7 @@ class MinibatchTraining:
         if before is not None:
             before(epoch, scores)
         totals = [*begun.totals] if begun is not None and epoch == begun.epoch else []
-        sums, batches = Sums(self.model), self.minibatches.epoch(epoch)
+        sums, batches = GradientSums(self.model), self.minibatches.epoch(epoch)
         step = self.clock.step
         for bulk in bulks(after(self.turns, len(totals)), self.bulk):
             with step("sampling"):
@@ -153,7 +152,7 @@ class MinibatchTraining:
         samples: dict[int | None, Sample] = dict(zip(wanted, drawn, strict=True))
         return [samples.get(turn.numbers[self.grid.rank]) for turn in bulk]
 
-    def _propagate(self, sample: Sample, H: Array, step: int, sums: Sums) -> None:
+    def _propagate(self, sample: Sample, H: Array, step: int, sums: GradientSums) -> None:
         """Add loss and gradients of a minibatch to `sums`."""
         weights, on = sample.loss_weights, self.grid.backend
         sums.nodes += len(sample.batch) if weights is None else sample.population
@@ -181,13 +180,13 @@ class MinibatchTraining:
         return bits.reshape(len(labels), -1)[:, : self.targets.classes]
 
     def _graph(self, block: Block) -> LayerGraph:
-        """Make an operator of the block, with the sampler's values or those that make means."""
+        """Make an operator of the block, with the sampler's values or the values of a mean."""
         dtype = self.model.A.dtype
         values = block.means(dtype) if self.model.means else block.data
         A = OneRank(self.alone, block.shape, values, block.indices, block.indptr, dtype)
         return LayerGraph(A, block.cols)
 
-    def _update(self, sums: Sums, optimizer: Optimizer) -> np.ndarray:
+    def _update(self, sums: GradientSums, optimizer: Optimizer) -> np.ndarray:
         """Step with the average gradient; return (sum of losses, number of nodes). Collective."""
         self.grid.world.allreduce(sums.values, matrix="gradients")
         total = self.grid.backend.to_host(sums.values[-2:]).astype(np.float64)
@@ -199,7 +198,7 @@ class MinibatchTraining:
         return total
 
 
-class Clock:
+class StepClock:
     """A clock of the parts of an epoch; on a GPU by events, which it waits for when the epoch ends."""
 
     def __init__(self, on: Backend) -> None:
@@ -224,8 +223,8 @@ class Clock:
         return totals
 
 
-class Sums:
-    """Sums over the minibatches of an update, side by side for one all-reduce.
+class GradientSums:
+    """GradientSums over the minibatches of an update, side by side for one all-reduce.
 
     Attributes:
         values: 1-D, all of them, zeros at first. The others are views: loss and nodes, 0-D; gradients, in the
@@ -239,16 +238,3 @@ class Sums:
         views = (self.values[first:last] for first, last in pairwise(ends))
         self.gradients = [view.reshape(block.shape) for view, block in zip(views, blocks, strict=True)]
         self.loss, self.nodes = self.values[-2:-1].reshape(()), self.values[-1:].reshape(())
-
-
-def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
-    """Gather positions (int64, ascending) and labels of all training nodes of the graph: int64; numbers as
-    floats (rows, columns); or of several classes as rows of bits (``numpy.packbits``). Collective."""
-    grid, first = targets.layout.grid, targets.layout.row_range[0]
-    to_host = grid.backend.to_host
-    labels = to_host(targets.train_labels)
-    labels = np.packbits(labels, axis=1) if targets.loss == "binary" else labels
-    own = to_host(targets.train_rows).astype(np.int64) + first, labels
-    everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
-    nodes, counts = zip(*everybody, strict=True)
-    return np.concatenate(nodes), np.concatenate(counts)

@@ -1,14 +1,29 @@
-"""Training nodes into minibatches."""
+"""Training nodes in minibatches: the minibatches of an epoch, their turns on the ranks, and their sampler."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgnn import rng
 from distgnn.arrays import backend
+from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
+from distgnn.nn.loss import Targets
+from distgnn.nn.networks import NETWORKS
+from distgnn.operators.sources import BlockSource
+from distgnn.sampling.graph import Graph
+from distgnn.sampling.layerwise import FastGCN, Ladies
+from distgnn.sampling.sage import GraphSage
+from distgnn.sampling.saint import Saint
+from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.spgemm import Partitioned, Replicated
+from distgnn.store.read.neighbours import neighbours_of
+from distgnn.store.read.root import RootOrder
+from distgnn.store.read.store import Store
+from distgnn.train.settings import Settings
 
 
 class Minibatches:
@@ -45,3 +60,92 @@ def check_batch_size(size: int, nodes: int) -> None:
         raise ArgumentError("batch_size", size, problem)
     if size < 1:
         raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
+
+
+class Turn(NamedTuple):
+    """A step that all ranks take at once, with one minibatch each."""
+
+    numbers: tuple[int | None, ...]  # by rank, that of its minibatch in the epoch
+    updates: bool  # whether an update of the weights follows
+
+
+def turns(minibatches: int, per_update: int, ranks: int) -> list[Turn]:
+    """Deal the minibatches of an epoch out to the ranks, in groups of `per_update`.
+
+    The last group has what is left. Updates do not depend on the number of ranks.
+    """
+    dealt_out = []
+    for first in range(0, minibatches, per_update):
+        group = range(first, min(first + per_update, minibatches))
+        for start in range(0, len(group), ranks):
+            dealt = group[start : start + ranks]
+            numbers = (*dealt, *[None] * (ranks - len(dealt)))
+            dealt_out.append(Turn(numbers, start + ranks >= len(group)))
+    return dealt_out
+
+
+def after(all_turns: list[Turn], updates: int) -> list[Turn]:
+    """Return the turns that follow after so many updates."""
+    ends = [number for number, turn in enumerate(all_turns, 1) if turn.updates]
+    return all_turns[ends[updates - 1] if updates else 0 :]
+
+
+def bulks(all_turns: list[Turn], size: int) -> Iterator[list[Turn]]:
+    """Yield the turns in bulks of `size`: a rank samples the minibatches of a bulk together."""
+    for first in range(0, len(all_turns), size):
+        yield all_turns[first : first + size]
+
+
+def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
+    """Gather positions (int64, ascending) and labels of all training nodes of the graph: int64; numbers as
+    floats (rows, columns); or of several classes as rows of bits (``numpy.packbits``). Collective."""
+    grid, first = targets.layout.grid, targets.layout.row_range[0]
+    to_host = grid.backend.to_host
+    labels = to_host(targets.train_labels)
+    labels = np.packbits(labels, axis=1) if targets.loss == "binary" else labels
+    own = to_host(targets.train_rows).astype(np.int64) + first, labels
+    everybody = grid.along(*targets.layout.row_axes).gather_objects(own)
+    nodes, counts = zip(*everybody, strict=True)
+    return np.concatenate(nodes), np.concatenate(counts)
+
+
+def make_sampler(settings: Settings, store: Store, order: str, grid: Grid, targets: Targets) -> Sampler:
+    """Make a sampler for resolved settings. Collective."""
+    return sampler_on(settings, _graph(settings, store, order, grid), lambda: training_nodes(targets)[0])
+
+
+def sampler_on(settings: Settings, graph: Graph, training: Callable[[], np.ndarray]) -> Sampler:
+    """Make the sampler on this graph.
+
+    `training` gives the positions of the training nodes where they are needed. Collective where one of them
+    is.
+    """
+    fanout = settings.fanout or ()
+    options: Any = {"seed": settings.seed, "rescale": bool(settings.rescale)}
+    if settings.sampler == "sage":
+        return GraphSage(graph, fanout, **options)
+    if settings.sampler == "ladies":
+        return Ladies(graph, fanout, importance=settings.importance or "zou", **options)
+    if settings.sampler == "fastgcn":
+        return FastGCN(graph, fanout, **options)
+    saint = Saint(graph, fanout[0], len(settings.hidden_widths) + 1, **options)
+    saint.count(training())
+    return saint
+
+
+def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
+    """Return the matrix to sample from: on every rank, or partitioned over the grid. Collective."""
+    order = store.order(name)
+    order.dtype = np.dtype(settings.dtype)
+    neighbours = NETWORKS[str(settings.model)].neighbours
+    given: BlockSource = neighbours_of(order, store.manifest) if neighbours else order
+    if isinstance(given, RootOrder):
+        if settings.partition_graph:
+            problem = "a graph in memory is sampled whole on every rank; to cut it, write a store with "
+            raise ArgumentError("partition_graph", True, problem + "dg.prepare")
+        given = given.whole()
+    if settings.partition_graph:
+        return Partitioned(grid, given, order.partition)
+    with grid.world.together():
+        return Replicated(given, backend=grid.backend)
+    raise AssertionError("unreachable: together() raises")

@@ -55,10 +55,8 @@ class Model:
 
     def __repr__(self) -> str:
         written = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"<Model {self.settings.model}, {self._width()}, epoch {self.epoch}: {written}>"
-
-    def _width(self) -> str:
-        return f"{len(self.classes)} {'numbers' if self.regression else 'classes'}"
+        width = f"{len(self.classes)} {'numbers' if self.regression else 'classes'}"
+        return f"<Model {self.settings.model}, {width}, epoch {self.epoch}: {written}>"
 
     @property
     def loss(self) -> float:
@@ -104,8 +102,8 @@ class Model:
     def scores(self, nodes: Any = None, logits: bool = False) -> np.ndarray | None:
         """Return the probability of every class, (nodes, classes), or its logit, of the run's dtype. Rows of
         probabilities sum to 1, unless a node may have several classes. Of a network that predicts numbers,
-        return these, (nodes, columns). Arguments, ranks and errors are those
-        of :meth:`predict`.
+        return these, (nodes, columns). See :meth:`predict`
+        for arguments, ranks and errors.
         """
         if self._logits is None:
             return None

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -35,13 +35,11 @@ from distgnn.store import checkpoint
 from distgnn.store.read.distributed import identity, load, load_features
 from distgnn.store.read.store import Store
 from distgnn.train import room
-from distgnn.train.checkpoint import take_features, take_over
-from distgnn.train.defaults import from_files
-from distgnn.train.network import special
-from distgnn.train.saved import opened, scaling
+from distgnn.train.checkpoint import opened, saved_scaling, take_features, take_over
+from distgnn.train.data import targets_of
+from distgnn.train.resolve import from_files, special
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
-from distgnn.train.targets import targets_of
 from distgnn.train.ways import parse_grid
 
 FORMATS = (".npz", ".csv")
@@ -61,7 +59,7 @@ class Predictor:
         comm: the ranks; default: all.
         algorithm, grid, order, backend: as in ``Settings``, and with its defaults, whatever the network was
             trained with. They change no prediction beyond rounding.
-        which: weights: "last", or "best", those of the epoch with the highest validation accuracy; default:
+        which: weights: "last", or "best", of the epoch with the highest validation accuracy; default:
             best where that was kept.
 
     Attributes:
@@ -111,7 +109,7 @@ class Predictor:
         room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)
         if trained.get("standardize_features"):
-            standardize(self.X, scaling(reader.meta))
+            standardize(self.X, saved_scaling(reader.meta))
         with self.grid.world.together():
             take_over(reader, self.model.parameters, best=best)
             if trained["train_features"]:
@@ -184,7 +182,7 @@ class Predictor:
         return names
 
     def scores(self, metric: str | None = None) -> dict[str, float]:
-        """Compute train_acc, val_acc and test_acc, or those of another metric, as in ``Settings``.
+        """Compute train_acc, val_acc and test_acc, or the like of another metric, as in ``Settings``.
 
         NaN without labelled nodes; empty for a graph without labels or with other classes, or other names.
         Collective.
@@ -257,7 +255,7 @@ class Predictor:
                     like = answer(np.zeros((0, Z.shape[1])))[1]
                     opened = stack.enter_context(replaced(path))
                     writer = form(opened, Z, name, like, self.store, self.class_names)
-            for rows in _parts(Z):
+            for rows in by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1])):
                 with world.together(), writing("out", path):
                     if writer is not None and rows is not None:
                         writer.write(*answer(rows))
@@ -285,11 +283,6 @@ def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool
     if (begun := Begun.of(reader.meta)) is not None:
         log.warning("%s: was saved after %d updates of epoch %d", reader.root, len(begun.totals), begun.epoch)
     return False, int(reader.meta["epoch"])
-
-
-def _parts(Z: DistDense) -> Iterator[np.ndarray | None]:
-    """Give the rows by node, some at a time, on rank 0. Collective."""
-    return by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1]))
 
 
 Answer = tuple[np.ndarray, "np.ndarray | None"]  # numbers, and labels where they are asked for
@@ -350,8 +343,7 @@ class _Archive(zipfile.ZipFile):
 
 
 class _Npz:
-    """An archive of arrays that is written in parts, as ``numpy.savez`` would write it whole. Labels wait in
-    memory, as bits where a node has a row of them; `like`: labels of no nodes, or None."""
+    """An archive of ``numpy.savez``, in parts; labels wait in memory. `like`: labels of no nodes, or None."""
 
     def __init__(
         self, file: IO[bytes], Z: DistDense, name: str, like: np.ndarray | None, store: Store,

@@ -16,7 +16,7 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import UserError
 from distgnn.nn import optim
 from distgnn.report.numbers import size
-from distgnn.train.saved import OWN
+from distgnn.train.checkpoint import OWN
 from distgnn.train.settings import Settings
 
 #: Bytes of a rank that are not worth a question to the others.

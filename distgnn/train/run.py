@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
-import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,47 +14,35 @@ import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from distgnn import local, operators, records
+from distgnn import local, records
 from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import agree, reduced
 from distgnn.comm.narrow import check_overflow
 from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, TrainingError, UserError, check_type
-from distgnn.ledger import MOST_EVENTS, Ledger, holds
+from distgnn.ledger import MOST_EVENTS, Ledger
 from distgnn.nn import optim
-from distgnn.nn.features import Scaling, are_counts, normalize_rows, scaling_of, standardize
-from distgnn.nn.loss import checked_loss, checked_metric, outputs
-from distgnn.nn.metrics import scores
+from distgnn.nn.loss import outputs
 from distgnn.nn.networks import NETWORKS
-from distgnn.operators.dense import DistDense
 from distgnn.report import trace
-from distgnn.split import TRAIN, VAL
 from distgnn.store.checkpoint import read_alone
-from distgnn.store.read.distributed import identity, load, load_features
+from distgnn.store.read.distributed import StoreOrPath, identity, load
 from distgnn.store.read.store import Store
-from distgnn.train import checkpoint, device, network, room, sampler
-from distgnn.train.best import Best
+from distgnn.train import checkpoint, resolve, room
+from distgnn.train.best import Best, overfitting
 from distgnn.train.check import SerialCheck, rounding
-from distgnn.train.defaults import from_files
+from distgnn.train.data import load_data
 from distgnn.train.full_graph import parameters, train
-from distgnn.train.identity import run_identity
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
-from distgnn.train.minibatches import check_batch_size
-from distgnn.train.overfitting import overfitting
-from distgnn.train.refused import check_columns, check_content, check_outputs
-from distgnn.train.resolve import resolved
+from distgnn.train.minibatches import make_sampler
 from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Serial, reference
-from distgnn.train.settings import BATCH_SIZE, Settings
+from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun, PausedError, Stop
-from distgnn.train.targets import targets_of, training_rows
-from distgnn.train.ways import parse_grid
 
 log = logging.getLogger(__name__)
 
-#: Scales of features that differ by more make training hard.
-APART = 10.0
 TIMED = 1000  # epochs, the latest, over which medians are taken: memory stays as it is
 
 
@@ -95,41 +81,49 @@ class Run:
     """
 
     def __init__(
-        self, store: Store | str | os.PathLike[str], settings: Settings | None = None,
-        comm: MPI.Intracomm | None = None,
-    ) -> None:  # fmt: skip
+        self, store: StoreOrPath, settings: Settings | None = None, comm: MPI.Intracomm | None = None
+    ) -> None:
         comm = MPI.COMM_WORLD if comm is None else comm
         with task(comm) as ours:
             settings = settings or Settings()
             check_type("settings", settings, Settings, "a Settings, after the store")
             agree(ours, identity(store) | settings.shared())
-            s = self.settings = resolved(from_files(settings, store), comm.Get_size())
-            name = str(s.algorithm)
-            operators.get(name, s.sparsity_aware or False)  # refuses what does not go together
-            sizes = parse_grid(s.grid, name)
-            self.grid = operators.make_grid(ours, name, sizes, s.replication, s.backend, s.wire)
+            s = resolve.resolved(resolve.from_files(settings, store), comm.Get_size())
+            self.grid = resolve.make_grid(ours, s, s.backend)
             try:
-                self._make(store)
+                self._make(s, store)
             except UserError:  # on every rank
                 self.grid.free()
                 raise
 
-    def _make(self, store: Store | str | os.PathLike[str]) -> None:
+    def _make(self, s: Settings, store: StoreOrPath) -> None:
         """Open the store and load all that training needs. Collective."""
-        s, name = self.settings, str(self.settings.algorithm)
-        device.configure(self.grid, s)
-        self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or s.decays, s.momentum, s.clip)
+        with self.grid.world.together():
+            self.grid.backend.use_tf32(s.tf32)
+        self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or (), s.momentum, s.clip)
         self.schedule = Schedule.parse(s.schedule, s.warmup)
-        self.rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
         self.store = store if isinstance(store, Store) else Store(store, self.grid.world, s.verify)
         with self.grid.world.together():
-            self._open()
+            s, self.order = resolve.of_store(s, self.store)
+            last = outputs(str(s.loss), self.store.loss, self.store.classes)
+            self.widths = [self.store.width, *s.hidden_widths, last]
+            resolve.check_columns(s, self.widths, self.grid.shape)
             if self.grid.rank == 0:
-                check_outputs(s)
-            self._check_kernels()
-        self._check_room()
-        self._load()
-        what = f"{name} on grid {self.grid}, order {self.order.name}, {self.grid.transport}"
+                if self.store.classes == 1 and s.loss == "softmax":
+                    what = "all labelled nodes are of one class: there is nothing to learn"
+                    log.warning("%s: %s", self.store.path, what)
+                resolve.check_outputs(s)
+            self._check_kernels(s.dtype)
+        needs = room.of_training(s, self.store.n, self.store.nnz, self.grid.size)
+        asked: Any = ("layers", s.layers) if s.layers else ("hidden", list(s.hidden))
+        room.check_room(self.grid, needs, self.widths, partial(ArgumentError, *asked))
+        self._load(s)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Go on from the checkpoint, and make the comparison and the first record. Collective."""
+        s = self.settings
+        what = f"{s.algorithm} on grid {self.grid}, order {self.order.name}, {self.grid.transport}"
         where = "shared" if self.grid.shares_memory else "own"
         loaded = self.store.path, what, self.grid.nonzeros, where
         log.info("%s: %s; this rank holds %d non-zeros in %s memory", *loaded)
@@ -209,121 +203,28 @@ class Run:
         if s.trace:
             self.trace_cut = trace.write(s.trace, self.grid.world, ledger.events or [], marks)
 
-    def _open(self) -> None:
-        s = self.settings
-        self.order = self.store.order(s.order)
-        if len(self.order.versions) > 1 and (s.samples or NETWORKS[str(s.model)].needs_own):
-            what = "minibatches" if s.samples else f"model={s.model}"
-            problem = f"orders rows and columns apart, which {what} can't use; take another"
-            raise ArgumentError("order", self.order.name, problem)
-        check_content(self.store)
-        if s.samples and s.batch_size:
-            check_batch_size(s.batch_size, self.store.manifest["split"]["train"])
-        loss = checked_loss(s.loss, self.store.loss, self.store.manifest["class_names"])
-        if self.store.classes == 1 and loss == "softmax" and self.grid.rank == 0:
-            log.warning("%s: all labelled nodes are of one class: there is nothing to learn", self.store.path)
-        self.settings = dataclasses.replace(s, loss=loss, metric=checked_metric(s.metric, loss))
-        last = outputs(loss, self.store.loss, self.store.classes)
-        self.widths = [self.store.width, *s.hidden_widths, last]
-        check_columns(s, self.widths, self.grid.shape)
-
-    def _check_kernels(self) -> None:
+    def _check_kernels(self, dtype: str) -> None:
         """Make a product, so that an environment which asks for missing kernels is refused now."""
-        ones, on = np.ones((1, 1), self.settings.dtype), self.grid.backend
+        ones, on = np.ones((1, 1), dtype), self.grid.backend
         local.spmm(CSR.from_scipy(sp.csr_array(ones), on), on.asarray(ones))
 
-    def _check_room(self) -> None:
-        """Raise ArgumentError where the network is beyond the memory. Collective."""
-        s = self.settings
-        needs = room.of_training(s, self.store.n, self.store.nnz, self.grid.size)
-        argument, value = ("layers", s.layers) if s.layers else ("hidden", list(s.hidden))
-        room.check_room(self.grid, needs, self.widths, partial(ArgumentError, argument, value))
-
-    def _load(self) -> None:
-        """Load operator, model, features, targets and minibatches."""
-        s, order, kind = self.settings, self.order.name, NETWORKS[str(self.settings.model)]
-        how = order, s.dtype, s.sparsity_aware or False
-        A = load(self.store, self.grid, str(s.algorithm), *how, neighbours=kind.neighbours)
-        how_to: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate}
-        self.model = kind(A, self.widths, **network.options(s), **how_to)
-        self.X = load_features(self.store, self.model.input_layout, dtype=s.dtype)
-        holds(self.X, "features", self.X.block.nbytes)
-        self.scaling: Scaling | None = None
-        self.targets = targets_of(self.store, self.model, str(s.loss), s.metric)
-        if self.targets.counts[TRAIN] == 0:
-            problem = "no node of the training split has a label, so there is nothing to train on"
-            raise UserError(f"{self.store.path}: {problem}")
-        self._normalize()
+    def _load(self, s: Settings) -> None:
+        """Load operator, model, features, targets and minibatches. Collective."""
+        neighbours, aware = NETWORKS[str(s.model)].neighbours, s.sparsity_aware or False
+        A = load(self.store, self.grid, str(s.algorithm), self.order.name, s.dtype, aware, neighbours)
+        self.model = resolve.network(s, A, self.widths)
+        self.X, self.targets, self.scaling, s = load_data(s, self.store, self.model)
+        self.settings, self.follows = s, bool(s.watchers)
         self.parameters = parameters(self.model, self.X, s.train_features)
-        self._follow()
-        self.minibatches = self._minibatches() if s.samples else None
-
-    def _normalize(self) -> None:
-        """Divide the rows of the features by their sums, where that is asked for or they are counts; or
-        standardise the columns, where that is asked for or they differ. Collective.
-        """
-        s = self.settings
-        rows, columns = s.normalize_features, s.standardize_features
-        counts = (rows is None or (columns is None and not rows)) and are_counts(self.X)
-        if rows is None and counts:
-            log.info("features are counts: rows are divided by their sums")
-        rows = counts if rows is None else rows
-        if rows:
-            normalize_rows(self.X)
-        if columns or (columns is None and not rows and not counts):
-            self.scaling, differ = scaling_of(self.X, training_rows(self.store, self.X.layout))
-            if columns is None and not differ > APART:
-                self.scaling = None
-            elif columns is None and self.grid.rank == 0:
-                how = "they are standardised by the training nodes; standardize_features=False leaves them"
-                log.warning("scales of features differ by %.2g times: %s", differ, how)
-        if self.scaling is not None:
-            standardize(self.X, self.scaling)
-        columns = self.scaling is not None
-        self.settings = dataclasses.replace(s, normalize_features=rows, standardize_features=columns)
-
-    def _follow(self) -> None:
-        """Decide whether the best weights are kept, and make what follows validation. Collective.
-
-        Trained features are kept only where that is asked for, as they may be as large as all else together.
-        """
-        s = self.settings
-        if s.keep_best is None:
-            validated = s.eval_every and not s.train_features and self._no_validation() is None
-            s = self.settings = dataclasses.replace(s, keep_best="val" if validated else "none")
         self.best = Best(self.parameters, s.keep_best == "val", s.patience, self.schedule)
-        self.follows = bool(s.watchers)
-        if self.follows and (problem := self._no_validation()):
-            given = " and ".join(f"{name}={value}" for name, value in s.watchers.items())
-            raise UserError(f"{self.store.path}: {problem}, or leave out {given}")
-
-    def _no_validation(self) -> str | None:
-        """Return why the labels of the validation nodes give no score, whatever the logits; None: they do.
-        Collective.
-        """
-        layout, shape = self.model.output_layout, (self.store.n, self.widths[-1])
-        logits = self.grid.backend.zeros(layout.local_shape(shape), np.dtype(self.settings.dtype))
-        measured = scores(DistDense(logits, layout, shape), self.targets)
-        name = next(name for name in measured if name.startswith("val_"))
-        if not math.isnan(measured[name]):
-            return None
-        problem = "no node of the validation split has a label; prepare the store with split=0.6/0.2/0.2"
-        if self.targets.counts[VAL]:
-            reason = "no class is that of some validation nodes and not of others"
-            few = "R² needs two validation nodes, and there is one"
-            reason = few if self.settings.metric == "r2" else reason
-            problem = f"{name} cannot be measured, as {reason}; take another metric or split"
-        return problem
-
-    def _minibatches(self) -> MinibatchTraining:
-        drawn = sampler.make(self.settings, self.store, self.order.name, self.grid, self.targets)
-        nodes = self.targets.counts[TRAIN]
-        size = min(self.settings.batch_size or BATCH_SIZE, nodes)
-        if size < (self.settings.batch_size or 0) and self.grid.rank == 0:
-            log.warning("batch_size=%d: taken as %d, all training nodes", self.settings.batch_size, nodes)
-        s = self.settings = dataclasses.replace(self.settings, batch_size=size)
-        per_update, bulk = s.batches_per_update or 1, s.bulk or 1
-        return MinibatchTraining(self.model, self.X, self.targets, drawn, size, per_update, bulk, s.seed)
+        rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
+        names, kept = self.store.manifest["class_names"], (self.parameters, self.optimizer, self.identity())
+        self.state = checkpoint.State(*kept, rates, self.best, names, self.scaling)
+        self.minibatches: MinibatchTraining | None = None
+        if s.samples:
+            drawn = make_sampler(s, self.store, self.order.name, self.grid, self.targets)
+            sizes = int(s.batch_size or 0), s.batches_per_update or 1, s.bulk or 1
+            self.minibatches = MinibatchTraining(self.model, self.X, self.targets, drawn, *sizes, s.seed)
 
     def _epochs(self) -> Iterator[records.Epoch]:
         """Train the epochs that are left, until the ranks agree to stop."""
@@ -355,7 +256,8 @@ class Run:
         if self.minibatches is not None:
             pause = None if self._stop is None or self.check else self._asked
             return self.minibatches.train(*until, pause=pause, begun=self.begun, **options)
-        return train(self.model, self.X, self.targets, *until, **options | device.of_whole_graph(s))
+        options |= {"train_features": s.train_features, "cuda_graph": s.cuda_graph}
+        return train(self.model, self.X, self.targets, *until, **options)
 
     def _before_update(self, epoch: int, accuracies: dict[str, float]) -> None:
         """Look at the weights after the last epoch, and set this one's step size."""
@@ -365,10 +267,7 @@ class Run:
         self.optimizer.lr = self.settings.lr * factor
 
     def _observe(self, epoch: int, accuracies: dict[str, float]) -> None:
-        """Take the accuracies of the weights after an epoch.
-
-        The best epoch does not depend on where a run ends.
-        """
+        """Take the accuracies after an epoch; the best epoch does not depend on where a run ends."""
         if self.follows and accuracies and epoch % self.settings.eval_every == 0:
             self.best.observe(epoch, accuracies)
 
@@ -397,9 +296,7 @@ class Run:
         if last:
             self._observe(epoch, measured)
         if s.checkpoint:
-            state = self.grid.world, self.parameters, self.optimizer, epoch, self.identity(), self.rates
-            names = self.store.manifest["class_names"]
-            checkpoint.save(s.checkpoint, *state, self.best, names, begun, self.scaling)
+            checkpoint.save(s.checkpoint, self.grid.world, self.state, epoch, begun)
             log.info("%s: saved after epoch %d", s.checkpoint, epoch)
         return records.End(**records.named(measured))
 
@@ -422,9 +319,8 @@ class Run:
 
     def _resume(self) -> int:
         """Take over the state of the checkpoint; returns the epoch after which it was written."""
-        s, state = self.settings, (self.parameters, self.optimizer, self.identity())
-        names = self.store.manifest["class_names"]
-        restored = checkpoint.restore(str(s.checkpoint), self.grid.world, *state, self.best, names)
+        s, ours = self.settings, self.state.rates
+        restored = checkpoint.restore(str(s.checkpoint), self.grid.world, self.state)
         self.resumed, epoch, rates, self.begun = restored
         if (reached := epoch + (self.begun is not None)) > s.epochs:
             problem = f"{s.checkpoint} is of epoch {reached} already; ask for more"
@@ -437,9 +333,9 @@ class Run:
             self.finished = f"{s.checkpoint} has all {epoch} epochs; for more, resume it with more {more}"
             if self.grid.rank == 0:
                 log.warning("%s", self.finished)
-        if rates and self.grid.rank == 0 and (new := changed(rates[-1], self.rates[-1], epoch)):
+        if rates and self.grid.rank == 0 and (new := changed(rates[-1], ours[-1], epoch)):
             log.warning("%s: goes on with %s", s.checkpoint, new)
-        self.rates = [*(rate for rate in rates if rate not in self.rates), *self.rates]
+        self.state.rates = [*(rate for rate in rates if rate not in ours), *ours]
         return epoch
 
     def _check(self) -> SerialCheck:
@@ -454,7 +350,7 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """Return the facts that a run must share to go on from this one's checkpoint. The grid is none."""
-        return run_identity(self.settings, self.store, self.order.name, self.widths)
+        return checkpoint.run_identity(self.settings, self.store, self.order.name, self.widths)
 
     def _config(self, path: str) -> dict[str, Any]:
         """Return the settings with defaults resolved, for the log."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.layout import block as block_range
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.loss import as_numbers
 from distgnn.nn.networks import REFERENCES
@@ -20,15 +22,19 @@ from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.spgemm import Replicated
 from distgnn.split import TRAIN
 from distgnn.store.checkpoint import CheckpointReader
+from distgnn.store.read.node_files import INDICES
 from distgnn.store.read.order import Order
+from distgnn.store.read.root import RootStore
 from distgnn.store.read.store import Store
-from distgnn.train import sampler
-from distgnn.train.minibatches import Minibatches
-from distgnn.train.network import options
+from distgnn.train.minibatches import Minibatches, sampler_on
+from distgnn.train.resolve import options
 from distgnn.train.settings import Settings
-from distgnn.train.stored import check_sample, off_diagonal, stored_matrix
 
 Array = Any
+
+
+class SampleError(Exception):
+    """A sample that is not what its sampler draws from the stored matrix."""
 
 
 class Serial(Protocol):
@@ -107,7 +113,7 @@ class OnMinibatches(_Training):
     """An update from every few minibatches, one after the other. They are drawn as in the run, by its sampler
     on a whole graph, and must have entries of the stored matrix; the serial network is trained on them.
 
-    Args: as of :class:`FullGraph`; minibatches and A, what is sampled from, have its rows' positions.
+    Args: see :class:`FullGraph`; minibatches and A, what is sampled from, have its rows' positions.
     """
 
     shared = "labels", "A", "sampler", "minibatches"
@@ -118,7 +124,7 @@ class OnMinibatches(_Training):
     ) -> None:  # fmt: skip
         self.network, self.labels, self.optimizer = network, labels, optimizer
         nodes = labelled(labels, split, TRAIN)
-        self.A, self.sampler = A, sampler.of(settings, Replicated(A), lambda: nodes)
+        self.A, self.sampler = A, sampler_on(settings, Replicated(A), lambda: nodes)
         size, self.per_update = int(settings.batch_size or 1), int(settings.batches_per_update or 1)
         self.minibatches = Minibatches(nodes, size, settings.seed)
 
@@ -136,8 +142,7 @@ class OnMinibatches(_Training):
                 self.network.update(self.optimizer, mean, lr, epoch)
 
     def _group(self, epoch: int, first: int, batches: Sequence[Array]) -> tuple[float, int, dict[str, Any]]:
-        """Return sums over the minibatches of an update: losses, the nodes that they are over, and gradients.
-        """
+        """Return sums over the minibatches of an update: of losses, of their nodes, and of gradients."""
         total, count, sums = 0.0, 0, {name: 0 * w for name, w in self.network.parameters().items()}
         for number, batch in enumerate(batches, first):
             (sample,) = self.sampler.sample_at([batch], epoch=epoch, first=number)
@@ -218,3 +223,54 @@ def _take_over(
         if slots[0] in reader.shapes:  # without momentum there is none
             optimizer.state[name] = [whole(slot, array) for slot in slots]
     optimizer.steps = int(reader.meta["steps"])
+
+
+def stored_matrix(store: Store, order: Any, dtype: Any) -> sp.csr_array:
+    """Put the stored entries together, zeros among them: (n, n), at the order's positions."""
+    if isinstance(store, RootStore):
+        entries = store.held.matrix.tocoo()
+        parts = [(order.positions(entries.row), order.positions(entries.col), entries.data)]
+    else:
+        places = product(range(len(order.rows) - 1), range(len(order.cols) - 1))
+        parts = [_shard(order, name, *place) for name, place in zip(order.files, places, strict=True)]
+    rows, columns, values = map(np.concatenate, zip(*parts, strict=True))
+    return sp.csr_array((values.astype(dtype), (rows, columns)), shape=order.shape)
+
+
+def _shard(order: Any, name: str, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    (top, bottom), left = block_range(order.rows, i), block_range(order.cols, j)[0]
+    nnz = int(order.shard_nnz[i, j])
+    with order.members.open(name) as file:
+        counts = np.diff(file.array("indptr", (bottom - top + 1,), *INDICES)[:])
+        columns = file.array("indices", (nnz,), *INDICES)[:].astype(np.int64)
+        values = file.array("values", (nnz,), order.stored_dtype)[:]
+    return np.repeat(np.arange(top, bottom), counts), columns + left, values
+
+
+def off_diagonal(A: sp.csr_array) -> sp.csr_array:
+    """Put ones in place of all entries off the diagonal, and nothing on it."""
+    entries = A.tocoo()
+    others = entries.row != entries.col
+    ones = np.ones(np.count_nonzero(others), A.dtype)
+    return sp.csr_array((ones, (entries.row[others], entries.col[others])), shape=A.shape)
+
+
+def check_sample(A: sp.csr_array, sample: Sample, fanout: tuple[int, ...] | None) -> None:
+    """Raise SampleError unless the blocks of a sample have entries of A only, each once.
+
+    They must be all between a block's rows and columns, or with `fanout`, so many of each row or all.
+    """
+    for number, block in enumerate(reversed(sample.blocks)):
+        whole = A[block.rows]
+        stored, drawn = _ones(whole[:, block.cols], 1), _ones(block.A, 2)
+        kinds = (stored + drawn).data  # 1: stored, 2: drawn, 3: both; drawn twice: more
+        degrees = np.diff(whole.indptr)
+        wanted = stored.nnz if fanout is None else int(np.minimum(degrees, fanout[number]).sum())
+        if np.isin(kinds, (1, 3)).all() and drawn.nnz == wanted:
+            continue
+        where = f"layer {len(sample.blocks) - 1 - number} of a sample has {drawn.nnz} entries"
+        raise SampleError(f"{where}, expected {wanted} of the {stored.nnz} stored there")
+
+
+def _ones(A: Any, value: int) -> sp.csr_array:
+    return sp.csr_array((np.full(A.nnz, value), A.indices, A.indptr), shape=A.shape)

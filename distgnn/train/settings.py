@@ -1,17 +1,58 @@
-"""The settings of a training run, in one frozen object that the command line or Python makes."""
+"""The settings of a training run, in one frozen object that the command line or Python makes.
+
+Each field has its default, help, range and choices in one place, from which the flags of the command line,
+the checks of values and the table in ``docs/commands.md`` are made. Recipes are sets of settings by name,
+after papers: the defaults of what is not given.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from distgnn.errors import ArgumentError
-from distgnn.train.fields import public, setting
-from distgnn.train.recipes import DEFAULT, FIRST_DECAY, RECIPES, filled
+from distgnn.errors import ArgumentError, offered
 from distgnn.train.schedule import Schedule
+
+#: Settings of networks with attention, which other networks refuse.
+OF_ATTENTION = ("heads", "attention_dropout")
+#: The recipe of a run that names none.
+DEFAULT = "kipf-welling"
+#: The weight decay of the first layer in Kipf and Welling, ICLR 2017, section 5.2; other layers have none.
+FIRST_DECAY = 5e-4
+
+_PLAIN: dict[str, Any] = {
+    "hidden": (16,), "bias": False, "dropout": 0.0, "normalize_features": False,
+    "standardize_features": False, "epochs": 200, "lr": 0.01, "weight_decay": (0.0,), "keep_best": "none",
+}  # fmt: skip
+#: None: decay on the first layer, features divided where they are counts, else
+#: standardised where their scales differ, the best weights where there is a
+#: validation split.
+_KIPF_WELLING = _PLAIN | {
+    "bias": True, "dropout": 0.5, "weight_decay": None, "normalize_features": None, "keep_best": None,
+    "standardize_features": None,
+}  # fmt: skip
+#: Hamilton, Ying and Leskovec, NeurIPS 2017, section 4, with dropout: two layers on sampled neighbours.
+_GRAPHSAGE = _KIPF_WELLING | {
+    "model": "sage", "sampler": "sage", "hidden": (256,),
+    "epochs": 10, "weight_decay": (0.0,), "normalize_features": False,
+}  # fmt: skip
+
+#: Veličković et al., ICLR 2018, section 3.3, on Cora; so many epochs and the best one in place of patience.
+_GAT = _KIPF_WELLING | {
+    "model": "gat", "hidden": (64,), "heads": (8,), "dropout": 0.6, "attention_dropout": 0.6,
+    "epochs": 300, "lr": 0.005, "weight_decay": (5e-4,),
+}  # fmt: skip
+
+#: By name: setting -> value.
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "kipf-welling": _KIPF_WELLING, "graphsage": _GRAPHSAGE, "gat": _GAT, "plain": _PLAIN,
+}  # fmt: skip
+#: Neighbours per node and layer of recipes with samples, the layer next to the batch first; the last repeats.
+FANOUTS: Mapping[str, Sequence[int]] = {"graphsage": (25, 10)}
 
 MOST_LAYERS = 10_000  # more are a slip
 #: Minibatches per update, unless there are more ranks. Up to that many ranks train the same.
@@ -24,10 +65,105 @@ FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
 HEADS = 8
 #: Updates whose losses are compared with a serial training unless a number or EVERY is given.
 CHECKED, EVERY = 5, "all"
-#: The sampler, or what to keep, that undoes those of a recipe.
+#: The value of `sampler` and `keep_best` that undoes a recipe's.
 NONE = "none"
-#: The algorithm, grid or order that a plan replaces by one of those that there are.
+#: The value of `algorithm`, `grid` and `order` for which a plan chooses.
 AUTO = "auto"
+
+
+def setting(
+    group: str, default: Any, help: str, *, metavar: str | None = None, least: int | None = None,
+    choices: Sequence[str] = (), known: Sequence[str] = (), switch: bool = False
+) -> Any:  # fmt: skip
+    """Define a field of a settings class.
+
+    Args:
+        group: the heading under which ``--help`` shows the flag.
+        help: one line without the default, unless None stands for one: then "(default: ...)" names it.
+        metavar: the name of the value in ``--help``.
+        least: the smallest whole number that is taken.
+        choices: all texts that are taken.
+        known: the texts that the command line takes. Python may give others, which the user of the setting
+            checks, as a registry may hold more.
+        switch: whether a Boolean has a flag ``--no-NAME`` beside ``--NAME``.
+    """
+    facts = {"group": group, "help": help, "metavar": metavar, "least": least, "choices": tuple(choices)}
+    facts |= {"known": tuple(known or choices), "switch": switch}
+    return dataclasses.field(default=default, metadata=facts)
+
+
+def public(settings: Any) -> list[dataclasses.Field]:
+    """List the fields of a settings class, or of an object of it, that have a flag."""
+    return [field for field in dataclasses.fields(settings) if field.metadata]
+
+
+def check_fields(settings: Any) -> None:
+    """Raise ArgumentError for the first field whose value has another type or is out of range."""
+    for field in dataclasses.fields(settings):
+        if field.metadata.get("least") is None:
+            _check_type(field, getattr(settings, field.name))
+    for field in public(settings):
+        value, least = getattr(settings, field.name), field.metadata["least"]
+        choices = field.metadata["choices"]
+        if value is None and _may_be_none(field):
+            continue
+        if choices and value not in choices:
+            raise ArgumentError(field.name, value, offered(value, choices))
+        if least is not None and (not _is_whole(value) or value < least):
+            raise ArgumentError(field.name, value, f"expected a whole number, at least {least}")
+
+
+def kinds(field: dataclasses.Field) -> list[str]:
+    """List the types that a field may have, as its annotation has them, but for None."""
+    return [name for name in str(field.type).split(" | ") if name != "None"]
+
+
+def _check_type(field: dataclasses.Field, value: Any) -> None:
+    if value is None and _may_be_none(field):
+        return
+    names = kinds(field)
+    if not any(KINDS[name][0](value) for name in names):
+        raise ArgumentError(field.name, repr(value), f"expected {' or '.join(KINDS[n][1] for n in names)}")
+
+
+def _may_be_none(field: dataclasses.Field) -> bool:
+    return str(field.type).endswith(" | None")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or isinstance(value, float)
+
+
+def _all(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def fit(value: Any) -> bool:
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(map(fits, value))
+
+    return fit
+
+
+#: By annotation: the test of a value, and the name of such a value in errors. A Boolean is no number.
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (lambda value: isinstance(value, bool), "True or False"),
+    "int": (_is_whole, "a whole number"),
+    "float": (_is_number, "a number"),
+    "str": (lambda value: isinstance(value, str), "a text"),
+    "Mapping[str, int]": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "Sequence[int]": (_all(_is_whole), "a whole number or several"),
+    "Sequence[float]": (_all(_is_number), "a number or several"),
+}
+
+
+def filled(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the recipe in `given` for the settings that are None there."""
+    recipe = RECIPES.get(str(given["recipe"]), _PLAIN)  # any other value is refused with the other settings
+    other = given["model"] not in (None, "gat", "gatv2")
+    chosen = {name: value for name, value in recipe.items() if given[name] is None}
+    return {name: value for name, value in chosen.items() if not (other and name in OF_ATTENTION)}
+
 
 _product, _batches, _network, _training, _output = (
     partial(setting, group) for group in ("algorithm", "minibatches", "network", "training", "output")
@@ -163,7 +299,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         by_recipe = filled(vars(self))
-        for name in (field.name for field in fields(self)):
+        for name in (field.name for field in dataclasses.fields(self)):
             value = _plain(by_recipe.get(name, getattr(self, name)))
             if name in ("hidden", "fanout", "weight_decay", "heads") and isinstance(value, (int, float)):
                 value = [value]  # one number stands for a list of one
@@ -171,7 +307,7 @@ class Settings:
 
     def shared(self) -> dict[str, Any]:
         """Return the settings that all ranks of a run must share: all but `quiet`, as one rank prints."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "quiet"}
+        return {name: value for name, value in vars(self).items() if name != "quiet"}
 
     @property
     def hidden_widths(self) -> list[int]:

@@ -92,7 +92,8 @@ def ways(settings: Settings, ranks: int, order: str | None = None) -> Iterator[W
     A single block row of 1.5D, which nobody sends rows, is sparsity-aware only on one rank, where scaling
     begins, or where that is asked for.
 
-    Covers of grids on which an algorithm is 1D are those of 1D; those of a single block row are needed rows.
+    Covers are left out on grids on which another algorithm is 1D, as 1D has them, and of a single block row,
+    whose covers are needed rows.
     """
     rows, able = settings.sparsity_aware, asked(settings)
     rows = True if rows == AUTO else rows  # goes by measured seconds

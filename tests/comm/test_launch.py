@@ -65,6 +65,28 @@ def test_a_small_dev_shm_is_told_before_mpi_starts(monkeypatch: pytest.MonkeyPat
     assert told[1, "2", "0"].startswith(line) and told[1, "2", "0"].count("\n") == 1
 
 
+def test_launchers_say_how_many_ranks_a_node_has() -> None:
+    srun = {"SLURM_STEP_TASKS_PER_NODE": "2(x3),5,1(x2)", "SLURM_LOCALID": "1"}
+    for environ, expected in (
+        ({"MPI_LOCALNRANKS": "3", "MPI_LOCALRANKID": "2", **srun, "SLURM_NODEID": "0"}, (3, 2)),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, (4, 0)),
+        ({"MV2_COMM_WORLD_LOCAL_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1"}, (4, 1)),
+        *(({**srun, "SLURM_NODEID": str(k)}, (ranks, 1)) for k, ranks in enumerate([2, 2, 2, 5, 1, 1])),
+        ({**srun, "SLURM_NODEID": "6"}, (1, 0)), (srun, (1, 0)), ({"MPI_LOCALNRANKS": "2"}, (1, 0)),
+    ):  # fmt: skip
+        assert launch.ranks_here(environ) == expected, environ
+
+
+@pytest.mark.parametrize("words", ["import distgnn", "import distgnn.__main__", "import mpi4py.MPI, distgnn"])
+def test_programs_that_import_the_package_are_told_of_a_small_dev_shm(words: str) -> None:
+    """Before MPI starts, once on each node."""
+    small = "import os, types; os.statvfs = lambda folder: types.SimpleNamespace(f_bavail=2, f_frsize=4096)"
+    alone = mpiexec(0, "-c", f"{small}\n{words}")
+    result = mpiexec(3, "-c", f"{small}\n{words}")
+    told = result.err.count("distgnn: warning: /dev/shm has 8 KiB free")
+    assert (alone.code, alone.err, result.code, told) == (0, "", 0, "mpi4py" not in words), result.err
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.slow
 def test_singletons_of_a_foreign_launcher_are_refused(rank: int) -> None:

@@ -89,7 +89,8 @@ def test_a_rank_says_once_in_each_wait_that_it_waits(monkeypatch) -> None:
     monkeypatch.setattr(waiting, "LOOK", 0.01)
     monkeypatch.setattr(waiting, "_stop", threading.Event())
     monkeypatch.setattr(waiting.launch, "say", said.append)
-    watch = threading.Thread(target=waiting._look, args=(0.02,))
+    monkeypatch.setattr(waiting, "_limit", 0.02)
+    watch = threading.Thread(target=waiting._look)
     watch.start()
     for operation in ("bcast", "allreduce"):
         with Wait(operation, "rows"):

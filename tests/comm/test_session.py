@@ -120,3 +120,47 @@ def test_dropped_grids_give_their_communicators_back(comm, monkeypatch) -> None:
     assert kept.world.allreduce(np.ones(SIZE))[0] == comm.size
     kept.free()
     own.Free()
+
+
+@pytest.mark.ranks(4)
+def test_some_ranks_of_a_grid_have_grids_of_their_own(comm) -> None:
+    """A program may make a grid on the ranks of a row of another: only these take part."""
+    grid = dg.Grid(comm, rows=2, cols=2)
+    row = grid.along("cols").mpi
+    A = np.arange(SIZE * 2.0).reshape(2, SIZE) + grid.coords["rows"]
+    for _ in range(2):
+        if grid.coords["rows"] == 0:
+            own = dg.make_grid(row, "1d")
+            assert own.size == 2 and own.rank == row.Get_rank()
+            operator = dg.distribute(A.T, own, "1d")
+            product = dg.gather(operator @ dg.scatter(np.ones((2, 1)), operator.input_layout))
+            assert own.rank or (product[:, 0] == A.sum(axis=0)).all()
+            own.free()
+    assert summed(joined(comm), comm.rank) == total(comm)
+    grid.free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.timeout(300)
+def test_where_mpi_has_no_room_for_communicators_the_error_says_what_to_free(comm) -> None:
+    """In the first call on a communicator, with room for 0 to 2 more, and for a grid of a session."""
+    known, fresh, taken, kept = comm.Dup(), comm.Dup(), [], []
+    dg.make_grid(known, "1d").free()
+    try:
+        with pytest.raises(sessions.MPI.Exception):
+            while True:
+                taken.append(comm.Dup())
+        for left, own in enumerate((fresh, fresh, fresh, known)):
+            for _ in range(left > 0 and own is fresh):
+                taken.pop().Free()
+            for _ in range(3):  # what failed has given back what it made
+                with pytest.raises(UserError, match=r"no room for more; call free\(\) of grids"):
+                    kept.append([dg.make_grid(own, "1d") for _ in range(9)])
+    finally:
+        for one in taken:
+            one.Free()
+    grid = dg.make_grid(fresh, "1d")
+    assert grid.world.allreduce(np.ones(SIZE))[0] == comm.size
+    grid.free()
+    known.Free()
+    fresh.Free()

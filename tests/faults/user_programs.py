@@ -28,7 +28,7 @@ import distgnn as dg
 from faults.user_cases import CASES, Case
 from mpi_helpers.programs import clean_environment, ended, launcher
 
-RANKS, STALL, LIMIT = 4, 3, 16.0
+RANKS, STALL, LIMIT = 4, 3, 24.0
 STALLED = re.compile(r"distgnn: rank \d+ on host \S+ has (waited|come to the end)")
 NAMED = re.compile(r"\branks? \d|on node \d")  # MPICH calls its ranks nodes
 

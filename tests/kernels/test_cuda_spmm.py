@@ -159,7 +159,8 @@ def test_epilogue(gpu, kind, f, index):
         return
     block = block_of(gpu, HUBS, dtype, index)
     (B, _), (C, _) = dense((block.shape[1], f), dtype), dense((block.shape[0], f), dtype, 1)
-    read = gpu.asarray(B) if kind == dtype else cuda.rounded(gpu.asarray(B), kind, gpu.xp.zeros((1,), np.int32))
+    beyond = gpu.xp.zeros((1,), np.int32)
+    read = gpu.asarray(B) if kind == dtype else cuda.rounded(gpu.asarray(B), kind, beyond)
     bias, ids = gpu.asarray(dense((1, f), dtype, 2)[0]), tuple(map(np.arange, C.shape))
     mask = 7, *map(gpu.asarray, ids), 0.6
     ends = [(bias, mask, True, True), (None, None, True, True), (bias, None, False, False)]

@@ -11,7 +11,7 @@ import pytest
 
 import distgnn as dg
 from awkward_shapes import awkward
-from distgnn.errors import DisagreementError
+from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.operators import ALGORITHMS, grids, make_grid
 
 from ..nn.problem import wide_grid
@@ -377,6 +377,9 @@ def test_adjoint_is_an_operator_like_any_other(comm, name, backend):
     assert operator.T.layer(1).T is operator.layer(1)
     with pytest.raises(AttributeError, match="weights"):
         operator.T.weights
+    for made in (operator.T, 2 * operator):
+        with pytest.raises(ArgumentError, match="has no edges: take that of what it is made of"):
+            made.edges()
     twice = dg.gather(operator.T @ (operator @ dg.scatter(right_sides(A, 2)[0], operator.input_layout)))
     with operator.grid.world.together():  # rank 0 compares, all ranks fail
         if operator.grid.rank == 0:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn import operators
 from distgnn.plan import Graph, plan
-from distgnn.train.left_open import to_plan
+from distgnn.train.resolve import to_plan
 from distgnn.train.settings import Settings
 
 from ..train.stores import events, run, small_store

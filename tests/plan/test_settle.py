@@ -19,8 +19,8 @@ from distgnn.plan.machine import read, with_nodes_of
 from distgnn.split import TRAIN
 from distgnn.store import Store, prepare
 from distgnn.store.source import Source
-from distgnn.train.left_open import is_open
 from distgnn.train.resolve import resolved
+from distgnn.train.resolve import to_plan as is_open
 from distgnn.train.settings import Settings
 from distgnn.train.ways import ways
 

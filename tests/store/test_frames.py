@@ -118,6 +118,38 @@ def test_tables_of_pyarrow() -> None:
     assert np.array_equal(source.features(np.arange(4)), X)
 
 
+@each("nodes, y", [
+    (frame({"age": [30.0, 10, 20]}, [2, 0, 1]), pd.Series([1, 0, 2])),
+    (frame({}, age=[30.0, 10, 20], id=[2, 0, 1]), pd.Series([1, 0, 2], pd.Index([0, 1, 2], name="id"))),
+    (frame({}, age=[30.0, 10, 20], id=[2, 0, 1]), pd.Series([2, 1, 0])),
+    (frame({}, age=[5.0, 30, 10, 20], id=[7, 2, 0, 1]).iloc[1:], pd.Series([9, 2, 1, 0]).iloc[1:]),
+])  # fmt: skip
+def test_labels_find_their_nodes_by_id(nodes, y) -> None:
+    """A shuffled index, ids in a column, rows left out: the label of node k is 1, 0, 2."""
+    source = of_arrays(np.array([[0, 1], [1, 2]]), nodes, y)
+    ids = np.arange(3) if source.ids is None else source.ids.astype(int)
+    assert dict(zip(ids.tolist(), source.labels.tolist(), strict=True)) == {0: 1, 1: 0, 2: 2}
+    ages = source.features(np.arange(3))[:, 0].tolist()
+    assert dict(zip(ids.tolist(), ages, strict=True)) == {0: 10.0, 1: 20.0, 2: 30.0}
+
+
+def test_a_label_that_may_be_of_two_rows_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="y=row 0: is no node of X"):
+        of_arrays(np.array([[1], [2]]), frame(NODES).iloc[1:][["age"]], pd.Series([1, 0, 2]))
+
+
+def test_columns_are_features_whatever_they_are_called() -> None:
+    """Labels are called 0 where a file without names had them alone; two columns may have one name."""
+    plain = pd.DataFrame(np.arange(9.0).reshape(3, 3))
+    source = of_arrays(np.array([[0], [1]]), plain, pd.Series([1, 0, 1], name=0))
+    np.testing.assert_array_equal(source.features(np.arange(3)), plain.to_numpy())
+    twice = plain.set_axis(["a", "a", "b"], axis=1)
+    source = of_arrays(np.array([[0], [1]]), twice, [1, 0, 1])
+    np.testing.assert_array_equal(source.features(np.arange(3)), plain.to_numpy())
+    source = of_arrays(np.array([[0], [1]]), plain, plain[0])
+    np.testing.assert_array_equal(source.features(np.arange(3)), plain.to_numpy()[:, 1:])
+
+
 @each("table, problem", [
     (frame({"row": [0, 1, 2, 3], "a": [5, 6, 7, 5], "b": [6, 7, 5, 7]}), "column row.* may be an index"),
     (frame({"node": [0, 1], "label": [1, 0]}), "are those of a table of labels"),

@@ -118,6 +118,33 @@ def test_numbers_below_0_are_no_label(tmp_path, below) -> None:
         assert bool(said) == (classes[0] == 1)
 
 
+def test_the_list_of_edges_has_no_other_role(tmp_path) -> None:
+    edges, link = write(tmp_path / "e.csv", "source,target\n0,1\n1,2\n"), tmp_path / "link.csv"
+    link.symlink_to(edges)
+    for role in ("features", "labels", "split", "node_list"):
+        refused(edges, f"{role}=.*link.csv: is the list of edges", **{role: str(link)})
+
+
+def test_categories_have_names(tmp_path) -> None:
+    """A store with other towns has other features, though it has as many."""
+    edges = write(tmp_path / "e.csv", "0,1\n1,2\n")
+    table = str(write(tmp_path / "x.csv", "id,age,town\n0,1,X\n1,2,Y\n2,3,X\n"))
+    source = open_source(edges, ImportOptions(features=table, categorical="town"))
+    assert source.feature_names == ["age", "town=X", "town=Y"] and source.width == 3
+
+
+def test_text_labels_in_json(tmp_path) -> None:
+    edges, table = write(tmp_path / "e.csv", "0,1\n1,2\n2,3\n"), tmp_path / "y.json"
+    for text, names, labels in (
+        ('{"0": "red", "2": "blue", "1": null}', ["blue", "red"], [1, -1, 0, -1]),
+        ('{"0": 1, "2": 0, "1": null}', None, [1, -1, 0, -1]),
+    ):
+        source = open_source(edges, ImportOptions(labels=str(write(table, text))))
+        assert source.class_names == names and source.labels.tolist() == labels
+    write(table, '{"0": "red", "1": 2}')
+    refused(edges, "y.json: holds text beside numbers or lists", labels=str(table))
+
+
 @pytest.mark.parametrize("named, features", [("label", "label"), ("Split", "age,Split"), ("age", "age")])
 def test_a_column_called_as_labels_are_is_noted(tmp_path, named, features) -> None:
     edges = write(tmp_path / "e.csv", "0,1\n1,2\n")

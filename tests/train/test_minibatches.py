@@ -7,7 +7,7 @@ import pytest
 
 from distgnn import UserError
 from distgnn.train import Minibatches
-from distgnn.train.turns import bulks, turns
+from distgnn.train.minibatches import bulks, turns
 
 NODES = np.arange(3, 300, 7)  # 43
 

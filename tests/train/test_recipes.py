@@ -14,7 +14,7 @@ from distgnn.cli.console import command_line
 from distgnn.nn.features import are_counts
 from distgnn.operators import grids, make_grid
 from distgnn.train import Run, Settings
-from distgnn.train.overfitting import overfitting
+from distgnn.train.best import overfitting
 from distgnn.train.resolve import resolved
 from train.stores import small_store
 

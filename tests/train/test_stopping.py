@@ -17,9 +17,9 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.store import checkpoint
 from distgnn.train import Run
+from distgnn.train.minibatches import after, turns
 from distgnn.train.predict import Predictor
 from distgnn.train.settings import Settings
-from distgnn.train.turns import after, turns
 
 from .stores import events, run, small_store
 from .test_best import WILD

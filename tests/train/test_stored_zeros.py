@@ -121,7 +121,7 @@ def prepared(comm: Any, folder: Path, loops: bool, normalize: str, weighted: boo
     return graph, path
 
 
-@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.slow
 def test_every_stored_entry_is_an_edge(comm: Any, way: str, shared_tmp_path: Path) -> None:

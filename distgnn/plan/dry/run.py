@@ -26,13 +26,11 @@ from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.split import TRAIN
-from distgnn.train import sampler
 from distgnn.train.full_graph import train
-from distgnn.train.minibatch import MinibatchTraining, training_nodes
-from distgnn.train.network import options as of_network
-from distgnn.train.resolve import resolved
+from distgnn.train.minibatch import MinibatchTraining
+from distgnn.train.minibatches import sampler_on, training_nodes
+from distgnn.train.resolve import make_grid, network, resolved
 from distgnn.train.settings import BATCH_SIZE, Settings
-from distgnn.train.ways import parse_grid
 
 SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not spread evenly
 
@@ -186,10 +184,8 @@ def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool, node: 
 
 
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:
-    name = str(s.algorithm)
     with Ledger() as setup:
-        grid = operators.make_grid(comm, name, parse_grid(s.grid, name), s.replication, backend, s.wire)
-        grid.overlap, grid.block_rows = s.overlap, s.block_rows
+        grid = make_grid(comm, s, backend)
         made = _network(s, graph, grid)
         training = _minibatches(s, graph, *made) if s.samples else None
     return _Prepared(s, *made, training, setup)
@@ -221,7 +217,7 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
 def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:
     cut: Any = s.partition_graph
     A: Any = Partitioned(model.grid, graph.source, graph.parts) if cut else Replicated(graph.source)
-    drawn = sampler.of(s, A, lambda: training_nodes(targets)[0])
+    drawn = sampler_on(s, A, lambda: training_nodes(targets)[0])
     size = min(s.batch_size or BATCH_SIZE, targets.counts[TRAIN])
     return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
 
@@ -237,10 +233,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     A = operators.distribute(graph.source, grid, name, s.sparsity_aware or False, **partitions)
     if s.loss not in (None, graph.loss):
         raise ArgumentError("loss", s.loss, f"the graph to plan for has labels of the loss {graph.loss}")
-    network = NETWORKS[str(s.model)]
-    options: Any = {"product_order": s.product_order, "keep_aggregate": s.keep_aggregate} | of_network(s)
-    widths = [graph.width, *s.hidden_widths, graph.classes]
-    model = network(A, widths, **options)
+    model = network(s, A, [graph.width, *s.hidden_widths, graph.classes])
     shape, layout = (graph.n, graph.width), model.input_layout
     X = DistDense(grid.backend.zeros(layout.local_shape(shape), A.dtype), layout, shape)
     holds(X, "features", X.block.nbytes)

@@ -3,7 +3,8 @@
 format, version     "distgnn-store", 2
 source, seed        name of the data; seed of the orders
 n, nnz, edges       nodes; entries of A; edges, each once however often it is listed
-dtype               of A's values; features are always float32
+dtype               of A's values
+feature_dtype       "float64" where features are float64, left out where they are float32
 width, classes      feature width, number of classes, 0 where there are none
 multilabel          true where a node may have several classes, left out elsewhere: labels are int8, rows of
                     zeros and ones, -1 of an unlabelled node, not int32, a class or -1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distgnn.errors import UserError
+from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers.edge_table import EdgeTable
 from distgnn.store.importers.features import attach_features, feature_ids
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, Stream, scan, sparse_limit
@@ -18,6 +18,7 @@ from distgnn.store.importers.made import Made
 from distgnn.store.importers.names import Names, Seen, distinct, shown
 from distgnn.store.importers.node_lists import read_nodes
 from distgnn.store.importers.node_table import open_array
+from distgnn.store.importers.roles import same_file
 from distgnn.store.importers.table import WrongValue
 from distgnn.store.importers.table_files import JSON_LINES, PARQUET, is_array
 from distgnn.store.importers.text_table import TextTable
@@ -33,6 +34,9 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     another order. Tables of features and labels with ids may have nodes without edges. If nodes are numbers,
     their number is one more than the largest in edges and tables; dense features without ids fix it.
     """
+    for name in ("features", "labels", "split", "node_list"):
+        if same_file(path, getattr(options, name)):
+            raise ArgumentError(name, getattr(options, name), "is the list of edges; expected another file")
     edges, seen = EdgeTable(path, options), Seen()
     if edges.words:
         return named(edges, options, seen)

@@ -52,7 +52,8 @@ class EdgeTable:
 
     def _maybe_no_header(self) -> bool:
         """Return True if the header may be an edge between words: it has no usual name and no chosen one."""
-        if not self.table.named or not isinstance(self.table, TextTable) or len(self.table.names) > 2:
+        others = {kind for k, kind in enumerate(self.table.kinds) if k not in self.ends}
+        if not self.table.named or not isinstance(self.table, TextTable) or not others <= {"words", "empty"}:
             return False
         names = {self.table.names[k] for k in self.ends}
         usual = {name.lower() for name in names} & {*END_NAMES, *ID_NAMES, ""}

@@ -115,10 +115,7 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
         ids = node_table.read_ids(table, roles.ids, source.names)
     source.note_table(roles.described(table, "features"), table, [roles.ids, *roles.values])
     nodes = node_table.Rows(path, ids, table.place).any_nodes(source) if ids is not None else None
-    rows = copied(table, roles, options, nodes)
-    if table.named and rows.width == len(roles.values):
-        rows.names = [table.names[k] for k in roles.values]
-    return rows
+    return copied(table, roles, options, nodes)
 
 
 def text_numbers(path: Path, options: ImportOptions, missing: str) -> DenseRows:
@@ -209,8 +206,12 @@ def copied(table: Table, roles: Roles, options: ImportOptions, nodes: np.ndarray
     fill = (
         None if options.missing in ("refuse", "nothing") else (sums / np.maximum(known, 1)).astype(np.float32)
     )
-    if nodes is None:
-        return DenseRows(array, table.path, fill=fill)
-    places = np.full(int(nodes.max(initial=-1)) + 1, -1, np.int64)
-    places[nodes] = np.arange(len(nodes))
-    return DenseRows(array, table.path, places, fill)
+    places = None
+    if nodes is not None:
+        places = np.full(int(nodes.max(initial=-1)) + 1, -1, np.int64)
+        places[nodes] = np.arange(len(nodes))
+    made = DenseRows(array, table.path, places, fill)
+    names = [f"{table.called(k)}={word}" if word else table.called(k)
+             for k in roles.values for word in categories.get(k, [""])]  # fmt: skip
+    made.names = names if table.named and len(names) == width else None
+    return made

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import NoneType
 
 import numpy as np
 
@@ -106,8 +107,15 @@ def _attach_json(source: Imported, path: Path) -> None:
     """Read `{node: [0, 1, ...]}` or `{node: class}`."""
     expected = EXPECTED
     rows, listed = node_table.read_json_table(path, source.names, expected)
+    if any(isinstance(value, str) for value in listed):
+        if not all(isinstance(value, (str, NoneType)) for value in listed):
+            raise UserError(f"{path}: holds text beside numbers or lists; {expected}")
+        words = np.full(source.n, "", object)
+        words[rows.nodes(source)] = [(value or "").strip() for value in listed]
+        set_values(source, words, path)
+        return
     try:
-        values = np.asarray(listed)
+        values = np.asarray([np.nan if value is None else value for value in listed])
     except ValueError:  # rows of several lengths
         values = np.zeros(0, object)
     if not len(values) or values.dtype.kind not in "biuf" or values.ndim > 2:

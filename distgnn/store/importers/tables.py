@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,12 +26,12 @@ class Features(Protocol):
         ...
 
 
-def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
-    """Convert rows to float32; the UserError for a NaN, infinity or number beyond float32 names the node."""
+def finite(rows: np.ndarray, ids: np.ndarray, path: object, kind: Any = np.float32) -> np.ndarray:
+    """Convert rows to `kind`; the UserError for a NaN, infinity or number beyond that names the node."""
     if rows.dtype.kind in "iu":
-        _check_whole(rows, ids, path)
+        _check_whole(rows, ids, path, np.dtype(kind))
     with np.errstate(over="ignore", invalid="ignore"):
-        rows = np.ascontiguousarray(rows, np.float32)
+        rows = np.ascontiguousarray(rows, kind)
     if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0]
         value = f"feature {column} of node {ids[row]} is {rows[row, column]}"
@@ -39,13 +39,14 @@ def finite(rows: np.ndarray, ids: np.ndarray, path: object) -> np.ndarray:
     return rows
 
 
-def _check_whole(rows: np.ndarray, ids: np.ndarray, path: object) -> None:
-    """Raise UserError for a whole number that float32 would change."""
-    if max(int(rows.max(initial=0)), -int(rows.min(initial=0))) > 1 << 24:
-        changed = np.argwhere(rows.astype(np.float32).astype(np.float64) != rows)
+def _check_whole(rows: np.ndarray, ids: np.ndarray, path: object, kind: np.dtype) -> None:
+    """Raise UserError for a whole number that `kind` would change."""
+    if max(int(rows.max(initial=0)), -int(rows.min(initial=0))) > 2 << np.finfo(kind).nmant:
+        with np.errstate(invalid="ignore"):
+            changed = np.argwhere(rows.astype(kind).astype(rows.dtype) != rows)
         if len(changed):
             row, column = changed[0]
-            problem = f"feature {column} of node {ids[row]} is {rows[row, column]}, which float32 cannot hold"
+            problem = f"feature {column} of node {ids[row]} is {rows[row, column]}, which {kind} cannot hold"
             raise UserError(f"{path}: {problem}; give shorter numbers, or floating-point ones to be rounded")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import h5py
 import numpy as np
@@ -21,24 +22,28 @@ from distgnn.store.format.stored import StoredFile
 INDICES = (np.int32, np.int64)
 #: By name and dimensions; the others are positions.
 _TYPES = {
-    ("features", 2): np.float32, ("labels", 1): np.int32, ("labels", 2): np.int8, ("split", 1): np.uint8,
+    ("labels", 1): np.int32, ("labels", 2): np.int8, ("split", 1): np.uint8,
     ("targets", 2): np.float32, ("ids", 1): np.int64, ("ids", 2): np.uint8,
 }  # fmt: skip
 
 
 class NodeFiles:
-    """Arrays cut into files by a partition vector; `widths`: columns of two-dimensional ones, by name."""
+    """Arrays cut into files by a partition vector.
+
+    `widths`: columns of two-dimensional ones, by name; `features`: the dtype of features.
+    """
 
     def __init__(
         self, members: Members, partition: Sequence[int], files: Sequence[str],
-        widths: Mapping[str, int] | None = None,
+        widths: Mapping[str, int] | None = None, features: Any = np.float32,
     ) -> None:  # fmt: skip
         self.members, self.files, self.widths = members, files, widths or {}
         self.partition = np.asarray(partition, np.int64)
+        self._types: dict[Any, Any] = _TYPES | {("features", 2): features}
 
     def rows(self, name: str, rows: Range, cols: Range | None = None) -> np.ndarray:
         """Read rows `rows` (of columns `cols`) of an array."""
-        result = _empty(name, rows[1] - rows[0], cols)
+        result = self._empty(name, rows[1] - rows[0], cols)
         pieces = overlaps(self.partition, rows)
         for k, (lo, hi) in followed(pieces, f"load {name}", rows[1] - rows[0], "nodes", _length):
             window = _window(lo - self.partition[k], hi - self.partition[k], cols)
@@ -50,7 +55,7 @@ class NodeFiles:
 
     def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
         """Read the rows at `positions`, in this order; from front to back, LIMITS.row_bytes at a time."""
-        result = _empty(name, len(positions), cols)
+        result = self._empty(name, len(positions), cols)
         step = max(1, LIMITS.row_bytes // max(1, result[:1].nbytes))
         arrangement = np.argsort(positions, kind="stable")
         ascending = positions[arrangement]
@@ -71,8 +76,12 @@ class NodeFiles:
     def _dataset(self, file: StoredFile, name: str, k: int, cols: Range | None) -> h5py.Dataset:
         rows = int(self.partition[k + 1] - self.partition[k])
         shape = (rows,) if cols is None else (rows, self.widths[name])
-        known = _TYPES.get((name, len(shape)))
+        known = self._types.get((name, len(shape)))
         return file.array(name, shape, *(INDICES if known is None else (known,)))
+
+    def _empty(self, name: str, rows: int, cols: Range | None) -> np.ndarray:
+        shape = (rows,) if cols is None else (rows, cols[1] - cols[0])
+        return np.empty(shape, self._types.get((name, len(shape)), np.int64))
 
     def _check(self, name: str, k: int, rows: np.ndarray) -> None:
         """Raise UserError for numbers that `prepare` never writes."""
@@ -84,11 +93,6 @@ class NodeFiles:
 
 def _length(part: tuple[int, Range]) -> int:
     return part[1][1] - part[1][0]
-
-
-def _empty(name: str, rows: int, cols: Range | None) -> np.ndarray:
-    shape = (rows,) if cols is None else (rows, cols[1] - cols[0])
-    return np.empty(shape, _TYPES.get((name, len(shape)), np.int64))
 
 
 def _window(lo: int, hi: int, cols: Range | None) -> list[Range]:

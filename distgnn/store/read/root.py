@@ -28,7 +28,7 @@ ORDERS = ("random", "original")
 class Arrays:
     """The arrays of a graph by node.
 
-    A has the nodes in their own order, n x n; features are float32, n x width; labels and split are as in a
+    A has the nodes in their own order, n x n; features are n x width; labels and split are as in a
     store.
     """
 
@@ -58,6 +58,7 @@ class RootStore(Store):
         self.multilabel = bool(manifest.get("multilabel", False))
         self.regression = bool(manifest.get("regression", False))
         self.dtype, self.symmetric = np.dtype(manifest["dtype"]), bool(manifest["symmetric"])
+        self.feature_type = np.dtype(manifest.get("feature_dtype", "float32"))
         self.orders = tuple(manifest["orders"])
         self._made: dict[str, Any] = {}
 

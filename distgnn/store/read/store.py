@@ -42,7 +42,7 @@ class Store:
         n, nnz, width, classes: nodes, entries of A, feature width, classes (0 where there are none).
         multilabel: True if a node may have several classes. regression: labels are numbers to predict, in
             `classes` columns.
-        dtype: dtype of A's values; `symmetric`: A == A.T, to the bit.
+        dtype: dtype of A's values; feature_type: of the features; `symmetric`: A == A.T, to the bit.
         orders: names of the orders, the default first.
 
     Raises:
@@ -78,13 +78,16 @@ class Store:
             self.multilabel = bool(self.manifest.get("multilabel", False))
             self.regression = bool(self.manifest.get("regression", False))
             self.dtype = np.dtype(self.manifest["dtype"])
-            if self.dtype not in (np.float32, np.float64):
-                raise ValueError(f"values of dtype {self.dtype}")
+            self.feature_type = np.dtype(self.manifest.get("feature_dtype", "float32"))
+            for kind in (self.dtype, self.feature_type):
+                if kind not in (np.float32, np.float64):
+                    raise ValueError(f"values of dtype {kind}")
             self.symmetric = bool(self.manifest["symmetric"])
             self.orders: tuple[str, ...] = tuple(self.manifest["orders"])
             nodes = self.manifest["nodes"]
             widths = {"features": self.width, "labels": self.classes, "targets": self.classes}
-            self._nodes = NodeFiles(self.members, nodes["partition"], nodes["files"], widths)
+            given = nodes["partition"], nodes["files"], widths, self.feature_type
+            self._nodes = NodeFiles(self.members, *given)
             check_partition("nodes", self._nodes.partition, self.n)
             self._ids = self._id_files(self.manifest.get("ids"))
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
@@ -97,7 +100,8 @@ class Store:
         """Raise ValueError if the files have no room for all nodes, entries and features."""
         held, order = sum(self.members.sizes.values()), self.order()
         wide = self.classes * (4 if self.regression else 1) if self.multilabel or self.regression else 0
-        least = 4 * self.n + self.nnz * (4 + order.stored_dtype.itemsize) + self.n * (4 * self.width + wide)
+        wide += self.feature_type.itemsize * self.width
+        least = 4 * self.n + self.nnz * (4 + order.stored_dtype.itemsize) + self.n * wide
         if min(self.n, self.nnz, self.width, self.classes) < 0 or least > held:
             raise ValueError(f"it means {least} bytes at least, and the files have {held}")
 
@@ -173,7 +177,7 @@ class Store:
     def features(
         self, order: AnyOrder = None, rows: Range | None = None, cols: Range | None = None
     ) -> np.ndarray:
-        """Read float32[rows, cols] of the nodes with these ids, or at these positions of an order.
+        """Read [rows, cols] of the nodes with these ids, or at these positions of an order.
 
         By default all features are read. A name means the input side of layer 0, `order(name).layer(-1)`; an
         Order means its own rows. In the default order this reads just the window; in others, and by id, it
@@ -183,7 +187,7 @@ class Store:
         check_window("features", rows, self.n)
         check_window("features", cols, self.width)
         if not self.width:
-            return np.zeros((rows[1] - rows[0], 0), np.float32)
+            return np.zeros((rows[1] - rows[0], 0), self.feature_type)
         return self._read("features", order, rows, cols)
 
     def labels(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:

@@ -102,8 +102,8 @@ def check_source(source: Source) -> None:
 
 def check_room(source: Source, out: str | os.PathLike[str]) -> None:
     """Raise UserError if the features alone, zeros included, are more than the disk takes."""
-    needed, free = 4 * source.n * source.width, shutil.disk_usage(Path(out).absolute().parent).free
-    if needed > free:
+    size, free = source.feature_type.itemsize, shutil.disk_usage(Path(out).absolute().parent).free
+    if (needed := size * source.n * source.width) > free:
         what = f"{source.n} x {source.width} features need {needed / 1e9:.1f} GB"
         raise UserError(f"{out}: {what}, and the disk has {free / 1e9:.1f} GB free")
 

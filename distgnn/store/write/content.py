@@ -24,8 +24,8 @@ class Content:
     def __init__(self, source: Source) -> None:
         self._n, self._source = source.n, source
         self._sums = np.zeros(3, np.uint64)  # of entries, of features, of the entries of the transpose
-        columns = rng.hashes(_FEATURES, np.arange(source.width))
-        self._factors = columns | np.uint64(1)  # odd, so that no bit of a feature is lost
+        words = rng.hashes(_FEATURES, np.arange(source.width * source.feature_type.itemsize // 4))
+        self._factors = words | np.uint64(1)  # odd, so that no bit of a feature is lost
 
     def add_entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
         """Add entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
@@ -45,7 +45,7 @@ class Content:
         return rng.splitmix64(keys ^ np.asarray(weights, np.float64).view(np.uint64))
 
     def add_features(self, first: int, rows: np.ndarray) -> None:
-        """Add float32 features of consecutive ids; each once in all."""
+        """Add features of consecutive ids, of the source's type; each once in all."""
         words = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64) @ self._factors
         ids = rng.hashes(_FEATURES, np.arange(first, first + len(rows)))
         self._add(1, rng.splitmix64(words ^ ids))

@@ -68,6 +68,7 @@ def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, norma
         "normalize": normalize, "symmetric": not source.directed and normalize != "row",
         **({"multilabel": True} if source.multilabel else {}),
         **({"regression": True} if source.regression else {}),
+        **({"feature_dtype": source.feature_type.name} if source.feature_type != np.float32 else {}),
         **({"feature_names": source.feature_names} if source.feature_names else {}),
     }  # fmt: skip
 

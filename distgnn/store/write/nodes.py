@@ -22,7 +22,8 @@ from distgnn.store.write.spill import Spill
 
 def row_bytes(source: Source) -> int:
     """Return the bytes of a node's features, and of its row of labels if it has one."""
-    return 4 * source.width + (source.multilabel + 4 * source.regression) * source.classes
+    labels = (source.multilabel + 4 * source.regression) * source.classes
+    return source.feature_type.itemsize * source.width + labels
 
 
 def row_partition(n: int, nbytes: int) -> np.ndarray:
@@ -81,7 +82,7 @@ def _write_rows(
     ids = order.ids(np.arange(lo, hi))
     with hdf5.writing(path) as file:
         if source.width:
-            features = hdf5.create(file, "features", (hi - lo, source.width), np.float32)
+            features = hdf5.create(file, "features", (hi - lo, source.width), source.feature_type)
             if spilled is None:
                 for start, rows in _feature_blocks(source, lo, hi, content):
                     features[start - lo : start - lo + len(rows)] = rows
@@ -96,12 +97,12 @@ def _write_rows(
 
 def _feature_blocks(source: Source, lo: int, hi: int, content: Content) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (first id, rows) of the features of ids lo..hi: every format reads consecutive ids fastest."""
-    step = max(1, LIMITS.row_bytes // (4 * source.width))
+    step = max(1, LIMITS.row_bytes // (source.feature_type.itemsize * source.width))
     for start in range(lo, hi, step):
         ids = np.arange(start, min(start + step, hi))
         rows = np.asarray(source.features(ids))
         check_real("features", rows.dtype)
-        rows = rows.astype(np.float32, copy=False)
+        rows = rows.astype(source.feature_type, copy=False)
         bad = ~np.isfinite(rows).all(axis=1)
         if bad.any():
             raise UserError(f"{source.name}: node {ids[bad][0]} has a feature that is not a finite number")
@@ -116,7 +117,7 @@ def _spilled(
 
     Each rank reads a share. Reading file by file would be random access to more than fits in memory.
     """
-    record = np.dtype([("row", np.int64), ("features", np.float32, (source.width,))])
+    record = np.dtype([("row", np.int64), ("features", source.feature_type, (source.width,))])
     spill = Spill(scratch / "features", len(parts) - 1, record, team)
     with team.together():
         mine = block(partition(source.n, team.size), team.rank)
@@ -138,7 +139,7 @@ def _rows(read: tuple[int, np.ndarray]) -> int:
 
 def _assembled(spill: Spill, index: int, shape: tuple[int, int]) -> np.ndarray:
     """Return the features of one row file, in order."""
-    features = np.empty(shape, np.float32)
+    features = np.empty(shape, spill.dtype["features"].base)
     for rows in spill.read(index, max(1, LIMITS.row_bytes // spill.dtype.itemsize)):
         features[rows["row"]] = rows["features"]
     spill.drop(index)

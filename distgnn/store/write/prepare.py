@@ -47,7 +47,8 @@ def prepare(
         shards: rows and columns of the grid of shards, each at most n.
         normalize: "gcn", "row" or "none", see the module.
         self_loops: add A[i, i] = 1 to every node without a self-loop.
-        dtype: dtype of A's values, float32 or float64 (features are always float32).
+        dtype: dtype of A's values, float32 or float64 (features are float32, but those of arrays as
+            :func:`distgnn.prepare` says).
         force: replace an existing store once the new one is complete.
         partitions: further orders by partition (``distgnn.partition``), with the partition vectors of parts.
         comm: mpi4py communicator of ranks that share files and arguments; None: this process, without MPI.
@@ -88,6 +89,7 @@ def _facts(source: Source) -> dict[str, Any]:
         "directed",
         "direction_open",
         "width",
+        "feature_type",
         "classes",
         "multilabel",
         "regression",
