@@ -10,6 +10,7 @@ import pytest
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
 from distgnn.store.source import ImportOptions
+from loops import each
 
 from .importing import adjacency, refused, truncate, write, write_gz
 
@@ -258,3 +259,23 @@ def test_ids_that_begin_at_one_are_noted(tmp_path):
     assert open_source(write(tmp_path / "b.csv", "0,2\n2,3\n")).notes == []
     (note,) = open_source(tmp_path / "b.csv", ImportOptions(labels="degree:4")).notes
     assert "4 classes for 4 labelled nodes; some may be empty" in note
+
+
+@each("text, nodes, options", [
+    ("ann,bob\n1,bob\n2,ann\n", [b"1", b"2", b"ann", b"bob"], {}),
+    ("1:007\n7:1\n", [b"007", b"1", b"7"], {"separator": ":"}),
+    ("9007199254740993,1.0\n2,9007199254740992\n", [1, 2, 2**53, 2**53 + 1], {"ids": "integers"}),
+])  # fmt: skip
+def test_no_two_nodes_become_one_and_no_edge_is_lost(tmp_path, text, nodes, options) -> None:
+    """A first line of words that come again, leading zeros behind any separator, ids beyond 2^53."""
+    source = open_source(write(tmp_path / "g.csv", text), ImportOptions(**options))
+    assert source.names.names.tolist() == nodes
+    rows = text.splitlines()
+    assert sum(len(src) for src, *_ in source.stream()) == len(rows)
+
+
+def test_lines_of_blanks_are_none(tmp_path) -> None:
+    for end in ("\n", "\r\n"):
+        lines = ["source,target", " ", "0,1", "\t", "1,2", "  "]
+        source = open_source(write(tmp_path / "g.csv", end.join(lines) + end), ImportOptions())
+        assert adjacency(source).tolist() == PATH_OF_THREE.tolist()

@@ -65,7 +65,7 @@ def test_pandas_is_not_imported(tmp_path) -> None:
 
     write(tmp_path / "words.csv", "a,b\nb,c\n")
     write(tmp_path / "numbers.csv", RING)
-    parquet.write_table(table({"source": [0, 1], "target": [1, 2], "weight": [1.0, None]}), tmp_path / "e.pq")
+    parquet.write_table(table({"source": [0, 1], "target": [1, 2], "weight": [1.0, 2.0]}), tmp_path / "e.pq")
     program = (
         "import sys\nfrom pathlib import Path\nfrom distgnn.store.importers import open_source\n"
         f"for path in sorted(Path({str(tmp_path)!r}).iterdir()):\n"

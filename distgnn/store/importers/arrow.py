@@ -83,7 +83,7 @@ def converted(column: pa.Array, kind: str, width: int, given: str) -> pa.Array:
 
 def whole_numbers(column: pa.Array) -> pa.Array:
     """Convert whole numbers in floating point to int64; ValueError for others, or what may be rounded."""
-    values = column.to_numpy(zero_copy_only=False)
+    values = numpy_of(column)
     if (wrong := fractions(values)).any():
         value = values[np.argmax(wrong)]
         raise ValueError("nothing" if np.isnan(value) else f"{str(value)!r}")
@@ -111,8 +111,10 @@ def _as_words(column: pa.Array, given: str) -> pa.DictionaryArray:
     if (longest := pc.max(pc.binary_length(words)).as_py() or 0) > LIMITS.word_length:
         raise ValueError(f"a word of {longest} characters; expected at most {LIMITS.word_length}")
     if column.null_count:
-        indices = pc.fill_null(column.indices.cast(pa.int32()), len(words))
-        return pa.DictionaryArray.from_arrays(indices, pa.concat_arrays([words, pa.array([""])]))
+        last = arrow_of(np.full(len(column), len(words), np.int32))
+        indices = pc.if_else(column.is_valid(), column.indices.cast(pa.int32()), last)
+        nothing = pa.StringArray.from_buffers(1, pa.py_buffer(np.zeros(2, np.int32)), pa.py_buffer(b""))
+        return pa.DictionaryArray.from_arrays(indices, pa.concat_arrays([words, nothing]))
     return pa.DictionaryArray.from_arrays(column.indices.cast(pa.int32()), words)
 
 

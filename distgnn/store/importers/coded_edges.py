@@ -68,8 +68,8 @@ class CodedEdges:
         long = np.flatnonzero(numpy_of(pc.binary_length(words)) > LONGEST)
         return np.union1d(bad, long)
 
-    def check(self, known: Names | None, unsure: bool) -> None:
-        """Raise UserError for words that are no ids unless they are `known`, and for a second header."""
+    def check(self, known: Names | None) -> None:
+        """Raise UserError for words that are no ids unless they are `known`."""
         wrong = self.wrong if known is None else self.wrong[known.find(self.words[self.wrong]) < 0]
         if len(wrong):
             row, end = self.find(wrong)
@@ -78,9 +78,12 @@ class CodedEdges:
             if word in ("#", "%"):
                 advice = f"; comments={word} would skip such lines"
             raise table.bad(row, self.ends[end], word, f"a node id{advice}")
+
+    def check_header(self) -> None:
+        """Raise UserError for a second header."""
         names = [self.table.names[k].encode() for k in self.ends] if self.table.named else []
         codes = [np.flatnonzero(self.words == name) for name in names]
-        if names and all(map(len, codes)) and not unsure:
+        if names and all(map(len, codes)):
             row = self._first(lambda ends: np.all(ends == [codes[0][0], codes[1][0]], axis=1))
             if row >= 0:
                 place = self.table.place(row)

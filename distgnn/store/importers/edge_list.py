@@ -145,7 +145,7 @@ def named(edges: EdgeTable, options: ImportOptions, seen: Seen, why: str = "") -
     if edges.settle_header(ids) and listed is None:
         ids, isolated = all_ids(edges, options, seen)  # with the ids of the first line
     if edges.words:
-        edges.read_words().check(listed, edges.unsure)
+        edges.read_words().check(listed)
     stream: Stream = edges.read_words().between(ids) if edges.words else partial(found, edges, ids)
     source = Imported(name_of(path), path, len(ids), stream, options)
     source.set_ids(ids, listed=listed is not None)

@@ -138,6 +138,8 @@ class EdgeTable:
 
     def settle_header(self, ids: Names) -> bool:
         """Take the header as an edge if one of its words is an id; return True if it was one."""
+        if self.words and (self.why or not self.unsure):
+            self.read_words().check_header()
         was_edge = self.unsure and ids.has(*(self.table.names[k] for k in self.ends))
         if was_edge and isinstance(self.table, TextTable):
             self.table.take_header()

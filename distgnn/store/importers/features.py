@@ -147,10 +147,8 @@ class Filled:
     def _part(self, column: pa.Array, item: Wanted) -> np.ndarray:
         if item.kind == "words":
             words = pc.utf8_trim_whitespace(column.cast(pa.string()))
-            numbers = pc.index_in(words, pa.array(self.categories[item.column])).to_numpy(
-                zero_copy_only=False
-            )
-            return np.asarray(numbers)[:, None] == np.arange(len(self.categories[item.column]))
+            numbers = numpy_of(pc.index_in(words, pa.array(self.categories[item.column])))
+            return numbers[:, None] == np.arange(len(self.categories[item.column]))
         if pa.types.is_fixed_size_list(column.type):
             values = numpy_of(column.flatten())
             return values.reshape(len(column), -1)
