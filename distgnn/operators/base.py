@@ -215,6 +215,10 @@ class Operator(ABC):
         return self
 
 
+class LackingError(ArgumentError, AttributeError):
+    """An operation that an operator made of another one has not."""
+
+
 class View(Operator):
     """An operator made of another one, which holds no data and no entries of its own."""
 
@@ -224,7 +228,7 @@ class View(Operator):
         if name[0] == "_" or name == "forward" or not hasattr(type(self.forward), name):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         problem = f"has no {name}: take that of what it is made of, or distribute it"
-        raise ArgumentError("A", repr(self), problem)
+        raise LackingError("A", repr(self), problem)
 
 
 class Adjoint(View):

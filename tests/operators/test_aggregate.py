@@ -156,6 +156,8 @@ def test_other_words_and_operands_are_refused_in_one_line(comm):
         assert "\n" not in str(raised.value)
     for made in (2 * A, A.T):  # has what it can do
         assert not hasattr(made, "aggregate") and not hasattr(made, "sddmm")
+        with pytest.raises(dg.UserError, match="has no aggregate: take that of what it is made of"):
+            made.aggregate(H)
     product = everywhere(comm, C.aggregate(H, "sum", "times"))
     np.testing.assert_allclose(product, M @ np.ones((20, 4)))
 

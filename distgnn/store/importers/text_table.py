@@ -19,12 +19,13 @@ from distgnn.store.importers.table import MISSING, Table, Wanted, WrongValue, nu
 from distgnn.store.importers.text import Text
 
 _SCIENTIFIC = re.compile(r"[+-]?[0-9](?:[.](?P<digits>[0-9]*))?[eE][+]?(?P<power>[0-9]{1,3})")
+_decimal = lambda text: is_number(text) and text.isascii() and "_" not in text  # noqa: E731
 _READS = {
     "floats": lambda text: (
-        is_number(text) and abs(float(text)) < 1 << 53 and float(text).is_integer() and not rounded(text)
+        _decimal(text) and abs(float(text)) < 1 << 53 and float(text).is_integer() and not rounded(text)
     ),
     "integers": lambda text: integer(text) is not None and text[:1] != "+",
-    "numbers": lambda text: text in MISSING or (is_number(text) and text.isascii() and "_" not in text),
+    "numbers": lambda text: text in MISSING or _decimal(text),
     "words": lambda text: True,
 }
 
