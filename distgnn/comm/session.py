@@ -5,8 +5,8 @@ for notices of ranks that failed or left (see ``notices.py``), and for *meetings
 other how a task, such as a training, begins and ends. What raises in a task on one rank is told to the
 others, which raise PeerError in that task. All ranks leave it together, and go on with new communicators.
 
-An all-reduce on the program's own communicator comes before. A rank that leaves the program before its first
-call joins that all-reduce on all ranks of the job, so the others do not wait for that rank.
+Before it all ranks meet on the program's own communicator, see ``leaving.py``. A rank that leaves the program
+before its first call joins that meeting, so the others do not wait for that rank.
 """
 
 from __future__ import annotations
