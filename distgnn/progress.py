@@ -86,12 +86,13 @@ def wait(
         poll()
 
 
-def soon(done: Callable[[], bool]) -> bool:
+def soon(done: Callable[[], bool], advance: Callable[[], object] = lambda: None) -> bool:
     """Wait for ``done()`` without naps, for SOON seconds at most; return whether it is."""
     until = time.perf_counter() + SOON
     while not done():
         if time.perf_counter() > until:
             return False
+        advance()
         _yield_core()
     return True
 

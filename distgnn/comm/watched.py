@@ -122,13 +122,15 @@ class Watched(MPI.Intracomm):
     def _wait(self, wait: Wait, request: Any, check: Callable[[], object] | None) -> None:
         from distgnn.comm.flight import Flight  # which imports NumPy
 
-        if progress.soon(request.Test):
+        if request.Test():
             return
         failed = (lambda: None) if self.session is None else self.session.fail
         with Flight(self, wait.operation, self.label, "", failed=failed) as flight:
             flight.follow(request)
+            done = lambda: not flight.requests  # noqa: E731
             try:
-                progress.wait(lambda: not flight.requests, flight.look, check or (lambda: None))
+                if not progress.soon(done, flight.look):
+                    progress.wait(done, flight.look, check or (lambda: None))
             except PeerError as error:
                 raise PeerError(f"waits in vain in {wait}: {error}") from None
 

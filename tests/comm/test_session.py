@@ -10,6 +10,7 @@ import pytest
 import distgnn as dg
 from distgnn import progress
 from distgnn.comm import session as sessions
+from distgnn.comm.flight import _under_way as flights
 from distgnn.comm.session import joined, session_of, task
 from distgnn.errors import PeerError, UserError
 
@@ -164,3 +165,28 @@ def test_where_mpi_has_no_room_for_communicators_the_error_says_what_to_free(com
     grid.free()
     known.Free()
     fresh.Free()
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.abandons
+def test_an_interrupt_while_a_rank_polls_keeps_the_memory_of_the_message(comm, monkeypatch) -> None:
+    """The others complete the sum, in which MPI still writes, and what follows is right."""
+    mpi, array = joined(comm), np.full(SIZE, comm.rank)
+    if comm.rank == 0:
+
+        def interrupt() -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(progress, "_yield_core", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            mpi.Allreduce(sessions.MPI.IN_PLACE, array)
+        assert mpi.session.broken and any(flight.requests for flight in flights.values())
+        for rank in range(1, comm.size):
+            comm.send(None, rank)
+    else:
+        comm.recv(source=0)
+        mpi.Allreduce(sessions.MPI.IN_PLACE, array)
+        assert (array == total(comm)).all()
+    for _ in range(2):
+        assert summed(joined(comm), comm.rank) == total(comm)
