@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
 from distgnn.store.importers.coded import Coder
 from distgnn.store.importers.dialect import Dialect
+from distgnn.store.importers.text import Cleaned
 from distgnn.store.source import ImportOptions, Source
 
 from .importing import adjacency, all_features, refused, write
@@ -383,3 +386,27 @@ def test_zeros_and_repeats_of_matrices(tmp_path) -> None:
         sp.save_npz(tmp_path / "a.npz", sp.coo_array(entries, shape=(3, 3)).asformat(kind))
         source = open_source(tmp_path / "a.npz", ImportOptions(weights=True, directed=True))
         assert (adjacency(source) == want).all() and source.edge_count == 2
+
+
+def test_no_thread_reads_on_behind_an_error(tmp_path, monkeypatch) -> None:
+    """A thread of Arrow would call Python: tables are read where they are asked for."""
+    readers, lines = set(), Cleaned._lines
+
+    def noted(self):
+        for some in lines(self):
+            readers.add(threading.get_ident())
+            yield some
+
+    monkeypatch.setattr(Cleaned, "_lines", noted)
+    path = write(tmp_path / "e.csv", "0,1\n" * 400_000 + "1,2,3\n" + "4,5\n" * 400_000)
+    refused(path, "line 400001: bad line")
+    assert readers == {threading.get_ident()}
+
+
+def test_quoted_line_breaks_at_the_ends_of_pieces(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(LIMITS, "text_bytes", 16)
+    names = [f"a{k}\nb, c" for k in range(40)]
+    text = "".join(f'"{a}","{b}"\n' for a, b in pairwise(names))
+    source = open_source(write(tmp_path / "e.csv", text))
+    assert source.ids.tolist() == sorted(name.encode() for name in names)
+    assert sum(len(src) for src, *_ in source.stream()) == 39

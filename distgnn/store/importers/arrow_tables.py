@@ -153,7 +153,8 @@ class JsonLines(ArrowTable):
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        with reading(self.path), unpacked(self.path) as stream:
+        with reading(self.path):
+            stream = unpacked(self.path)  # Arrow, which reads on in a thread, closes it
             try:
                 yield pa.json.open_json(
                     stream, pa.json.ReadOptions(block_size=LIMITS.text_bytes, use_threads=False)

@@ -18,20 +18,17 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import dialect
 from distgnn.store.importers.files import check_line, reading, unpacked
 
-PIECE = 1 << 17  # bytes that are read at a time and become a batch; Arrow reads 32 of them ahead
+PIECE = 1 << 20  # bytes that are read at a time and become a batch
 
 
 class Cleaned:
-    """The bytes of a text from its first row on, by whole lines, as Arrow's reader of CSV takes them.
+    """The bytes of a text from its first row on, in `pieces` of whole lines that are plain CSV.
 
     `leading_zeros`: a digit came behind a zero that began a number, if they are `watched`.
     """
 
-    closed = False
-
-    def __init__(self, path: Path, form: dialect.Dialect, piece: int = PIECE, watched: bool = False) -> None:
-        self.path, self.dialect, self.piece = path, form, piece
-        self.watched, self.leading_zeros = watched, False
+    def __init__(self, path: Path, form: dialect.Dialect, watched: bool = False) -> None:
+        self.path, self.dialect, self.watched, self.leading_zeros = path, form, watched, False
         with reading(path):
             self.raw = pa.OSFile(os.fspath(path))
             self.file, left = unpacked(path, self.raw), form.start
@@ -40,12 +37,18 @@ class Cleaned:
         self.pieces = self._pieces()
 
     def close(self) -> None:
-        self.closed = True
         self.file.close()
 
-    def read(self, size: int) -> bytes:
-        """Return the next lines, of whatever size, cleaned; nothing at the end."""
-        return next(self.pieces, b"")
+    def rows(self) -> Iterator[bytes]:
+        """Yield pieces of whole rows: a quoted field may have line breaks, an odd quote ends a piece late."""
+        parts, size, odd = [], 0, False
+        for lines in self.pieces:
+            parts.append(lines)
+            size, odd = size + len(lines), odd != bool(lines.count(b'"') % 2)
+            if not odd or size > LIMITS.line_bytes:
+                yield b"".join(parts)
+                parts, size, odd = [], 0, False
+        yield b"".join(parts)
 
     def _pieces(self) -> Iterator[bytes]:
         for lines in self._lines():
@@ -58,7 +61,7 @@ class Cleaned:
         """Yield whole lines."""
         tail, line = b"", self.dialect.line + 1
         with reading(self.path):
-            while data := self.file.read(self.piece):
+            while data := self.file.read(min(LIMITS.text_bytes, PIECE)):
                 cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
                 lines, tail = (tail + data[:cut], data[cut:]) if cut else (b"", tail + data)
                 line += lines.count(b"\n")
@@ -101,42 +104,27 @@ class Text:
         Raises ArrowException for wrong rows.
         """
         watched = self.watched and pa.int64() in types.values()
-        for piece in (min(LIMITS.text_bytes, PIECE), LIMITS.line_bytes):
-            try:
-                with closing(Cleaned(self.path, self.dialect, piece, watched)) as source:
-                    for batch in self._read(source, types, missing, done):
-                        yield batch
-                        done += batch.num_rows
-                    self.leading_zeros |= source.leading_zeros
-                    self.watched = self.watched and not watched  # once is enough
-                return
-            except pa.ArrowInvalid as error:  # a row with quoted line breaks is longer than a piece
-                if "straddling" not in str(error):
-                    raise
-
-    def _read(
-        self, source: Cleaned, types: dict[int, pa.DataType], missing: Sequence[str], skip: int
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        names, most = [str(k) for k in range(self.dialect.width)], 2 * LIMITS.line_bytes
-        read = pa.csv.ReadOptions(use_threads=False, block_size=most, column_names=names)
+        names = [str(k) for k in range(self.dialect.width)]
         parse = pa.csv.ParseOptions(delimiter=self.dialect.separator, newlines_in_values=True)
         convert = pa.csv.ConvertOptions(
             column_types={str(k): kind for k, kind in types.items()}, include_columns=[*map(str, types)],
             null_values=list(missing), strings_can_be_null=False,
         )  # fmt: skip
-        total = os.path.getsize(self.path)
-        with stage(f"read {self.path}", total, "B") as read_stage:
-            try:
-                batches = pa.csv.open_csv(pa.PythonFile(source, "r"), read, parse, convert)
-            except pa.ArrowInvalid as error:
-                if str(error).startswith("Empty CSV"):
-                    return
-                raise
-            for batch in batches:
-                read_stage.to(min(total, source.raw.tell()))
-                if skip < batch.num_rows:
-                    yield batch.slice(skip)
-                skip = max(0, skip - batch.num_rows)
+        with closing(Cleaned(self.path, self.dialect, watched)) as source:
+            total = os.path.getsize(self.path)
+            with stage(f"read {self.path}", total, "B") as read_stage:
+                for piece in filter(bytes.strip, source.rows()):
+                    # at once: a reader that reads on in a thread of Arrow's would outlive an error here
+                    read = pa.csv.ReadOptions(
+                        use_threads=False, block_size=len(piece) + 1, column_names=names
+                    )
+                    for batch in pa.csv.read_csv(pa.BufferReader(piece), read, parse, convert).to_batches():
+                        if done < batch.num_rows:
+                            yield batch.slice(done)
+                        done = max(0, done - batch.num_rows)
+                    read_stage.to(min(total, source.raw.tell()))
+            self.leading_zeros |= source.leading_zeros
+        self.watched = self.watched and not watched  # once is enough
 
     def rows(self, first: int = 0) -> Iterator[tuple[int, list[str]]]:
         """Yield (line, fields) of the rows from row `first` on, slowly."""
