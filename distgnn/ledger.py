@@ -13,7 +13,7 @@ bandwidth-optimal form):
     send, receive      what is received
 
 A reduce is the mirror image of a broadcast: its non-root ranks are charged the words they send. Fractions are
-kept exact and rounded only when totals are read, so totals agree with the formulas to the word.
+kept exact and rounded only when totals are read, so totals agree with the prices to the word.
 
 Every word charged has a peer: of a broadcast the root that owns the panel, whoever handed it on; of an
 all-gather, all-to-all(v) or receive the rank whose words they are; of a reduce the root that they go to; of

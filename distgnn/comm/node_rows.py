@@ -80,6 +80,10 @@ class NodeRows:
         back = np.concatenate(here)  # of what lies at each place of the two, its place among the needed
         self.back, self.order = on.asarray(back, np.int64), on.asarray(np.argsort(back), np.int64)
 
+    def counts(self, back: bool = False) -> list[int]:
+        """List how many rows come from each other rank in a fetch, or come back."""
+        return [count for rows in (self.near, self.far, self.mates) for count in rows.counts(back)]
+
     @contextmanager
     def fetch(self, X: Array, into: Array, matrix: str, narrow: bool = False) -> Iterator[Arriving]:
         """Fetch the needed rows of all ranks' ``X``, as :meth:`Rows.fetch`.

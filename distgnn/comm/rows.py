@@ -65,6 +65,11 @@ class Rows:
         all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked, "rows")
         self.asked = {r: rows if r == self.me else requests[r][1] or rows for r, rows in asked.items()}
 
+    def counts(self, back: bool = False) -> list[int]:
+        """List how many rows come from each other rank in a fetch, or come back."""
+        sizes = self.sizes if back else {q: rows.size for q, rows in self.needed.items()}
+        return [size for rank, size in sizes.items() if rank != self.me]
+
     @contextmanager
     def fetch(self, X: Array, into: Array, matrix: str, narrow: bool = False) -> Iterator[Exchange]:
         """Fetch the needed rows of all ranks' ``X``. Collective; complete when the context is left.

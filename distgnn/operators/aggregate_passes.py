@@ -134,7 +134,8 @@ class Picking(summed.Sum):
         T[...], self.C[...] = np.inf if self.how.least else -np.inf, -1
 
     def turns(self, grid: Grid, group: Comm, out: Array, multiple: int = 1) -> Generator[Range, None, None]:
-        T, nodes, blocks = out, self.on.empty(self.C.shape, self.C.dtype), summed.row_blocks(grid, group, out)
+        T, nodes = out, self.on.empty(self.C.shape, self.C.dtype)
+        blocks = summed.row_blocks(grid, group.size, len(out), out[:1].nbytes)
         for rows in aggregate_sums.of_all(grid, group, T, nodes, self.how, blocks):
             yield rows
             nodes[slice(*rows)] = self.columns.nodes_of(self.C[slice(*rows)])

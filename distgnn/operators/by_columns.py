@@ -28,6 +28,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.rows import consecutive
 from distgnn.layout import partition
+from distgnn.operators.prices import Price, direct
 
 Array = Any
 Heights = tuple[Sequence[int], Sequence[int]]  # of X and Y, by rank
@@ -55,6 +56,15 @@ def by_columns(
     with grid.workspace.rooms() as take, ExitStack() as exchanges:
         swap = _Swap(row, X, Y, heights, take, _Begun(exchanges, row, grid.overlap, operation), matrix)
         yield swap.pairs(swap.to_columns(0))
+
+
+def by_columns_price(row: Comm, heights: Heights, f: int, matrix: str) -> tuple[Price, list[int]]:
+    """Price the all-to-alls of f columns; also return this rank's columns of each part."""
+    widths = [[own.stop - own.start for own in part] for part in column_parts(f, row.size)]
+    others, (of_X, of_Y) = row.others(), heights
+    there = [of_X[q] * part[row.rank] for part in widths for q in others]
+    back = [of_Y[row.rank] * part[r] for part in widths for r in others]
+    return direct(row, matrix, there) + direct(row, "T", back), [part[row.rank] for part in widths]
 
 
 class _Swap:

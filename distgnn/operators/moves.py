@@ -33,6 +33,7 @@ from distgnn.layout import Layout, Range
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.kept import cached_property
+from distgnn.operators.prices import FREE, Price, relaid, summed
 from distgnn.operators.summed import SUM, Sum
 
 Array = Any
@@ -261,6 +262,33 @@ class Moves(ABC):
         yield (E.data[place] for place in self.places)
         if self.features is not None:
             self.features.allreduce(E.data, matrix="sums")
+
+    # -- prices: of so many own columns, or heads ------------------------------------------------------------
+
+    def blocks_price(self, back: bool = False) -> Price:
+        """Price the blocks that come by, or with ``back`` their transposes."""
+        return FREE
+
+    def rows_price(self, width: int, written: bool = False) -> Price:
+        """Price :meth:`rows_read`, or with ``written`` :meth:`rows_written`."""
+        return FREE
+
+    def columns_price(self, width: int, written: bool = False) -> Price:
+        """Price :meth:`columns_read`, or with ``written`` :meth:`columns_written`."""
+        raise NotImplementedError(f"{self.A.name}: its moves have no prices")
+
+    def entries_price(self, heads: int, written: bool = False) -> Price:
+        """Price :meth:`entries_read`, or with ``written`` :meth:`entries_written`."""
+        own = self.features if written else None
+        return FREE if own is None else summed(own, "sums", self.size * heads)
+
+    def whole_columns_price(self, heads: int) -> Price:
+        """Price :meth:`whole_columns`."""
+        return relaid(self.A.input_layout, self.column_layout, (self.A.shape[1], heads), "H")
+
+    def passes(self, f: int, back: bool = False) -> tuple[Price, list[int]]:
+        """Return what a product of f columns sends beside its moves, and the own columns of each pass."""
+        return FREE, [self.A.input_layout.local_shape((self.A.shape[1], f))[1]]
 
     # -- loops -----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from distgnn.comm.group import Comm
 from distgnn.comm.node_rows import by_nearness, rows
 from distgnn.local.csr_rows import columns_read, keep_columns, side_by_side
 from distgnn.operators.loading import Holders
+from distgnn.operators.prices import Price, direct
 
 Array = Any
 
@@ -43,7 +44,7 @@ class NeededRows:
         self, holders: Holders, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray, dtype: Any,
         costs: Costs | None, matrix: str = "H",
     ) -> None:  # fmt: skip
-        self.grid, self.holders, self.matrix = holders.grid, holders, matrix
+        self.grid, self.comm, self.holders, self.matrix = holders.grid, comm, holders, matrix
         with self.grid.world.together():
             own = blocks.pop(comm.rank, None)
             peers = [j for j in by_nearness(comm) if j in blocks and blocks[j].nnz]
@@ -91,6 +92,11 @@ class NeededRows:
             work += [([], F)] if self.diagonal is not None else []
             with self.rows.add_back(products, F, work) as rooms:
                 yield rooms
+
+    def price(self, width: int, written: bool) -> Price:
+        """Price :meth:`rows_of`, or with ``written`` :meth:`sums_in`."""
+        counts, matrix = self.rows.counts(back=written), "sums" if written else self.matrix
+        return direct(self.comm, matrix, [count * width for count in counts])
 
     @property
     def order(self) -> list[int]:

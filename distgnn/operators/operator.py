@@ -18,6 +18,7 @@ from distgnn.operators.aggregate import Aggregates
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.moves import Moves, Step
+from distgnn.operators.prices import Prices
 from distgnn.operators.sources import BlockSource, blocks, entries, identity
 
 Array = Any
@@ -90,6 +91,11 @@ class DistSparse(Aggregates):
 
     def _moves(self) -> Moves:
         raise NotImplementedError(f"{self.name}: neither moves nor products")
+
+    @cached_property
+    def prices(self) -> Prices:
+        """The prices of operations, in words and messages of this rank."""
+        return Prices(self)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         multiply(self.moves, H.block, T.block)

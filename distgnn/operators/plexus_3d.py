@@ -17,6 +17,7 @@ from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, load
 from distgnn.operators.moves import Moves, Room
 from distgnn.operators.operator import DistSparse
+from distgnn.operators.prices import FREE, Price, gathered, summed, summed_rows
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ShardedWeights
 
@@ -182,3 +183,16 @@ class ShardMoves(Moves):
         with A._plane_block(F) as whole:
             yield iter([whole])
             A.out.reduce_scatter_rows(whole, A.shares, F, "sums", narrow=True)  # line 23
+
+    def rows_price(self, width: int, written: bool = False) -> Price:
+        shape = self.height, width
+        return summed_rows(self.grid, self.A.contract, shape, self.dtype.itemsize) if written else FREE
+
+    def columns_price(self, width: int, written: bool = False) -> Price:
+        A, (first, last) = self.A, self.A.plane.window[1]
+        if not A.sharded:
+            shape = last - first, width
+            return summed_rows(self.grid, A.out, shape, self.dtype.itemsize) if written else FREE
+        if written:
+            return summed(A.out, "sums", (last - first) * width, scattered=True)
+        return gathered(A.out, "H", np.diff(A.shares).tolist(), width)

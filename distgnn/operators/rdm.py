@@ -61,6 +61,10 @@ class CrossingRows:
         (made,) = self.holders.transposed([self.near])
         return made
 
+    def heights(self, adjoint: bool) -> tuple[list[int], list[int]]:
+        """List the rows of X, and of Y, that travel from each rank."""
+        return (self.of_rows, self.of_columns) if adjoint else (self.of_columns, self.of_rows)
+
     @contextmanager
     def parts(self, X: Array, Y: Array, adjoint: bool) -> Iterator[Iterator[tuple[Array, Array]]]:
         """Give some columns at a time of the rows that travel, of X and of what is added to Y at the end.
@@ -68,8 +72,7 @@ class CrossingRows:
         Collective over the process row. Columns begin to travel when the context is entered.
         """
         there, back = (self.rows, self.columns) if adjoint else (self.columns, self.rows)
-        heights = (self.of_rows, self.of_columns) if adjoint else (self.of_columns, self.of_rows)
-        matrix = "G" if adjoint else "H"
+        heights, matrix = self.heights(adjoint), "G" if adjoint else "H"
         with self.grid.workspace.rooms() as take:
             sent = take("rows that travel", (there.size, X.shape[1]), X.dtype)
             came = take("rows that travelled", (back.size, X.shape[1]), X.dtype)
@@ -158,16 +161,14 @@ class Rdm(BlockRows):
 
     def parts(self, X: Array, Y: Array, adjoint: bool) -> AbstractContextManager[Any]:
         """Give some columns of the process row's rows at a time: from rows to columns, and back."""
-        (m, n), there, back = self.shape, self.input_layout, self.output_layout
-        heights, matrix = (self.heights(there, n), self.heights(back, m)), "H"
-        if adjoint:
-            heights, matrix = heights[::-1], "G"
-        return by_columns(self.grid, self.row, X, Y, heights, matrix)
+        return by_columns(self.grid, self.row, X, Y, self.heights(adjoint), "G" if adjoint else "H")
 
-    def heights(self, layout: Layout, n: int) -> list[int]:
-        """List the rows of each rank of the process row, of n cut so."""
-        ends = layout.rows.vector(self.grid, n)
-        return np.diff(within(ends, self.grid.coords["rows"], self.row.size)).tolist()
+    def heights(self, adjoint: bool) -> tuple[list[int], list[int]]:
+        """List the rows of X, and of Y, that each rank of the process row has."""
+        sides = zip((self.input_layout, self.output_layout), self.shape[::-1], strict=True)
+        vectors = (layout.rows.vector(self.grid, n) for layout, n in sides)
+        of_H, of_T = (np.diff(within(ends, self.column.rank, self.row.size)).tolist() for ends in vectors)
+        return (of_T, of_H) if adjoint else (of_H, of_T)
 
     def _needed_rows(self) -> NeededRows | CoveredRows:
         grid, row = self.grid, self.grid.along("cols")

@@ -20,11 +20,13 @@ from distgnn.arrays.csr import CSR
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import summed
 from distgnn.layout import Cut, Layout, Range, block
+from distgnn.operators.by_columns import by_columns_price
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.kept import cached_property
 from distgnn.operators.moves import Moves, Steps
 from distgnn.operators.needed_rows import NeededRows
+from distgnn.operators.prices import FREE, Price, summed_rows, whole
 from distgnn.operators.summed import SUM, Sum
 
 Array = Any
@@ -93,6 +95,34 @@ class RowMoves(Moves):
     def columns_read(self, V: Array) -> AbstractContextManager[Iterator[Array]]:
         return self.pairs.rows_of(V)
 
+    def columns_price(self, width: int, written: bool = False) -> Price:
+        price = self.read_price(width, written)
+        if not written or self.group is None or self.stage == self.group.rank:
+            return price
+        first, last = self.column_layout.row_range
+        return price + whole(self.group, "sums", [(last - first) * width])
+
+    @abstractmethod
+    def read_price(self, width: int, written: bool) -> Price:
+        """Price the rows that come to this rank's blocks, or that other ranks make for this one."""
+
+    def rows_price(self, width: int, written: bool = False) -> Price:
+        if not written or self.group is None:
+            return FREE
+        layout = self.column_layout if self.transpose else self.row_layout
+        (first, last), size = layout.row_range, self.dtype.itemsize
+        return summed_rows(self.grid, self.group, (last - first, width), size)
+
+    def whole_columns_price(self, heads: int) -> Price:
+        return super().whole_columns_price(heads) + self.read_price(heads, False)
+
+    def passes(self, f: int, back: bool = False) -> tuple[Price, list[int]]:
+        if self.features.size == 1:
+            return FREE, [f]
+        adjoint = back != self.transpose
+        between = self.A.crossing or self.A  # whose rows travel
+        return by_columns_price(self.features, between.heights(adjoint), f, "G" if adjoint else "H")
+
     def whole_columns(self, v: DistDense) -> AbstractContextManager[Iterator[Array]]:
         return self.columns_read(recut(v, self.column_layout).block)
 
@@ -109,8 +139,12 @@ class RowMoves(Moves):
     def share_out(self, F: Array) -> None:
         """Give F to the ranks along ``reps``: the one process column with the stage has the sum."""
         if self.group is not None:
-            s = -(-self.grid.shape["rows"] // self.group.size)
-            self.group.bcast(F, self.grid.coords["rows"] // s, matrix="sums", narrow=True)
+            self.group.bcast(F, self.stage, matrix="sums", narrow=True)
+
+    @property
+    def stage(self) -> int:
+        """The process column that has the stage of this rank's rows of F."""
+        return self.grid.coords["rows"] // -(-self.grid.shape["rows"] // self.grid.shape["reps"])
 
 
 class WholeRowMoves(RowMoves):
@@ -137,6 +171,11 @@ class WholeRowMoves(RowMoves):
     def sums_in(self, F: Array) -> AbstractContextManager[Iterator[Array]]:
         p, shapes = self.pairs, [(cut.stop - cut.start, F.shape[1]) for cut in self.pairs.rows]
         return summed(self.grid, p.comm, p.roots, lambda k: F[p.rows[k]], shapes, F.dtype)
+
+    def read_price(self, width: int, written: bool) -> Price:
+        p, matrix = self.pairs, "sums" if written else self.pairs.matrix
+        away = (cut for cut, root in zip(p.rows, p.roots, strict=True) if root != p.comm.rank)
+        return whole(p.comm, matrix, [(cut.stop - cut.start) * width for cut in away])
 
 
 class NeededRowMoves(RowMoves):
@@ -168,6 +207,9 @@ class NeededRowMoves(RowMoves):
     def sums_in(self, F: Array) -> AbstractContextManager[Iterator[Array]]:
         return self.pairs.sums_in(F)
 
+    def read_price(self, width: int, written: bool) -> Price:
+        return self.pairs.price(width, written)
+
 
 class CoveredMoves(NeededRowMoves):
     """Moves of block rows of which a minimum cover travels: rows of H, and rows of what other ranks make.
@@ -182,6 +224,9 @@ class CoveredMoves(NeededRowMoves):
 
     def prepare(self, adjoint: bool) -> None:
         (self.fetched if adjoint else self.others).prepare(adjoint=True)
+
+    def read_price(self, width: int, written: bool) -> Price:
+        return self.fetched.pairs.price(width, written) + self.others.pairs.price(width, not written)
 
     def _rows_of_blocks(
         self, T: Array, H: Array, E: Any, by: Sum, rounds: bool, begun: bool = False

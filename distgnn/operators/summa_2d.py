@@ -21,6 +21,7 @@ from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
 from distgnn.operators.moves import Moves
 from distgnn.operators.operator import DistSparse
+from distgnn.operators.prices import Price, whole
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -230,3 +231,18 @@ class PlaneMoves(Moves):
         shapes = [(nnz, E.heads) for nnz in self.sizes]
         own = lambda k: E.data[self.numbers[k]]  # noqa: E731
         return summed(self.grid, self.plane.row, self.plane.A.roots, own, shapes, E.dtype, "partial edges")
+
+    def blocks_price(self, back: bool = False) -> Price:
+        row, A = self.plane.row, self.plane.A
+        away = [header[:2] for root, header in zip(A.roots, A.headers, strict=True) if root != row.rank]
+        return whole(row, "A", [CSR.count(shape[::-1] if back else shape, nnz) for shape, nnz in away])
+
+    def columns_price(self, width: int, written: bool = False) -> Price:
+        column = self.plane.column
+        away = [panel.width * width for panel in self.plane.panels if panel.r != column.rank]
+        return whole(column, "sums" if written else "H", away)
+
+    def entries_price(self, heads: int, written: bool = False) -> Price:
+        row, sizes = self.plane.row, zip(self.plane.A.roots, self.sizes, strict=True)
+        away = [nnz * heads for root, nnz in sizes if root != row.rank]
+        return whole(row, "sums" if written else "A", away)

@@ -33,7 +33,7 @@ class Sum:
 
         At the end ``out`` is the sum over the group. Collective.
         """
-        blocks = row_blocks(grid, group, out, multiple)
+        blocks = row_blocks(grid, group.size, len(out), out[:1].nbytes, multiple)
         if group.size == 1 or (out.nbytes <= TUNING.small_sum and not group.narrows(out)):
             yield from blocks
             group.allreduce(out, matrix="sums", driving=grid.overlap)
@@ -79,14 +79,14 @@ def add_up(grid: Grid, group: Comm, array: Array) -> Array:
     return array
 
 
-def row_blocks(grid: Grid, group: Comm, product: Array, multiple: int = 1) -> list[Range]:
-    """Cut a product (m, f) every ``grid.block_rows`` rows, rounded up to a multiple.
+def row_blocks(grid: Grid, ranks: int, height: int, row_bytes: int, multiple: int = 1) -> list[Range]:
+    """Cut a product that so many ranks sum every ``grid.block_rows`` rows, rounded up to a multiple.
 
     By default into TUNING.sum_blocks blocks within the sizes of a message, on a device into so few that they
     are large; not at all where the sum is MPI's affair.
     """
-    height, row_bytes = len(product), max(product[:1].nbytes, 1)
-    if group.size == 1 or product.nbytes <= TUNING.small_sum:
+    nbytes, row_bytes = height * row_bytes, max(row_bytes, 1)
+    if ranks == 1 or nbytes <= TUNING.small_sum:
         return [(0, height)]
     if grid.backend.on_device:
         size = max(-(-height // TUNING.sum_blocks_on_device) * row_bytes, TUNING.smallest_sum_block_on_device)

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from distgnn import local
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.checks import compare
 from distgnn.comm.grid import Grid
 from distgnn.comm.panels import broadcast
@@ -21,6 +24,8 @@ from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
 from distgnn.operators.gemm_tuning import fastest
 from distgnn.operators.later import Later, summed_over
+from distgnn.operators.prices import FREE, Price, gathered, summed_rows
+from distgnn.operators.prices import summed as summed_price
 
 #: The products of a layer with its weights, as logs name them.
 FORWARD, WEIGHTS, INPUT = "T W", "TᵀG", "G Wᵀ"
@@ -104,6 +109,16 @@ class DenseProducts(ABC):
     def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         """Return this rank's share of ``Tᵀ G``; compute ``G Wᵀ`` in ``dT`` if there is ``W``."""
 
+    @abstractmethod
+    def prices(
+        self, n: int, widths: tuple[int, int], itemsize: int, need_input: bool = True
+    ) -> tuple[Price, Price]:  # fmt: skip
+        """Return the prices of :meth:`times`, and of :meth:`backward` with or without ``dT``, on this rank.
+
+        Args:
+            n: rows of T; widths: columns of T and of Z; itemsize: of their numbers.
+        """
+
     def check(self, T: DistDense | None, G: DistDense | None, W: DistDense | None) -> None:
         """Raise ValueError, on every rank alike, unless shapes and layouts fit together."""
         layouts = self.input_layout, self.output_layout, self.weight_layout
@@ -163,6 +178,16 @@ class ReplicatedWeights(DenseProducts):
                     local.gemm(G_c, W_c, out=dT.block, accumulate=k > 0, trans_b=True, form=of_input)
         return panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
 
+    def prices(
+        self, n: int, widths: tuple[int, int], itemsize: int, need_input: bool = True
+    ) -> tuple[Price, Price]:  # fmt: skip
+        layout, row, above = self.input_layout, self.along_row, widths[1]
+        height, own = layout.local_shape((n, widths[0]))
+        cuts = [np.diff(layout.cols.vector(self.grid, width)).tolist() for width in widths]
+        times, back = (gathered(row, "T", cut, height) for cut in cuts)
+        dW = summed_price(self.along_rows, "gradients", own * above)
+        return times, back + dW + gathered(row, "gradients", cuts[0], above)
+
     def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
         columns = T.layout.cols.vector(self.grid, T.shape[1])
 
@@ -206,6 +231,19 @@ class ShardedWeights(DenseProducts):
                 self.grid, self.contract, G.block, W_block, dT.block, trans_b=True, form=form
             )  # fmt: skip
         return dW
+
+    def prices(
+        self, n: int, widths: tuple[int, int], itemsize: int, need_input: bool = True
+    ) -> tuple[Price, Price]:  # fmt: skip
+        (rows, below), (_, above) = (
+            layout.local_shape((n, width))
+            for layout, width in zip((self.input_layout, self.output_layout), widths, strict=True)
+        )
+        W = gathered(self.out, "weights", np.diff(self._shares(widths[0])).tolist(), above)
+        how = itemsize, TUNING.gemm_rows
+        times = W + summed_rows(self.grid, self.feature, (rows, above), *how)
+        dT = W + summed_rows(self.grid, self.contract, (rows, below), *how) if need_input else FREE
+        return times, dT + summed_price(self.out, "gradients", below * above, scattered=True)
 
     def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
         return share  # summed already, as its parts are scattered

@@ -199,6 +199,8 @@ def priced(
         return [Infeasible(way, str(error))]
     kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
     programs = [costs.epoch.steps for costs in kinds.values()]
+    for costs in kinds.values():
+        costs.epoch.steps, costs.model = [], None  # of many ways they would fill the memory
     on, itemsize = machine.used(settings.overlap), np.dtype(settings.dtype).itemsize
     estimates, fit, peaks = dict[Any, Estimate](), list[Choice | Infeasible](), list[int]()
     sent = (step for steps in programs for step in steps if step.phase == "comm")
@@ -213,8 +215,6 @@ def priced(
         if routes not in estimates:  # axes of equal sizes may change places, and so may those across nodes
             estimates[routes] = estimate(on, grid, programs, itemsize)
         fit.append(Choice(replace(way, grid=grid), held, estimates[routes]))
-    for costs in kinds.values():
-        costs.epoch.steps = []  # of many ways they would fill the memory
     problem = f"a rank needs {amount(min(peaks))} and has {amount(machine.memory)}"
     return fit or [Infeasible(way, problem, min(peaks))]
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.plan import formulas
 from distgnn.plan.choices import Choice, Plan, counted, held_once
 from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
 from distgnn.plan.dry.recorder import Step
-from distgnn.plan.dry.run import Costs, multiplied
-from distgnn.plan.formulas import Case, Formula
+from distgnn.plan.dry.run import Costs
+from distgnn.plan.formulas import Formula, formula
 from distgnn.train.resolve import resolved
 
 
@@ -28,7 +27,8 @@ class Explanation:
             "level" of the network that they take, seconds "under_way", alone, and "exposed", of waiting.
         kernels: a record per operation and shape, "calls", "flops", bytes "touched", "seconds" alone.
         memory: bytes by purpose of the fullest rank, when they are most.
-        formula: the paper's, or None where there is none; compared: matrices, its words and the ledger's.
+        formula: the price of the epoch, or None where its operations are not priced; compared: each matrix
+            with the words of the price and of the ledger.
         node: ranks of a node, or None: see :meth:`Way.record`.
     """
 
@@ -61,10 +61,8 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     clocks = {key: _clock(plan, choice, costs, itemsize) for key, costs in kinds.items()}
     longest = max(clocks, key=lambda key: sum(sum(some.values()) for some in clocks[key].stretches))
     costs = kinds[longest]
-    widths = [graph.width, *settings.hidden_widths, graph.classes]
-    graph = multiplied(resolved(choice.way.settings(settings), plan.ranks), graph)
-    case = Case(graph, widths, choice.way.grid, plan.machine, itemsize)
-    formula = formulas.evaluate(choice.way.algorithm, choice.way.sparsity_aware, case)
+    way, train_features = choice.way, resolved(choice.way.settings(settings), plan.ranks).train_features
+    price = formula(costs.model, train_features, way.sparsity_aware, plan.machine, way.grid)
     fullest = max(ranks, key=lambda rank_costs: sum(rank_costs.peak.values()))
     computed = kernels(costs.epoch.steps, clocks[longest])
     return Explanation(
@@ -73,8 +71,8 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
         collectives(costs, clocks[longest]),
         computed,
         {purpose: size for purpose, size in fullest.peak.items() if size},
-        formula,
-        compared(formula, costs) if formula else [],
+        price,
+        compared(price, costs) if price else [],
         plan.machine.node,
     )
 
@@ -135,10 +133,6 @@ def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
 
 
 def compared(formula: Formula, costs: Costs) -> list[tuple[str, float | None, int]]:
-    """Compare the formula's words and the ledger's, by the formula's terms; then the rest."""
-    words = dict(costs.words)
-    lines: list[tuple[str, float | None, int]] = []
-    for matrices, expected in formula.words.items():
-        own = [matrix for matrix in matrices if matrix in words]
-        lines.append((", ".join(own or matrices[:1]), expected, sum(words.pop(matrix) for matrix in own)))
-    return lines + [(matrix or "other", None, count) for matrix, count in words.items()]
+    """Compare the words of the price and of the ledger, by matrix."""
+    matrices = dict.fromkeys([*formula.words, *costs.words])
+    return [(name or "other", formula.words.get(name), costs.words.get(name, 0)) for name in matrices]

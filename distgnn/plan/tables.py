@@ -22,11 +22,8 @@ LEGEND = (
     "ms: of an epoch, and of it products, and communication that is waited for. Words and messages: of the "
     "rank with most. Memory: of the fullest rank. Grids: the last axis is the nearest within a node."
 )
-#: Why a run may get less than a formula says.
-LESS = (
-    "A run gets less where it keeps A X of features that do not change, and multiplies the narrower of H and "
-    "H W by A."
-)
+#: What the price of an epoch leaves out.
+PRICED = "Priced are products, those with weights, and biases; the dry run has norms and the loss, too."
 
 
 def name(way: Way) -> str:
@@ -171,7 +168,7 @@ def _kernels(explained: Explanation) -> list[str]:
 def _formula(explained: Explanation) -> list[str]:
     formula = explained.formula
     if formula is None:
-        return [f"No paper's formula for {explained.choice.way.algorithm}."]
+        return ["No price for these layers: the dry run alone has their words."]
     lines = [
         [matrix, "" if words is None else short(words), short(own)]
         for matrix, words, own in explained.compared
@@ -180,10 +177,10 @@ def _formula(explained: Explanation) -> list[str]:
     lines.append(["all", *(short(sum(words)) for words in totals)])
     comm = sum(collective["under_way"] for collective in explained.collectives)
     messages = sum(collective["messages"] for collective in explained.collectives)
-    lines.append(["messages", short(formula.messages) if formula.messages else "", short(messages)])
+    lines.append(["messages", short(formula.messages), short(messages)])
     lines.append(["ms", digits(1e3 * formula.seconds), digits(1e3 * comm)])
-    head = [*wrap(f"{formula.section}: {formula.text}"), *wrap(formula.where, "  "), *wrap(LESS, "  ")]
-    return [*head, *aligned([["words of", "formula", "dry run"], *lines], left=1)]
+    head = [*wrap(f"{formula.section}: {formula.text}"), *wrap(formula.where, "  "), *wrap(PRICED, "  ")]
+    return [*head, *aligned([["words of", "price", "dry run"], *lines], left=1)]
 
 
 def wrap(text: str, indent: str = "") -> list[str]:

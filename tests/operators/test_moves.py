@@ -13,6 +13,7 @@ import documents
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 from distgnn.operators.sources import MatrixSource
 
+from .counts import check_price
 from .test_edges import compare, everywhere, matrix, numbers
 
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
@@ -36,6 +37,9 @@ def test_an_algorithm_of_the_page_has_every_operation(comm) -> None:
         H, G = dg.scatter(X, A.input_layout), dg.scatter(X, A.output_layout)
         np.testing.assert_allclose(everywhere(comm, A @ H), M @ X, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(everywhere(comm, A.T @ G), M.T @ X, rtol=1e-12, atol=1e-12)
+        check_price(lambda A=A, H=H: A @ H, A.prices.product(width))
+        check_price(lambda A=A, G=G: A.T @ G, A.prices.adjoint(width))
+        check_price(lambda A=A, H=H, G=G: A.sddmm(G, H), A.prices.sddmm(width))
         compare(comm, A, M, r, heads, width)
         pattern = (M != 0).astype(float)
         Y, picked = A.aggregate(H, "max", keep=True)
@@ -55,5 +59,7 @@ def test_an_operation_of_the_page_runs_on_every_algorithm(comm, name, aware) -> 
     expected = ((U[:, None] - V[None]) ** 2).sum(axis=2) * (M.toarray() != 0)
     for sizes in grids(name, comm.Get_size()):
         A = dg.distribute(M, make_grid(comm, name, sizes, backend="numpy"), name, aware)
-        E = distances(A, dg.scatter(U, A.output_layout), dg.scatter(V, A.input_layout))
+        ends = dg.scatter(U, A.output_layout), dg.scatter(V, A.input_layout)
+        E = distances(A, *ends)
+        check_price(lambda A=A, ends=ends: distances(A, *ends), A.prices.sddmm(24), str(sizes))
         np.testing.assert_allclose(numbers(comm, E)[:, :, 0], expected, rtol=1e-12, err_msg=str(sizes))

@@ -1,10 +1,6 @@
-"""Every algorithm on every grid of P ranks against the serial oracle, the adjoint identity and the papers'
-word counts.
-"""
+"""Every algorithm on every grid of P ranks against the serial oracle, the adjoint identity and its price."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,16 +11,7 @@ from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.operators import ALGORITHMS, grids, make_grid
 
 from ..nn.problem import wide_grid
-from . import formulas
-from .formulas import (
-    ADJOINT_PARTS,
-    ADJOINT_WORDS,
-    PARTS,
-    SPARSITY_AWARE_ADJOINT_PARTS,
-    SPARSITY_AWARE_PARTS,
-    WORDS,
-    dense_words,
-)
+from .counts import by_matrix, check_price
 
 MATRICES = awkward()
 WIDTH = 5
@@ -87,14 +74,10 @@ def check_product(A, grid, name, f, dtype=np.float64, label="", **partitions):
     return operator, H, G
 
 
-def check_words(name, A, operator, H, G, label):
-    """Check the words of further products; the first ones agree on the headers of panels."""
-    with dg.Ledger() as forward:
-        operator @ H
-    with dg.Ledger() as adjoint:
-        operator.T @ G
-    assert forward.words == round(WORDS[name](operator.grid, A, H.shape[1])), label
-    assert adjoint.words == round(ADJOINT_WORDS[name](operator.grid, A, G.shape[1])), label
+def check_words(operator, H, G, label):
+    """Check the price of further products; the first ones agree on the headers of panels."""
+    check_price(lambda: operator @ H, operator.prices.product(H.shape[1]), label)
+    check_price(lambda: operator.T @ G, operator.prices.adjoint(G.shape[1]), label)
 
 
 @pytest.mark.ranks(1, 3, 4, 12)
@@ -108,7 +91,7 @@ def test_awkward_matrices(comm, name, backend):
 
 @pytest.mark.ranks(1, 2, 3, 4, 6, 9, 12)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_grid_gives_the_product_for_the_words_of_the_formula(comm, name, backend):
+def test_every_grid_gives_the_product_for_its_price(comm, name, backend):
     """Every other one of several grids has the wide matrix."""
     possible = grids(name, comm.Get_size()) if comm.Get_size() <= 8 else representative(name, comm.Get_size())
     for number, sizes in enumerate(possible):
@@ -116,39 +99,8 @@ def test_every_grid_gives_the_product_for_the_words_of_the_formula(comm, name, b
         few = len(possible) == 1 or (len(possible) <= 3 and comm.Get_size() <= 4)
         for matrix in ("prime", "wide") if few else ("prime", "wide")[number % 2 :: 2]:
             A, label = MATRICES[matrix], f"{matrix} on {sizes}"
-            check_words(name, A, *check_product(A, grid, name, WIDTH, label=label), label)
+            check_words(*check_product(A, grid, name, WIDTH, label=label), label)
         grid.free()
-
-
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize(
-    ("name", "aware"), [*((name, False) for name in PARTS), ("1d", True), ("1.5d", True)]
-)
-def test_words_belong_to_the_matrices_of_the_formula(comm, name, aware, backend):
-    """A and Aᵀ are told apart from what they multiply and from sums, so that a log shows CAGNET's figures."""
-    A, X = MATRICES["wide"], right_sides(MATRICES["wide"], WIDTH)
-    parts = (SPARSITY_AWARE_PARTS, SPARSITY_AWARE_ADJOINT_PARTS) if aware else (PARTS, ADJOINT_PARTS)
-    for sizes in grids(name, comm.Get_size()):
-        grid = make_grid(comm, name, sizes, backend=backend)
-        operator = dg.distribute(A, grid, name, aware)
-        H, G = dg.scatter(X[0], operator.input_layout), dg.scatter(X[1], operator.output_layout)
-        operator.T @ G  # makes the transposed blocks
-        for (matrix, X_dist), formula in zip(((operator, H), (operator.T, G)), parts, strict=True):
-            with dg.Ledger() as ledger:
-                matrix @ X_dist
-            expected = {matrix: round(words) for matrix, words in formula[name](grid, A, WIDTH).items()}
-            found = by_matrix(ledger)
-            told = {matrix: found.pop(matrix, 0) for matrix in expected}
-            assert told == expected and not any(found.values()), sizes
-        grid.free()
-
-
-def by_matrix(ledger):
-    """Count the words of each matrix."""
-    words = Counter()
-    for entry in ledger.entries():
-        words[entry["matrix"]] += entry["words"]
-    return words
 
 
 @pytest.mark.ranks(1, 4)
@@ -219,8 +171,7 @@ def uneven(n, parts):
 
 @pytest.mark.ranks(1, 4, 8)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_ledger_equals_formula_on_uneven_partitions(comm, name, backend, monkeypatch):
-    monkeypatch.setattr(formulas, "cut_nodes", uneven)
+def test_ledger_equals_the_price_on_uneven_partitions(comm, name, backend):
     A = MATRICES["prime"]
     n = A.shape[0]
     for sizes in representative(name, comm.Get_size()):
@@ -240,7 +191,7 @@ def test_ledger_equals_formula_on_uneven_partitions(comm, name, backend, monkeyp
         X, Y = right_sides(A, WIDTH)
         H, G = dg.scatter(X, operator.input_layout), dg.scatter(Y, operator.output_layout)
         operator.T @ G  # makes the transposed panels, whose headers are agreed on once
-        check_words(name, A, operator, H, G, sizes)
+        check_words(operator, H, G, sizes)
         grid.free()
 
 
@@ -297,25 +248,6 @@ def test_chain_of_layers(comm, name, backend):
                         np.testing.assert_allclose(
                             got, expected, rtol=1e-9, atol=1e-9, err_msg=f"{sizes} layer {number}"
                         )
-
-
-@pytest.mark.ranks(1, 4, 6)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_dense_ledger_equals_formula(comm, name, backend):
-    A, (f, h) = MATRICES["symmetric"], (7, 4)
-    n, rng = A.shape[0], np.random.default_rng(5)
-    for sizes in representative(name, comm.Get_size()):
-        grid = make_grid(comm, name, sizes, backend=backend)
-        operator = dg.distribute(A, grid, name)
-        T = dg.scatter(rng.standard_normal((n, f)), operator.output_layout)
-        W = dg.scatter(rng.standard_normal((f, h)), operator.weights.weight_layout)
-        G = dg.scatter(rng.standard_normal((n, h)), operator.weights.output_layout)
-        with dg.Ledger() as forward:
-            operator.weights.times(T, W)
-        with dg.Ledger() as backward:
-            operator.weights.backward(T, G, W)
-        expected = dense_words(grid, name, n, (f, h))
-        assert (forward.words, backward.words) == (round(expected[0]), round(expected[1])), sizes
 
 
 @pytest.mark.ranks(1, 4)

@@ -18,12 +18,12 @@ from distgnn.comm import fetch_costs
 from distgnn.comm.fetch_costs import Costs
 from distgnn.comm.group import Comm
 from distgnn.gallery import rmat
+from distgnn.layout import partition
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
 from distgnn.operators.needed_rows import in_groups
 
 from ..nn.problem import wide_grid
-from . import formulas
-from .formulas import SPARSITY_AWARE_ADJOINT_WORDS, SPARSITY_AWARE_WORDS
+from .counts import check_price, crossing, rows_fetched, rows_returned
 from .test_products import Recorder, awkward_matrices, check_product, right_sides, uneven
 
 MATRICES = awkward()
@@ -77,27 +77,21 @@ def test_widths_and_types(comm, name, backend):
 
 @pytest.mark.ranks(1, 3, 4, 12)
 @names
-@pytest.mark.parametrize("cut", [formulas.partition, uneven])
-def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypatch):
+@pytest.mark.parametrize("cut", [partition, uneven])
+def test_ledger_equals_the_price_on_every_grid(comm, name, backend, cut):
     """To the word, forward and adjoint, with even blocks and with large, small and empty ones; and equal to
     SciPy's product.
     """
-    monkeypatch.setattr(formulas, "cut_nodes", cut)
-    words = SPARSITY_AWARE_WORDS[name]
     for number, sizes in enumerate(grids(name, comm.Get_size())):
         grid = make_grid(comm, name, sizes, backend=backend)
         for matrix in ("prime", "wide") if comm.Get_size() <= 8 else ("prime", "wide")[number % 2 :: 2]:
             A, label = MATRICES[matrix], f"{matrix} on {sizes}"
             parts = {"row_parts": cut(A.shape[0], sizes["rows"]), "col_parts": cut(A.shape[1], sizes["rows"])}
             operator, H, G = check_product(A, grid, name, WIDTH, label=label, sparsity_aware=True, **parts)
-            with dg.Ledger() as forward:
-                operator @ H
-            with dg.Ledger() as adjoint:
-                operator.T @ G
-            assert forward.words == round(words(grid, A, WIDTH)), (sizes, matrix)
-            back = SPARSITY_AWARE_ADJOINT_WORDS[name](grid, A, WIDTH)
-            assert adjoint.words == round(back), (sizes, matrix)
+            forward = check_price(lambda: operator @ H, operator.prices.product(WIDTH), label)  # noqa: B023
+            adjoint = check_price(lambda: operator.T @ G, operator.prices.adjoint(WIDTH), label)  # noqa: B023
             rows = operator.A.rows
+            check_needed(operator, A, label)
             sent = sum(rows.sizes.values())
             width = own_columns(grid)
             assert alltoallv(forward) == (rows.received * width, len(rows.needed) * (width > 0))
@@ -106,10 +100,23 @@ def test_ledger_equals_formula_on_every_grid(comm, name, backend, cut, monkeypat
         grid.free()
 
 
+def check_needed(operator, A, label):
+    """Check that as many rows travel as blocks have columns with a non-zero, or of one process row cross."""
+    i, (tops, lefts) = operator.column.rank, (operator.row_parts, operator.col_parts)
+    if found := getattr(operator, "crossing", None):
+        j = operator.row.rank
+        counts = found.of_columns[j], sum(found.of_columns), found.of_rows[j], sum(found.of_rows)
+        assert counts == crossing(A, operator.row.size, j), label
+        return
+    assert sum(operator.A.rows.counts()) == rows_fetched(A, tops, lefts, i, operator.stages), label
+    back = rows_returned(A, tops, lefts, i) if i in operator.stages else 0
+    assert sum(operator.A.rows.counts(back=True)) == back, label
+
+
 def own_columns(grid):
     """Count those of WIDTH columns that this rank multiplies."""
     cols = grid.shape.get("cols", 1)
-    return formulas.sizes(WIDTH, cols)[grid.coords.get("cols", 0)]
+    return np.diff(partition(WIDTH, cols)).tolist()[grid.coords.get("cols", 0)]
 
 
 def alltoallv(ledger):
@@ -166,7 +173,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
     A = MATRICES["larger_prime"]
     grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name, sparsity_aware="auto")
-    parts = formulas.partition(A.shape[0], grid.shape["rows"])
+    parts = partition(A.shape[0], grid.shape["rows"])
     i, expected = grid.coords["rows"], 0
     for j in operator.stages:
         rows = np.unique(A[parts[i] : parts[i + 1], parts[j] : parts[j + 1]].indices)
@@ -175,14 +182,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
         expected += 0 if i == j else height if scattered and 2 * rows.size > height else rows.size
     assert operator.A.rows.received == expected
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
-    with dg.Ledger() as counted:
-        operator @ H
-    others = formulas.allreduce(grid.shape.get("reps", 1), int(parts[i + 1] - parts[i]) * WIDTH)
-    if name == "rdm":
-        single = grid.shape["rows"] == 1
-        swapped = formulas.words_rdm_crossing(grid, A, WIDTH).values() if single else ()
-        others += sum(swapped or formulas.swapped_rdm(grid, A, WIDTH)[2:])
-    assert counted.words == round(expected * own_columns(grid) + others)
+    check_price(lambda: operator @ H, operator.prices.product(WIDTH))
     grid.free()
 
 

@@ -13,7 +13,6 @@ from distgnn.gallery import rmat
 from distgnn.operators import make_grid
 
 from ..nn.problem import wide_grid
-from . import formulas
 from .test_products import MATRICES, WIDTH, awkward_matrices, check_product, check_words, representative
 
 names = pytest.mark.parametrize("name", ["2d", "3d-split"])
@@ -22,14 +21,13 @@ names = pytest.mark.parametrize("name", ["2d", "3d-split"])
 @pytest.mark.ranks(1, 4, 6)
 @names
 @pytest.mark.parametrize("block_size", [1, 5, 1000])
-def test_products_and_words_of_panels(comm, name, backend, block_size, monkeypatch):
-    monkeypatch.setattr(formulas, "block_size", block_size)
+def test_products_and_words_of_panels(comm, name, backend, block_size):
     for sizes in representative(name, comm.Get_size()):
         grid = make_grid(comm, name, sizes, backend=backend)
         for matrix in ("prime", "wide") if block_size == 5 else ("wide",):
             A, label = MATRICES[matrix], f"{matrix} on {sizes}"
             operator, H, G = check_product(A, grid, name, WIDTH, label=label, block_size=block_size)
-            check_words(name, A, operator, H, G, label)
+            check_words(operator, H, G, label)
             with dg.Ledger() as ledger:
                 operator @ H
             plane = operator.plane

@@ -35,7 +35,7 @@ from distgnn.train.settings import BATCH_SIZE, Settings
 SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not spread evenly
 
 
-@dataclass(frozen=True)
+@dataclass
 class Costs:
     """Charges of one rank.
 
@@ -44,6 +44,7 @@ class Costs:
             also makes what is kept; epoch: any later one, with its steps, and evaluation: of the whole graph,
             empty where it was left out.
         peak: bytes by purpose when those held were most.
+        model: the network of this rank, where it trains on the whole graph.
     """
 
     setup: Ledger
@@ -51,6 +52,7 @@ class Costs:
     epoch: Recorder
     evaluation: Ledger
     peak: dict[str, int]
+    model: GCN | None
 
     @property
     def words(self) -> dict[str, int]:
@@ -211,7 +213,8 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
     books: tuple[Ledger, ...] = setup, first, later, whole_graph
     peak = max((book.peak for book in books), key=lambda peak: sum(peak.values()))
     model.grid.workspace.clear()
-    return Costs(setup, first, later, whole_graph, dict(peak)), dict(model.grid.shape)
+    trained = model if training is None else None
+    return Costs(setup, first, later, whole_graph, dict(peak), trained), dict(model.grid.shape)
 
 
 def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:
