@@ -250,8 +250,8 @@ def _divided(costs: Costs, holders: int) -> Costs:
 def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:
     """Return the dry run of a way to train, with its steps."""
     all_ranks = COVERED_RANKS if way.sparsity_aware == "cover" else ALL_RANKS
-    one_of_each = ranks > all_ranks or isinstance(graph.source, Histogram)
-    return dry_run(way.settings(settings), graph, ranks, False, busiest=one_of_each, evaluation=False)
+    busiest = ranks > all_ranks or isinstance(graph.source, Histogram)
+    return dry_run(way.settings(settings), graph, ranks, busiest, evaluation=False)
 
 
 def unsuitable(way: Way, graph: Graph, settings: Settings) -> str | None:

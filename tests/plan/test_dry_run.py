@@ -13,13 +13,14 @@ from distgnn.comm import grid as comm_grid
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, partition
-from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE
 from distgnn.operators.loading import load
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 from distgnn.plan import Graph, Histogram, count, dry_run
 from distgnn.plan.dry.backend import SHAPES
 from distgnn.plan.dry.shapes import ShapeMatrix
+from distgnn.plan.formulas import epoch
 from distgnn.store import Store, prepare
 from distgnn.train import Run
 from distgnn.train.settings import Settings
@@ -133,8 +134,9 @@ def test_a_rank_that_stands_for_all_counts_16_bits_too(algorithm, aware):
     uniform, books = Graph.of_size(1200, 24_000, 24, 24), {}
     for wire in (None, "float16"):
         settings = Settings(wire=wire, algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24))
-        every, one = (dry_run(settings, uniform, 12, each).ranks[0].epoch for each in (False, True))
-        assert one.bytes == pytest.approx(every.bytes, rel=0.02)
+        every, (alone, *_) = (dry_run(settings, uniform, 12, busiest).ranks for busiest in (False, True))
+        one, itself = alone.epoch, every[alone.model.grid.rank].epoch
+        assert one.bytes == pytest.approx(itself.bytes, rel=0.02)
         books[wire] = one
     halved = {
         wire: sum(e["bytes"] for e in book.entries() if e["matrix"] in ("H", "G", "T", "sums"))
@@ -227,12 +229,12 @@ def test_what_samples_of_a_cut_graph_send_over_the_network_was_planned(comm, nam
     compare(comm, Settings(**how, **HIDDEN), graph(), {4: 3, 6: 2}[comm.Get_size()])
 
 
-@pytest.mark.parametrize("one_of_each", [False, True])
-def test_arrays_too_long_for_one_call_of_mpi_travel_in_several(monkeypatch, one_of_each):
+@pytest.mark.parametrize("busiest", [False, True])
+def test_arrays_too_long_for_one_call_of_mpi_travel_in_several(monkeypatch, busiest):
     settings = Settings(algorithm="3d", grid="2x1x2", train_features=True, **HIDDEN)
-    whole = dry_run(settings, graph(), 4, one_of_each)
+    whole = dry_run(settings, graph(), 4, busiest)
     monkeypatch.setattr(Comm, "count_limit", 64)
-    parts = dry_run(settings, graph(), 4, one_of_each)
+    parts = dry_run(settings, graph(), 4, busiest)
     assert [costs.words for costs in parts.ranks] == [costs.words for costs in whole.ranks]
 
 
@@ -338,45 +340,10 @@ def test_an_algorithm_is_added_without_a_word_to_the_planner(comm, monkeypatch):
     uniform = Graph.of_size(1200, 24_000, 8, 4)
     for ranks in (6, 600):
         settings = Settings(recipe="plain", algorithm="gathered", hidden=8)
-        costs = dry_run(settings, uniform, ranks, one_of_each=True).ranks[1]
+        costs = dry_run(settings, uniform, ranks, True).ranks[1]
         words = sum(e["words"] for e in costs.epoch.entries() if e["matrix"] == "H")
         assert costs.words["H"] == words
         assert words == (1200 - 1200 // ranks) * (4 + 4)  # A X is kept; then A (H W1) and Aᵀ G, A being Aᵀ
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("algorithm", "aware", "turned"),
-    [*((*way, False) for way in WAYS), ("1.5d", True, True), ("3d", False, True)],
-)
-def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turned):
-    ranks, uniform = 12, Graph.of_size(2304, 2304 * 40, 24, 12)
-    best = grids(algorithm, ranks)[0]
-    sizes = dict(reversed(best.items())) if turned else best
-    more = {"residual": True, "layer_norm": True, "clip": 1.0}
-    how = {"algorithm": algorithm, "sparsity_aware": aware, "grid": sizes, **ALL, **more}
-    settings = Settings(hidden=(24, 24), **how)
-    everybody = dry_run(settings, uniform, ranks, one_of_each=False)
-    alike = dry_run(settings, uniform, ranks, one_of_each=True)
-    near = 0.02 if aware else 1e-4  # blocks have a non-zero more or less; some ranks a training node more
-    assert list(alike.grid.items()) == list(everybody.grid.items()) == list(sizes.items())
-    assert len({id(costs) for costs in alike.ranks}) < ranks
-    for one, other in zip(alike.ranks, everybody.ranks, strict=True):
-        assert one.epoch.messages == other.epoch.messages
-        assert one.epoch.words == pytest.approx(other.epoch.words, rel=near)
-        # Only ranks that are stages of their copy make partial products for the others of it.
-        lopsided = 0.25 if (algorithm, aware) == ("1.5d", "cover") else near
-        assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=lopsided)
-        assert sum(one.peak.values()) == pytest.approx(sum(other.peak.values()), rel=max(lopsided, 0.05))
-
-
-def test_ranks_that_own_other_panels_of_H_are_of_another_kind():
-    """The middle one of three process rows has two panels of H, and receives a message less."""
-    settings = Settings(algorithm="2d", grid={"rows": 3, "cols": 2}, hidden=(24,))
-    uniform = Graph.of_size(600, 600 * 8, 24, 12)
-    everybody, alike = (dry_run(settings, uniform, 6, one_of_each=each) for each in (False, True))
-    messages = [[costs.epoch.messages for costs in dry.ranks] for dry in (everybody, alike)]
-    assert messages[0] == messages[1] and len(set(messages[0])) > 1
 
 
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
@@ -387,29 +354,35 @@ def test_one_rank_alone_takes_the_same_steps(monkeypatch, algorithm, aware):
         monkeypatch.setattr(TUNING, name, value)
     uniform = Graph.of_size(2304, 2304 * 40, 24, 12)
     settings = Settings(algorithm=algorithm, sparsity_aware=aware, hidden=(24, 24), **ALL)
-    everybody, alike = (dry_run(settings, uniform, 4, one_of_each=each) for each in (False, True))
-    ran = {id(one): (one, other) for one, other in zip(alike.ranks[::-1], everybody.ranks[::-1], strict=True)}
-    for one, other in ran.values():
-        assert [step[:6] for step in one.epoch.steps] == [step[:6] for step in other.epoch.steps]
-        assert [e[:8] for e in entries(one.epoch)] == [e[:8] for e in entries(other.epoch)]
-        assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=1e-3) and one.peak == other.peak
+    everybody, alike = (dry_run(settings, uniform, 4, busiest) for busiest in (False, True))
+    one = alike.ranks[0]
+    other = everybody.ranks[one.model.grid.rank]
+    assert [step[:6] for step in one.epoch.steps] == [step[:6] for step in other.epoch.steps]
+    assert [e[:8] for e in entries(one.epoch)] == [e[:8] for e in entries(other.epoch)]
+    assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=1e-3) and one.peak == other.peak
 
 
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 @pytest.mark.slow
 def test_the_busiest_rank_is_one_that_no_other_outdoes(algorithm, aware):
+    """It is charged as it is among all ranks, but for a non-zero more or less in blocks and in covers."""
     ranks, uniform = 12 if algorithm == "3d-split" else 6, Graph.of_size(2311, 2311 * 40, 25, 13)
     for grid in ALGORITHMS[algorithm].grids(ranks):
         settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, hidden=(23, 26))
-        alike = dry_run(settings, uniform, ranks, one_of_each=True)
-        busiest = dry_run(settings, uniform, ranks, busiest=True, evaluation=False)
-        flops = max(costs.epoch.flops for costs in alike.ranks)
+        everybody = dry_run(settings, uniform, ranks, False, evaluation=False)
+        busiest = dry_run(settings, uniform, ranks, True, evaluation=False)
         (costs,) = {id(costs): costs for costs in busiest.ranks}.values()
-        assert (len(busiest.ranks), busiest.grid) == (ranks, alike.grid)
-        assert costs.epoch.flops == pytest.approx(flops, rel=0.02) and costs.evaluation.entries() == []
-        entries, _, touched, _ = summary(costs)["epoch"]  # from whom it comes differs
-        same = next(one for one in alike.ranks if summary(one)["epoch"][::2] == (entries, touched))
-        assert same.peak == costs.peak
+        assert (len(busiest.ranks), busiest.grid) == (ranks, everybody.grid)
+        assert costs.evaluation.entries() == []
+        itself = everybody.ranks[costs.model.grid.rank]
+        near = 0.02 if aware else 1e-4
+        # Only ranks that are stages of their copy make partial products for the others of it.
+        lopsided = 0.35 if (algorithm, aware) == ("1.5d", "cover") else near
+        assert costs.epoch.messages == itself.epoch.messages
+        assert costs.epoch.words == pytest.approx(itself.epoch.words, rel=near)
+        assert sum(costs.peak.values()) == pytest.approx(sum(itself.peak.values()), rel=max(lopsided, 0.05))
+        flops = max(costs.epoch.flops for costs in everybody.ranks)
+        assert costs.epoch.flops == pytest.approx(flops, rel=max(lopsided, 0.02))
 
 
 #: About what ogbn-products is.
@@ -423,18 +396,16 @@ def test_a_thousand_ranks_fit_into_a_gigabyte(algorithm, aware):
     settings = Settings(recipe="plain", algorithm=algorithm, sparsity_aware=aware, hidden=(128, 128))
     planned = dry_run(settings, Graph.of_size(N, NNZ, 128, 47), P)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
-    assert len(planned.ranks) == P and len({id(costs) for costs in planned.ranks}) <= 8
-    epochs = [costs.epoch for costs in planned.ranks]
-    flops = sum(e["flops"] for epoch in epochs for e in epoch.entries() if e["phase"] == "spmm")
+    assert len(planned.ranks) == P and len({id(costs) for costs in planned.ranks}) == 1
+    words, even = planned.ranks[0].words, N // P
     # A X is kept; then forward and backward of both other layers, transform first where that can be
-    widths = 2 * (128 + (128 if algorithm == "3d" else 47))
-    assert flops == pytest.approx(2 * NNZ * widths, rel=0.01)
+    widths = 2 * (128 + 47)
     if algorithm == "1d" and not aware:
-        of_H = [e["words"] for e in planned.ranks[0].epoch.entries() if e["matrix"] in ("H", "G")]
-        assert sum(of_H) == (N - N // P) * widths
+        assert words["H"] == (N - even - 1) * widths
     if algorithm == "2d":
-        of_A = [e["words"] for e in planned.ranks[0].epoch.entries() if e["matrix"] == "A"]
-        assert sum(of_A) == 31 * (2 * round(NNZ / P) + N // 32 + 1) * 4
+        assert words["A"] == 31 * (2 * round(NNZ / P) + N // 32 + 1) * 4
+    price = epoch(planned.ranks[0].model, False)
+    assert {matrix: words[matrix] for matrix in price.by_matrix()} == pytest.approx(price.by_matrix(), abs=2)
 
 
 def test_a_histogram_counts_the_non_zeros_of_windows():
@@ -489,9 +460,9 @@ def test_what_a_run_would_refuse_is_refused():
         (Settings(algorithm="1d", sparsity_aware="auto"), "sparsity_aware"),
         (Settings(algorithm="1d", dtype="float64"), "dtype"),
     ):
-        for one_of_each in (False, True):
+        for busiest in (False, True):
             with pytest.raises(ArgumentError) as caught:
-                dry_run(wanted, graph(), 4, one_of_each)
+                dry_run(wanted, graph(), 4, busiest)
             assert caught.value.argument == argument
     with pytest.raises(ArgumentError, match="sampler=sage"):
         dry_run(Settings(sampler="sage"), Graph.of_size(60, 300, 8, 4), 4)
@@ -499,6 +470,6 @@ def test_what_a_run_would_refuse_is_refused():
 
 def test_a_dry_run_charges_nothing_to_who_asks_for_it():
     with ledger.Ledger() as own:
-        for one_of_each in (False, True):
-            dry_run(Settings(algorithm="2d"), graph(), 4, one_of_each)
+        for busiest in (False, True):
+            dry_run(Settings(algorithm="2d"), graph(), 4, busiest)
     assert own.entries() == [] and not own.touched

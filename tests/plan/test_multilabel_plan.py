@@ -49,7 +49,7 @@ def test_graphs_of_which_only_sizes_are_known(tmp_path):
     settings, losses = Settings(algorithm="2d", grid="2x2", hidden=8), {}
     for multilabel, metric in ((False, None), (True, None), (True, "rocauc")):
         uniform = Graph.of_size(1200, 24_000, 8, 4, trained=0.5, multilabel=multilabel)
-        costs = dry_run(replace(settings, metric=metric), uniform, 4, one_of_each=False).ranks[0]
+        costs = dry_run(replace(settings, metric=metric), uniform, 4, False).ranks[0]
         assert costs.peak.get("labels", 0) == (2 * 300 * 2 + 600 * 9 * (metric is not None)) * multilabel
         found = [costs.setup, costs.evaluation]
         losses[multilabel, metric] = [

@@ -20,8 +20,8 @@ from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
 from distgnn.plan.dry.absent import OneOfMany
 from distgnn.plan.dry.backend import SHAPES
+from distgnn.plan.dry.busiest import busiest_of
 from distgnn.plan.dry.graphs import Graph, Histogram, Spread
-from distgnn.plan.dry.kinds import busiest_of, kinds
 from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder
 from distgnn.sampling.spgemm import Partitioned, Replicated
@@ -68,7 +68,7 @@ class DryRun:
     """Charges of all ranks.
 
     Attributes:
-        grid: sizes by axis; ranks: by rank; of one kind, ranks share one object.
+        grid: sizes by axis; ranks: by rank; ranks that are taken to be alike share one object.
     """
 
     grid: dict[str, int]
@@ -76,15 +76,14 @@ class DryRun:
 
 
 def dry_run(
-    settings: Settings, graph: Graph, ranks: int, one_of_each: bool | None = None, *, busiest: bool = False,
-    evaluation: bool = True, node: int | None = None,
+    settings: Settings, graph: Graph, ranks: int, busiest: bool | None = None, *, evaluation: bool = True,
+    node: int | None = None,
 ) -> DryRun:  # fmt: skip
     """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
     Args:
-        one_of_each: run one rank of each kind and take all others of its kind, and what they tell it, to be
-            like it, instead of all ranks; default: for more than 64.
-        busiest: run only a rank that has the most to do, and take all others to be like it.
+        busiest: run only a rank that has the most to do, and take all others, and what they tell it, to be
+            like it; default: for more than 64.
         evaluation: also count an evaluation of the whole graph.
         node: ranks of a node, which are consecutive; default: all.
 
@@ -94,12 +93,10 @@ def dry_run(
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
-    one_of_each = ranks > 64 if one_of_each is None else one_of_each
-    _check(s, graph, one_of_each or busiest, node)
+    busiest = ranks > 64 if busiest is None else busiest
+    _check(s, graph, busiest, node)
     if busiest:
         return _busiest(s, graph, ranks, evaluation, node)
-    if one_of_each:
-        return _one_of_each(s, graph, ranks, evaluation, node)
     results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation), node)
     return DryRun(results[0][1], [costs for costs, _ in results])
 
@@ -120,18 +117,18 @@ def multiplied(settings: Settings, graph: Graph) -> Graph:
     return graph.neighbours if NETWORKS[str(settings.model)].neighbours else graph
 
 
-def _check(s: Settings, graph: Graph, one_of_each: bool, node: int | None) -> None:
+def _check(s: Settings, graph: Graph, busiest: bool, node: int | None) -> None:
     if s.sparsity_aware == "auto":
         raise ArgumentError("sparsity_aware", "auto", "goes by measured seconds; plan with True and False")
-    if s.sparsity_aware == "cover" and one_of_each and not isinstance(graph.source, Histogram):
-        problem = "covers of the graph itself are counted on all ranks, not on one of each kind"
+    if s.sparsity_aware == "cover" and busiest and not isinstance(graph.source, Histogram):
+        problem = "covers of the graph itself are counted on all ranks, not on the busiest"
         raise ArgumentError("sparsity_aware", "cover", problem)
-    if node and s.sparsity_aware and (one_of_each or isinstance(graph.source, Histogram)):
+    if node and s.sparsity_aware and (busiest or isinstance(graph.source, Histogram)):
         problem = "rows that come to a node once are counted on all ranks, and of the graph itself"
         raise ArgumentError("sparsity_aware", s.sparsity_aware, problem)
     if graph.source.dtype != np.dtype(s.dtype):
         raise ArgumentError("dtype", s.dtype, f"the graph is planned with values of {graph.source.dtype}")
-    if s.samples and (one_of_each or isinstance(graph.source, Histogram)):
+    if s.samples and (busiest or isinstance(graph.source, Histogram)):
         problem = "minibatches are drawn: a dry run needs the graph itself, and all ranks"
         raise ArgumentError("sampler", s.sampler, problem)
 
@@ -171,18 +168,6 @@ def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int 
 def _held(ready: _Prepared) -> int:
     """Return bytes that a rank holds before it trains."""
     return sum(ready.setup.peak.values())
-
-
-def _one_of_each(s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int | None) -> DryRun:
-    of: list[Any] = []
-    costs_by_kind: dict[Any, Costs] = {}
-    for rank in range(ranks):
-        if not of or of[rank] not in costs_by_kind:
-            with ledger.apart():
-                ready = _prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph)
-                of = of or kinds(ready.model, ready.model.grid)
-                costs_by_kind[of[rank]], grid = _counted(ready, evaluation)
-    return DryRun(grid, [costs_by_kind[kind] for kind in of])
 
 
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:

@@ -1,4 +1,4 @@
-"""Kinds of ranks: ranks with blocks of equal shapes do the same work. The busiest rank has the most."""
+"""The busiest rank: ranks with blocks of equal shapes do the same work, and it has the most."""
 
 from __future__ import annotations
 
@@ -12,40 +12,9 @@ from distgnn.layout import Axes, Cut, Layout
 from distgnn.nn.gcn import GCN
 from distgnn.operators.base import Operator
 from distgnn.operators.block_rows import BlockRows
-from distgnn.operators.relayout import Window, taken
 from distgnn.operators.summa_2d import Summa2D
 
 Shape = tuple[int, int]
-
-
-def kinds(model: GCN, grid: Grid) -> list[Hashable]:
-    """Return the kind of every rank of the grid: ranks of equal kind are charged alike."""
-    sizes = _Sizes(grid)
-    for layout, shape in _matrices(model):
-        sizes.held(layout, shape)
-    columns = [column.tolist() for column in sizes.known.values()]
-    roles = map(_roles, _operators(model))
-    others = [[role(place) for place in map(sizes.place, range(grid.size))] for role in roles]
-    others += [[_carried(model, index, sizes.place(r)) for r in range(grid.size)] for index in model.residual]
-    if len(set(grid.nodes)) > 1:
-        others.append([rank - node for rank, node in enumerate(grid.nodes)])  # the place on its node
-    return list(zip(*columns, *others, strict=True))
-
-
-def _carried(model: GCN, index: int, place: Axes) -> Hashable:
-    """Return the sizes of messages from other ranks if a layer's input is cut otherwise than its output, both
-    ways.
-    """
-    A, shape = model.graphs[index].A, (model.A.shape[0], model.widths[index])
-    source, other = A.input_layout, A.weights.output_layout
-    if source.same(other, shape):
-        return ()
-    both = taken(source, other, shape, place), taken(other, source, shape, place)
-    return tuple(tuple(_sizes(windows, place.rank)) for windows in both)
-
-
-def _sizes(windows: Iterator[tuple[int, Window]], own: int) -> list[int]:
-    return sorted((b - a) * (d - c) for rank, ((a, b), (c, d)) in windows if rank != own)
 
 
 def busiest_of(model: GCN, grid: Grid) -> int:
