@@ -33,7 +33,7 @@ from distgnn.layout import Layout, Range
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.kept import cached_property
-from distgnn.operators.prices import FREE, Price, relaid, summed
+from distgnn.operators.prices import FREE, Price, reduced, relaid
 from distgnn.operators.summed import SUM, Sum
 
 Array = Any
@@ -280,7 +280,7 @@ class Moves(ABC):
     def entries_price(self, heads: int, written: bool = False) -> Price:
         """Price :meth:`entries_read`, or with ``written`` :meth:`entries_written`."""
         own = self.features if written else None
-        return FREE if own is None else summed(own, "sums", self.size * heads)
+        return FREE if own is None else reduced(own, "sums", self.size * heads)
 
     def whole_columns_price(self, heads: int) -> Price:
         """Price :meth:`whole_columns`."""

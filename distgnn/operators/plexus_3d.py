@@ -17,7 +17,7 @@ from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, load
 from distgnn.operators.moves import Moves, Room
 from distgnn.operators.operator import DistSparse
-from distgnn.operators.prices import FREE, Price, gathered, summed, summed_rows
+from distgnn.operators.prices import FREE, Price, gathered, reduced, summed_rows
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ShardedWeights
 
@@ -194,5 +194,5 @@ class ShardMoves(Moves):
             shape = last - first, width
             return summed_rows(self.grid, A.out, shape, self.dtype.itemsize) if written else FREE
         if written:
-            return summed(A.out, "sums", (last - first) * width, scattered=True)
+            return reduced(A.out, "sums", (last - first) * width, scattered=True)
         return gathered(A.out, "H", np.diff(A.shares).tolist(), width)

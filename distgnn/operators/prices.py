@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
+from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.layout import Layout
@@ -43,10 +44,10 @@ class Price(dict[tuple[str, str], tuple[Words, int]]):
 
     def by_matrix(self) -> dict[str, Words]:
         """Return the words of each matrix of which some are received."""
-        found: dict[str, Words] = defaultdict(int)
+        received: dict[str, Words] = defaultdict(int)
         for (_, matrix), (words, _) in self.items():
-            found[matrix] += words
-        return {matrix: words for matrix, words in found.items() if words}
+            received[matrix] += words
+        return {matrix: words for matrix, words in received.items() if words}
 
 
 FREE = Price()
@@ -68,21 +69,19 @@ def direct(group: Comm, matrix: str, sizes: Iterable[int]) -> Price:
     return whole(group, matrix, (size for size in sizes if size))
 
 
-def summed(group: Comm, matrix: str, words: int, pieces: int = 1, scattered: bool = False) -> Price:
+def reduced(group: Comm, matrix: str, words: int, pieces: int = 1, scattered: bool = False) -> Price:
     """Price an all-reduce, or with ``scattered`` a reduce-scatter, in so many pieces."""
     messages = (group.size - 1) * (1 if scattered else 2)
     return Price({(group.name, matrix): (Fraction(messages * words, group.size), messages * pieces)})
 
 
-def summed_rows(
-    grid: Grid, group: Comm, shape: tuple[int, int], itemsize: int, multiple: int = 1
-) -> Price:  # fmt: skip
+def summed_rows(grid: Grid, group: Comm, shape: Shape, itemsize: int, multiple: int = 1) -> Price:
     """Price the sum of a product of this shape, whose row blocks travel one after another."""
     pieces = row_blocks(grid, group.size, shape[0], shape[1] * itemsize, multiple)
-    return summed(group, "sums", shape[0] * shape[1], len(pieces))
+    return reduced(group, "sums", shape[0] * shape[1], len(pieces))
 
 
-def relaid(source: Layout[Any], target: Layout[Any], shape: tuple[int, int], matrix: str = "H") -> Price:
+def relaid(source: Layout[Any], target: Layout[Any], shape: Shape, matrix: str = "H") -> Price:
     """Price a matrix of this shape whose cut changes; FREE if both cut it alike."""
     grid = source.grid
     windows = taken(source, target, shape, grid)
@@ -133,7 +132,7 @@ class Prices:
 
     def row_sums(self, heads: int) -> Price:
         """Price ``E.row_sums()``. A softmax costs two of them."""
-        return summed(self.A.pattern.across, "sums", self.A.pattern.height * heads)
+        return reduced(self.A.pattern.across, "sums", self.A.pattern.height * heads)
 
     def _recut(self, f: int, *operands: tuple[str, str, bool]) -> tuple[Any, Price, int]:
         """Return the moves of entries, the price of operands that are cut as these need them, own columns."""

@@ -12,7 +12,7 @@ from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, as_partition, block, within
 from distgnn.operators.moves import Moves, Room
 from distgnn.operators.operator import DistSparse
-from distgnn.operators.prices import Price, gathered, summed
+from distgnn.operators.prices import Price, gathered, reduced
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.summa_2d import Panel, PlaneMoves, Summa
 from distgnn.operators.summed import SUM, Sum
@@ -112,5 +112,5 @@ class FiberMoves(PlaneMoves):
 
     def rows_price(self, width: int, written: bool = False) -> Price:
         if written:
-            return summed(self.A.fiber, "sums", int(self.shares[-1]) * width, scattered=True)
+            return reduced(self.A.fiber, "sums", int(self.shares[-1]) * width, scattered=True)
         return gathered(self.A.fiber, "G", np.diff(self.shares).tolist(), width)

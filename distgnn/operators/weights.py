@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays.csr import Shape
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.checks import compare
 from distgnn.comm.grid import Grid
@@ -24,11 +25,11 @@ from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
 from distgnn.operators.gemm_tuning import fastest
 from distgnn.operators.later import Later, summed_over
-from distgnn.operators.prices import FREE, Price, gathered, summed_rows
-from distgnn.operators.prices import summed as summed_price
+from distgnn.operators.prices import FREE, Price, gathered, reduced, summed_rows
 
 #: The products of a layer with its weights, as logs name them.
 FORWARD, WEIGHTS, INPUT = "T W", "TᵀG", "G Wᵀ"
+TwoPrices = tuple[Price, Price]
 
 
 class DenseProducts(ABC):
@@ -110,9 +111,7 @@ class DenseProducts(ABC):
         """Return this rank's share of ``Tᵀ G``; compute ``G Wᵀ`` in ``dT`` if there is ``W``."""
 
     @abstractmethod
-    def prices(
-        self, n: int, widths: tuple[int, int], itemsize: int, need_input: bool = True
-    ) -> tuple[Price, Price]:  # fmt: skip
+    def prices(self, n: int, widths: Shape, itemsize: int, need_input: bool = True) -> TwoPrices:
         """Return the prices of :meth:`times`, and of :meth:`backward` with or without ``dT``, on this rank.
 
         Args:
@@ -178,14 +177,12 @@ class ReplicatedWeights(DenseProducts):
                     local.gemm(G_c, W_c, out=dT.block, accumulate=k > 0, trans_b=True, form=of_input)
         return panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
 
-    def prices(
-        self, n: int, widths: tuple[int, int], itemsize: int, need_input: bool = True
-    ) -> tuple[Price, Price]:  # fmt: skip
+    def prices(self, n: int, widths: Shape, itemsize: int, need_input: bool = True) -> TwoPrices:
         layout, row, above = self.input_layout, self.along_row, widths[1]
         height, own = layout.local_shape((n, widths[0]))
         cuts = [np.diff(layout.cols.vector(self.grid, width)).tolist() for width in widths]
         times, back = (gathered(row, "T", cut, height) for cut in cuts)
-        dW = summed_price(self.along_rows, "gradients", own * above)
+        dW = reduced(self.along_rows, "gradients", own * above)
         return times, back + dW + gathered(row, "gradients", cuts[0], above)
 
     def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
@@ -232,18 +229,14 @@ class ShardedWeights(DenseProducts):
             )  # fmt: skip
         return dW
 
-    def prices(
-        self, n: int, widths: tuple[int, int], itemsize: int, need_input: bool = True
-    ) -> tuple[Price, Price]:  # fmt: skip
-        (rows, below), (_, above) = (
-            layout.local_shape((n, width))
-            for layout, width in zip((self.input_layout, self.output_layout), widths, strict=True)
-        )
+    def prices(self, n: int, widths: Shape, itemsize: int, need_input: bool = True) -> TwoPrices:
+        rows, below = self.input_layout.local_shape((n, widths[0]))
+        above = self.output_layout.local_shape((n, widths[1]))[1]
         W = gathered(self.out, "weights", np.diff(self._shares(widths[0])).tolist(), above)
         how = itemsize, TUNING.gemm_rows
         times = W + summed_rows(self.grid, self.feature, (rows, above), *how)
         dT = W + summed_rows(self.grid, self.contract, (rows, below), *how) if need_input else FREE
-        return times, dT + summed_price(self.out, "gradients", below * above, scattered=True)
+        return times, dT + reduced(self.out, "gradients", below * above, scattered=True)
 
     def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
         return share  # summed already, as its parts are scattered

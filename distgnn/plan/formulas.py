@@ -16,7 +16,7 @@ from distgnn.comm.group import Comm
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import GraphConvolution
 from distgnn.nn.products import AGGREGATE
-from distgnn.operators.prices import FREE, Price, summed
+from distgnn.operators.prices import FREE, Price, reduced
 from distgnn.operators.registry import TABLE
 from distgnn.operators.weights import ReplicatedWeights
 from distgnn.plan.machine import Machine
@@ -85,7 +85,7 @@ def epoch(model: GCN, train_features: bool) -> Price | None:
         total += prices.adjoint(width) if need or not first else FREE
         rows = A.grid.along(*out.row_axes)
         if layer.b is not None:
-            total += summed(rows, "gradients", out.local_shape((n, layer.shape[1]))[1])
+            total += reduced(rows, "gradients", out.local_shape((n, layer.shape[1]))[1])
         late[rows] += isinstance(A.weights, ReplicatedWeights) + (layer.b is not None)
     for group, sums in late.items():  # which are made together
         total += Price({(group.name, "gradients"): (0, -2 * (group.size - 1) * max(sums - 1, 0))})

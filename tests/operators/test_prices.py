@@ -30,7 +30,7 @@ def operator_on(comm, name, aware, sizes, matrix, backend="numpy"):
 @pytest.mark.ranks(1, 2, 3, 4, 6, 12)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
 def test_operations_on_entries_cost_their_price(comm, name, aware, backend):
-    """Of directed and of wide matrices; with one head, and with three of two columns each."""
+    """Matrices are directed, or wide; entries have one head, or three of two columns each."""
     for number, sizes in enumerate(representative(name, comm.Get_size())):
         m, n = (matrix := MATRICES[("directed", "wide")[number % 2]]).shape
         A, heads = operator_on(comm, name, aware, sizes, matrix, backend), 1 + 2 * (number % 3)

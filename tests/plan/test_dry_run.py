@@ -365,7 +365,7 @@ def test_one_rank_alone_takes_the_same_steps(monkeypatch, algorithm, aware):
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 @pytest.mark.slow
 def test_the_busiest_rank_is_one_that_no_other_outdoes(algorithm, aware):
-    """It is charged as it is among all ranks, but for a non-zero more or less in blocks and in covers."""
+    """The busiest is charged as among all ranks, but for a non-zero more or less in blocks and covers."""
     ranks, uniform = 12 if algorithm == "3d-split" else 6, Graph.of_size(2311, 2311 * 40, 25, 13)
     for grid in ALGORITHMS[algorithm].grids(ranks):
         settings = Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, hidden=(23, 26))

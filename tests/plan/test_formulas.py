@@ -47,7 +47,7 @@ def check_epochs(settings, graph, ranks):
 
 @pytest.mark.parametrize(("algorithm", "aware"), [*WAYS, *((name, "cover") for name in SPARSITY_AWARE)])
 def test_an_epoch_costs_its_price_on_every_rank(algorithm, aware):
-    """Of directed and symmetric graphs, with A X kept, features trained, biases, dropout."""
+    """Graphs are directed, or symmetric; A X is kept, features are trained, there are biases, dropout."""
     more = [{}, {"train_features": True}, {"bias": True}, {"dropout": 0.5, "bias": True}]
     for number, grid in enumerate([*grids(algorithm, 4), *grids(algorithm, 6)[:3]]):
         network = {"recipe": "plain", "hidden": (9, 8)} | more[number % 4]
