@@ -7,7 +7,7 @@ moves', whatever the algorithm. What the ledger of a run charges is equal to it,
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -42,12 +42,12 @@ class Price(dict[tuple[str, str], tuple[Words, int]]):
         """Messages of all groups."""
         return sum(messages for _, messages in self.values())
 
-    def by_matrix(self) -> dict[str, Words]:
+    def by_matrix(self) -> Counter[str]:
         """Return the words of each matrix of which some are received."""
-        received: dict[str, Words] = defaultdict(int)
+        received: Any = Counter()
         for (_, matrix), (words, _) in self.items():
             received[matrix] += words
-        return {matrix: words for matrix, words in received.items() if words}
+        return +received
 
 
 FREE = Price()

@@ -27,8 +27,7 @@ class Explanation:
             "level" of the network that they take, seconds "under_way", alone, and "exposed", of waiting.
         kernels: a record per operation and shape, "calls", "flops", bytes "touched", "seconds" alone.
         memory: bytes by purpose of the fullest rank, when they are most.
-        formula: the price of the epoch, or None where its operations are not priced; compared: each matrix
-            with the words of the price and of the ledger.
+        formula: the price of the epoch, or None where its operations are not priced.
         node: ranks of a node, or None: see :meth:`Way.record`.
     """
 
@@ -38,17 +37,13 @@ class Explanation:
     kernels: list[dict[str, Any]]
     memory: dict[str, int]
     formula: Formula | None
-    compared: list[tuple[str, float | None, int]]
     node: int | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the record for JSON."""
         record: dict[str, Any] = {"choice": self.choice.record(self.node)}
         record |= {name: getattr(self, name) for name in ("phases", "collectives", "kernels", "memory")}
-        if self.formula is None:
-            return record | {"formula": None}
-        lines = [dict(zip(("matrix", "formula", "dry_run"), line, strict=True)) for line in self.compared]
-        return record | {"formula": asdict(self.formula) | {"words": lines}}
+        return record | {"formula": self.formula and asdict(self.formula)}
 
 
 def explain(plan: Plan, choice: Choice) -> Explanation:
@@ -62,7 +57,6 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     longest = max(clocks, key=lambda key: sum(sum(some.values()) for some in clocks[key].stretches))
     costs = kinds[longest]
     way, train_features = choice.way, resolved(choice.way.settings(settings), plan.ranks).train_features
-    price = formula(costs.model, train_features, way.sparsity_aware, plan.machine, way.grid)
     fullest = max(ranks, key=lambda rank_costs: sum(rank_costs.peak.values()))
     computed = kernels(costs.epoch.steps, clocks[longest])
     return Explanation(
@@ -71,8 +65,7 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
         collectives(costs, clocks[longest]),
         computed,
         {purpose: size for purpose, size in fullest.peak.items() if size},
-        price,
-        compared(price, costs) if price else [],
+        formula(costs, train_features, way.sparsity_aware, plan.machine, way.grid),
         plan.machine.node,
     )
 
@@ -130,9 +123,3 @@ def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
         for (phase, operation, shape), record in rows.items()
     )
     return sorted(named, key=lambda record: -record["seconds"])
-
-
-def compared(formula: Formula, costs: Costs) -> list[tuple[str, float | None, int]]:
-    """Compare the words of the price and of the ledger, by matrix."""
-    matrices = dict.fromkeys([*formula.words, *costs.words])
-    return [(name or "other", formula.words.get(name), costs.words.get(name, 0)) for name in matrices]

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from distgnn.comm.group import Comm
 from distgnn.nn.gcn import GCN
@@ -19,6 +20,7 @@ from distgnn.nn.products import AGGREGATE
 from distgnn.operators.prices import FREE, Price, reduced
 from distgnn.operators.registry import TABLE
 from distgnn.operators.weights import ReplicatedWeights
+from distgnn.plan.dry.run import Costs
 from distgnn.plan.machine import Machine
 
 ASCII = str.maketrans({"`": "", "Σ": "sum ", "≠": "!=", "ᵀ": "'", "²": "^2", "·": " "})
@@ -30,41 +32,44 @@ class Formula:
 
     Attributes:
         section: of which paper; text: the costs of a product; where: the links.
-        words: by the matrices that the ledger charges for them.
+        words: a record for each matrix: the price's, or None, and the dry run's.
         seconds: of all messages and words, one after the other.
     """
 
     section: str
     text: str
     where: str
-    words: dict[str, float]
+    words: list[dict[str, Any]]
     messages: int
     seconds: float
 
 
 def formula(
-    model: GCN | None, train_features: bool, aware: bool | str, machine: Machine, grid: Mapping[str, int]
+    costs: Costs, train_features: bool, aware: bool | str, machine: Machine, grid: Mapping[str, int]
 ) -> Formula | None:  # fmt: skip
-    """Price an epoch of a network for the rank that it is on; None: its operations are not priced.
+    """Price an epoch of the network of a dry run's rank; None: its operations are not priced.
 
     ``grid``: sizes by axis, the last the nearest in a node.
     """
-    price = None if model is None else epoch(model, train_features)
-    if price is None or model is None:
+    if costs.model is None or (price := epoch(costs.model, train_features)) is None:
         return None
-    A, seconds, links = model.A, 0.0, {}
+    A, seconds, links = costs.model.A, 0.0, {}
     for (group, _), (words, messages) in price.items():
         if words or messages:
             links[group] = alpha, bandwidth = link(machine, grid, group)
             seconds += messages * alpha + float(words) * A.dtype.itemsize / bandwidth
     option = "--sparsity-aware" if aware else ""
     row = next(row for row in TABLE if row.name == A.name and option in row.command)
-    costs = [text for text in (inspect.getdoc(type(A)) or "").split("\n\n") if text.startswith("Cost")]
+    said = [text for text in (inspect.getdoc(type(A)) or "").split("\n\n") if text.startswith("Cost")]
     rates = ", ".join(f"{group} {rate / 1e9:.3g}" for group, (_, rate) in links.items())
-    by_matrix = {matrix: float(words) for matrix, words in price.by_matrix().items()}
+    priced, own = price.by_matrix(), costs.words
+    lines = [
+        {"matrix": name or "other", "formula": float(priced[name]) or None, "dry_run": own.get(name, 0)}
+        for name in dict.fromkeys([*priced, *own])
+    ]
     section = ", ".join(filter(None, (row.paper, row.section)))
-    text = " ".join(" ".join(costs).translate(ASCII).split())
-    return Formula(section, text, f"GB/s into a rank along {rates}", by_matrix, price.messages, seconds)
+    text = " ".join(" ".join(said).translate(ASCII).split())
+    return Formula(section, text, f"GB/s into a rank along {rates}", lines, price.messages, seconds)
 
 
 def epoch(model: GCN, train_features: bool) -> Price | None:

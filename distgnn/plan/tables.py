@@ -169,12 +169,12 @@ def _formula(explained: Explanation) -> list[str]:
     formula = explained.formula
     if formula is None:
         return ["No price for these layers: the dry run alone has their words."]
+    sides = "formula", "dry_run"
     lines = [
-        [matrix, "" if words is None else short(words), short(own)]
-        for matrix, words, own in explained.compared
+        [line["matrix"], *("" if line[side] is None else short(line[side]) for side in sides)]
+        for line in formula.words
     ]
-    totals = [formula.words.values(), [own for *_, own in explained.compared]]
-    lines.append(["all", *(short(sum(words)) for words in totals)])
+    lines.append(["all", *(short(sum(line[side] or 0 for line in formula.words)) for side in sides)])
     comm = sum(collective["under_way"] for collective in explained.collectives)
     messages = sum(collective["messages"] for collective in explained.collectives)
     lines.append(["messages", short(formula.messages), short(messages)])

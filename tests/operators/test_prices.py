@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,7 +12,8 @@ import distgnn as dg
 from awkward_shapes import awkward
 from distgnn.arrays.tuning import TUNING
 from distgnn.gallery import rmat
-from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
+from distgnn.layout import nested, partition
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 
 from .counts import check_price
 from .test_products import representative
@@ -129,3 +132,37 @@ def test_prices_worked_out_by_hand(comm, name, aware, grid):
     check_price(lambda: A @ H, A.prices.product(5))
     check_price(lambda: A.T @ G, A.prices.adjoint(5))
     A.grid.free()
+
+
+#: Words of a product of an m x n matrix on all ranks together, as the papers count them: g has the sizes of
+#: the axes, nf and mf are those of H and of the product.
+TOGETHER = {
+    "1d": lambda g, nf, mf, A: {"H": (g["rows"] - 1) * nf},
+    "1.5d": lambda g, nf, mf, A: {"H": (g["rows"] - 1) * nf, "sums": 2 * (g["reps"] - 1) * mf},
+    "2d": lambda g, nf, mf, A: {
+        "H": (g["rows"] - 1) * nf,
+        "A": (g["cols"] - 1) * (2 * A.nnz + len(A.plane.panels) * (A.shape[0] + g["rows"])),
+    },
+    "3d-split": lambda g, nf, mf, A: {"H": (g["rows"] - 1) * nf, "sums": (g["fibers"] - 1) * mf},
+    "3d": lambda g, nf, mf, A: {"H": (g["z"] - 1) * nf, "sums": 2 * (g["x"] - 1) * mf},
+}
+
+
+@pytest.mark.ranks(4, 6, 12)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_all_ranks_together_receive_what_the_papers_say(comm, name):
+    """Blocks and widths are uneven."""
+    matrix, f = MATRICES["wide"], 5
+    for sizes in grids(name, comm.Get_size()):
+        A = operator_on(comm, name, False, sizes, matrix)
+        (m, n), total = A.shape, Counter()
+        for words in A.grid.world.gather_objects(A.prices.product(f).by_matrix()):
+            total.update(words)
+        if name == "rdm":
+            heights, c = np.diff(nested(partition(n, sizes["rows"]), sizes["cols"])), sizes["cols"]
+            kept = heights @ np.tile(np.diff(partition(f, c)), sizes["rows"])  # rows of own columns
+            assert total["H"] == sizes["rows"] * n * f - kept, sizes
+        else:
+            expected = TOGETHER[name](sizes, n * f, m * f, A)
+            assert {matrix: total[matrix] for matrix in expected} == expected, sizes
+        A.grid.free()
