@@ -113,12 +113,12 @@ def test_a_graph_of_numbers_is_expected_to_have_those_of_a_random_one():
 
 def test_the_busiest_alone_does_not_know_the_covers_of_others(power_law):
     settings = replace(SETTINGS, algorithm="1d", sparsity_aware="cover")
-    with pytest.raises(ArgumentError, match="on all ranks, not on one of each kind"):
+    with pytest.raises(ArgumentError, match="on all ranks, not on the busiest"):
         dry_run(settings, power_law, 8, busiest=True)
     (refused,) = plan(settings, power_law, 2 * COVERED_RANKS, FAR).infeasible
     assert "counted on up to 32 ranks" in refused.reason
     way = Way("1d", {"rows": ALL_RANKS + 1}, None, "cover")
     assert len(set(map(id, counted(SETTINGS, power_law, ALL_RANKS + 1, way).ranks))) == ALL_RANKS + 1
     way = replace(way, grid={"rows": COVERED_RANKS + 1})
-    with pytest.raises(ArgumentError, match="on all ranks, not on one of each kind"):
+    with pytest.raises(ArgumentError, match="on all ranks, not on the busiest"):
         counted(SETTINGS, power_law, COVERED_RANKS + 1, way)
