@@ -55,13 +55,25 @@ def words_1d(g, A, f):
     return {"H": (A.shape[1] - own) * f}
 
 
+def column_shares(n, rows, c, vector=None):
+    """Return of each process column the partition vector of its share of the ``rows`` blocks of n nodes.
+
+    That is rows/c blocks, from the first on: whole ones, and parts of the first and the last.
+    """
+    vector, ends = [int(end) for end in (cut_nodes(n, rows) if vector is None else vector)], []
+    for j in range(c + 1):
+        at = Fraction(j * rows, c)
+        q = min(int(at), rows - 1)
+        ends.append(vector[q] + int((at - q) * (vector[q + 1] - vector[q])))
+    return [np.array([min(max(end, first), last) for end in vector]) for first, last in pairwise(ends)]
+
+
 def words_15d(g, A, f):
-    """Return the stages' blocks of H, but for an own one, and an all-reduce over copies (CAGNET IV-B1)."""
+    """Return a process column's rows of H, but for own ones, and an all-reduce over copies (CAGNET IV-B1)."""
     rows, c = g.shape["rows"], g.shape["reps"]
     i, j = g.coords["rows"], g.coords["reps"]
-    s = -(-rows // c)
-    blocks = heights(A.shape[1], rows)
-    received = sum(blocks[q] * f for q in range(j * s, min((j + 1) * s, rows)) if q != i)
+    share = column_shares(A.shape[1], rows, c)[j]
+    received = int(share[-1] - share[0] - (share[i + 1] - share[i])) * f
     return {"H": received, "sums": allreduce(c, heights(A.shape[0], rows)[i] * f)}
 
 
@@ -102,29 +114,25 @@ def adjoint_words_1d_sparsity_aware(g, A, f, count=needed):
 
 
 def words_15d_sparsity_aware(g, A, f, count=needed):
-    """Return the words over the stages of a process column (sparsity-aware paper, 4.2).
+    """Return the words over the share of a process column (sparsity-aware paper, 4.2).
 
     An all-reduce over the copies follows.
     """
     rows, c = g.shape["rows"], g.shape["reps"]
     i, j = g.coords["rows"], g.coords["reps"]
-    s = -(-rows // c)
-    tops, stages = cut_nodes(A.shape[0], rows), range(j * s, min((j + 1) * s, rows))
-    received = rows_fetched(A, tops, cut_nodes(A.shape[1], rows), i, stages, count) * f
+    tops, share = cut_nodes(A.shape[0], rows), column_shares(A.shape[1], rows, c)[j]
+    received = rows_fetched(A, tops, share, i, range(rows), count) * f
     return {"H": received, "sums": allreduce(c, int(tops[i + 1] - tops[i]) * f)}
 
 
 def adjoint_words_15d_sparsity_aware(g, A, f, count=needed):
-    """Return the words in the process column whose stage the block row is.
-
-    That column broadcasts the sum to the others.
-    """
+    """Return the words of sums of this process column's rows of the block, and the others, which it gets."""
     rows, c = g.shape["rows"], g.shape["reps"]
     i, j = g.coords["rows"], g.coords["reps"]
     tops, lefts = cut_nodes(A.shape[0], rows), cut_nodes(A.shape[1], rows)
-    if i // -(-rows // c) == j:
-        return {"sums": rows_returned(A, tops, lefts, i, count) * f}
-    return {"sums": int(lefts[i + 1] - lefts[i]) * f}
+    share = column_shares(A.shape[1], rows, c)[j]
+    others = int(lefts[i + 1] - lefts[i] - (share[i + 1] - share[i]))
+    return {"sums": (rows_returned(A, tops, share, i, count) + others) * f}
 
 
 def panels_of(first, last):

@@ -167,17 +167,18 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
     grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name, sparsity_aware="auto")
     parts = formulas.partition(A.shape[0], grid.shape["rows"])
-    i, expected = grid.coords["rows"], 0
-    for j in operator.stages:
-        rows = np.unique(A[parts[i] : parts[i + 1], parts[j] : parts[j + 1]].indices)
-        height = parts[j + 1] - parts[j]
+    i, expected, c = grid.coords["rows"], 0, grid.shape.get("reps", 1)
+    share = formulas.column_shares(A.shape[1], len(parts) - 1, c)[grid.coords.get("reps", 0)]
+    for j in range(len(parts) - 1):
+        rows = np.unique(A[parts[i] : parts[i + 1], share[j] : share[j + 1]].indices)
+        height = share[j + 1] - share[j]
         scattered = rows.size and rows[-1] - rows[0] + 1 != rows.size
         expected += 0 if i == j else height if scattered and 2 * rows.size > height else rows.size
     assert operator.A.rows.received == expected
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
     with dg.Ledger() as counted:
         operator @ H
-    others = formulas.allreduce(grid.shape.get("reps", 1), int(parts[i + 1] - parts[i]) * WIDTH)
+    others = formulas.allreduce(c, int(parts[i + 1] - parts[i]) * WIDTH)
     if name == "rdm":
         single = grid.shape["rows"] == 1
         swapped = formulas.words_rdm_crossing(grid, A, WIDTH).values() if single else ()

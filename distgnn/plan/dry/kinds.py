@@ -8,7 +8,7 @@ from functools import singledispatch
 import numpy as np
 
 from distgnn.comm.grid import Grid
-from distgnn.layout import Axes, Cut, Layout
+from distgnn.layout import Axes, Cut, Layout, block, shares
 from distgnn.nn.gcn import GCN
 from distgnn.operators.base import Operator
 from distgnn.operators.block_rows import BlockRows
@@ -90,12 +90,14 @@ def _roles(A: Operator) -> Callable[[Axes], Hashable]:
 
 @_roles.register
 def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
-    """Tell ranks apart by their stages: their number, their rows, and whether the diagonal block is one."""
+    """Tell ranks apart by their stages: their number, and how many rows of others they have."""
 
     def role(place: Axes) -> Hashable:
-        stages = A.share(place, len(A.col_parts) - 1)
-        rows = int(A.col_parts[stages.stop] - A.col_parts[stages.start])
-        return len(stages), rows, place.coords["rows"] not in stages
+        stages, columns = A.share(place, A.col_parts)
+        rows, i = int(columns[-1] - columns[0]), place.coords["rows"]
+        ends = shares(A.col_parts, place.shape.get("reps", 1)).clip(*block(A.col_parts, i))
+        senders = np.count_nonzero(np.diff(ends))  # of sums, along a process row
+        return len(stages), rows, i not in stages, -int(columns[i + 1] - columns[i]), senders
 
     return role
 

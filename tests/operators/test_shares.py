@@ -1,0 +1,119 @@
+"""1.5D on grids beyond the papers: process columns share blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import distgnn as dg
+from distgnn.arrays.tuning import TUNING
+from distgnn.layout import Axes, partition, shares
+from distgnn.operators import make_grid
+from distgnn.operators.block_rows import BlockRows
+from loops import each
+
+from . import formulas
+from .test_edges import compare, everywhere, matrix
+
+#: Copies of 1.5D that do not divide the process rows.
+COPIES = {2: [2], 3: [3], 4: [4], 6: [2, 3, 6], 8: [4], 12: [3, 4, 6]}
+MODES = False, True, "auto", "cover"
+
+
+def uneven(n, parts):
+    """Return a partition vector whose blocks differ, one of them empty."""
+    ends = np.sort(np.random.default_rng(parts).integers(0, n, parts - 1))
+    ends[parts // 2 : parts // 2 + 1] = ends[parts // 2 - 1 : parts // 2] if parts > 2 else ends[:1]
+    return np.array([0, *ends, n])
+
+
+@each("c", range(1, 10))
+@each("rows", range(1, 10))
+def test_process_columns_have_equal_shares_of_the_blocks(rows, c):
+    for n in (0, 3, 720 * rows):
+        for vector in (partition(n, rows), uneven(n, rows) if n > 3 else partition(n, rows)):
+            expected = formulas.column_shares(n, rows, c, vector)
+            assert shares(vector, c).tolist() == [0, *(share[-1] for share in expected)]
+            for j, share in enumerate(expected):
+                stages, columns = BlockRows.share(Axes({"rows": rows, "reps": c}, j), vector)
+                assert columns.tolist() == share.tolist()
+                held = [q for q in range(rows) if columns[q] < columns[q + 1]]
+                assert set(held) <= set(stages) and len(stages) <= -(-rows // c) + 1
+                if rows % c == 0:
+                    assert list(stages) == list(range(j * rows // c, (j + 1) * rows // c))
+    assert len(set(np.diff(shares(partition(720 * rows * c, rows), c)).tolist())) == 1
+
+
+def check(comm, A, M, X, Y, label):
+    """Check both products of an operator, several in a row, that copies are alike, and their words."""
+    H, G = dg.scatter(X, A.input_layout), dg.scatter(Y, A.output_layout)
+    for _ in range(2):
+        AH, F = A @ H, A.T @ G
+    product, adjoint = everywhere(comm, AH), everywhere(comm, F)
+    np.testing.assert_allclose(product, M @ X, rtol=1e-11, atol=1e-11, err_msg=label)
+    np.testing.assert_allclose(adjoint, M.T @ Y, rtol=1e-11, atol=1e-11, err_msg=label)
+    assert np.sum(product * Y) == pytest.approx(np.sum(X * adjoint)), label
+    copies = comm.allgather((A.grid.coords.get("rows"), AH.block.tobytes(), F.block.tobytes()))
+    if "reps" in A.grid.shape:
+        assert len(set(copies)) == A.grid.shape["rows"], label
+    found = []
+    for call in (lambda: A @ H, lambda: A.T @ G):
+        with dg.Ledger() as ledger:
+            call()
+        found.append(ledger.words)
+    return found
+
+
+@pytest.mark.ranks(2, 3, 4, 6, 8, 12)
+@pytest.mark.parametrize("aware", MODES)
+def test_process_columns_that_share_blocks(comm, aware, monkeypatch):
+    """Even and uneven cuts, more ranks than nodes, messages above the eager limit."""
+    forward = {True: formulas.SPARSITY_AWARE_WORDS, "cover": formulas.COVER_WORDS}.get(aware, formulas.WORDS)
+    back = {True: formulas.SPARSITY_AWARE_ADJOINT_WORDS, "cover": formulas.COVER_ADJOINT_WORDS}
+    adjoint = back.get(aware, formulas.ADJOINT_WORDS)
+    monkeypatch.setattr(TUNING, "small_sum", 4096)
+    r = np.random.default_rng(7)
+    for number, c in enumerate(COPIES[comm.Get_size()]):
+        grid = make_grid(comm, "1.5d", {"reps": c}, backend="numpy")
+        for n, cut in ((5, partition), (311, partition), (311, uneven)):
+            monkeypatch.setattr(formulas, "cut_nodes", cut)
+            parts, grid.overlap = cut(n, grid.shape["rows"]), number % 2 == 0
+            M = matrix(r, n, density=max(0.1, 2 / n))
+            A = dg.distribute(M, grid, "1.5d", aware, row_parts=parts, col_parts=parts)
+            X, Y = r.standard_normal((2, n, 48))
+            words = check(comm, A, M, X, Y, f"{grid.shape} {n} {cut.__name__}")
+            if aware != "auto":
+                assert words == [round(count["1.5d"](grid, M, 48)) for count in (forward, adjoint)]
+        grid.free()
+
+
+@pytest.mark.ranks(3, 6, 8)
+@pytest.mark.parametrize("aware", [False, True])
+def test_edges_and_semirings_of_process_columns_that_share_blocks(comm, aware):
+    for number, c in enumerate(COPIES[comm.Get_size()]):
+        r = np.random.default_rng(number)
+        grid = make_grid(comm, "1.5d", {"reps": c}, backend="numpy")
+        M = matrix(r, 95)
+        A = dg.distribute(M, grid, "1.5d", aware)
+        compare(comm, A, M, r, 2, 12)
+        X = r.standard_normal((95, 24))
+        filled = np.flatnonzero(np.diff(M.indptr))
+        found = everywhere(comm, A.aggregate(dg.scatter(X, A.input_layout), "max", "pattern"))
+        expected = np.stack([X[M.indices[M.indptr[i] : M.indptr[i + 1]]].max(axis=0) for i in filled])
+        np.testing.assert_array_equal(found[filled], expected)
+        grid.free()
+
+
+@pytest.mark.ranks(6)
+def test_a_symmetric_matrix_on_one_process_row_is_cut_in_its_adjoint(comm):
+    """Each process column has some columns of A; their transposes are other blocks."""
+    grid = make_grid(comm, "1.5d", {"rows": 1, "reps": 6}, backend="numpy")
+    M = matrix(np.random.default_rng(2), 61)
+    M = sp.csr_array(M + M.T)
+    source = dg.operators.sources.MatrixSource(M)
+    source.symmetric = True
+    A = dg.distribute(source, grid, "1.5d")
+    assert A.T is A
+    compare(comm, A, M, np.random.default_rng(3), 2, 6)
+    grid.free()
