@@ -144,11 +144,13 @@ def _summa(case: Case) -> Formula:
     return case.formula("CAGNET, IV-C6", text, f"{_F}; {nonzeros}; weights are left out", messages, words)
 
 
-def _split(case: Case) -> Formula:
+def _split(case: Case) -> Formula | None:
     """Evaluate 3d-split. The paper adds up the terms of IV-D1 to D4 for a cube.
 
-    Here they are for l layers of q x q ranks.
+    Here they are for l layers of q x q ranks; it has none for other layers.
     """
+    if case.grid["rows"] != case.grid["cols"]:
+        return None
     q, fibers = case.grid["rows"], case.grid["fibers"]
     text = "L (a 4 q + b (2 nnz / (q l) + n f (8 / (q l) + 4 / q^2)))"
     words: dict[tuple[str, ...], float] = {
@@ -310,7 +312,7 @@ def _overlaps(vector: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return np.maximum(high - low, 0) / np.maximum(np.diff(vector), 1)
 
 
-FORMULAS: dict[tuple[str, bool | str], Callable[[Case], Formula]] = {
+FORMULAS: dict[tuple[str, bool | str], Callable[[Case], Formula | None]] = {
     ("1d", False): _rows,
     ("1d", True): _needed_rows,
     ("1.5d", False): _copied_rows,

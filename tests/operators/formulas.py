@@ -181,35 +181,42 @@ def adjoint_words_2d(g, A, f):
 
 
 def split_3d_parts(g, A, f):
-    q, layers = g.shape["rows"], g.shape["fibers"]
+    """Return the rank's rows of A, the panels (owner of A's, of H's, first, last), the columns of H."""
+    pr, pc, layers = g.shape["rows"], g.shape["cols"], g.shape["fibers"]
     i, j, k = g.coords["rows"], g.coords["cols"], g.coords["fibers"]
-    tops = cut_nodes(A.shape[0], q * layers)
+    tops = cut_nodes(A.shape[0], pr * layers)
     rows = (int(tops[i * layers]), int(tops[(i + 1) * layers]))
-    lefts = cut_nodes(A.shape[1], q * layers)
-    stages = [(int(lefts[s * layers + k]), int(lefts[s * layers + k + 1])) for s in range(q)]
-    panels = [(s, *panel) for s, stage in enumerate(stages) for panel in panels_of(*stage)]
-    return q, layers, i, j, k, rows, panels, sizes(f, q)[j]
+    lefts = cut_nodes(A.shape[1], pr * layers).tolist()
+    blocks = [range(*lefts[s * layers + k : s * layers + k + 2]) for s in range(pr)]
+    numbered = [(s, column) for s, block in enumerate(blocks) for column in block]
+    shares = np.repeat(np.arange(pc), sizes(len(numbered), pc)).tolist()
+    stages = {}
+    for (r, column), share in zip(numbered, shares, strict=True):
+        first, _ = stages.setdefault((r if pr == pc else share, r), (column, column))
+        stages[r if pr == pc else share, r] = first, column + 1
+    panels = [(*of, *panel) for of, stage in stages.items() for panel in panels_of(*stage)]
+    return layers, i, j, k, rows, panels, sizes(f, pc)[j]
 
 
 def words_3d_split(g, A, f):
-    """Return nnz/(q l) and n f/(q l) within the layer, then (l-1)/l of n f/q² over the fiber.
+    """Return nnz/(pr l) and n f/(pc l) within the layer, then (l-1)/l of n f/(pr pc) over the fiber.
 
     (CAGNET IV-D1.)
     """
-    _, layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
-    sparse = sum(csr_words(A, rows, (first, last)) for s, first, last in panels if s != j)
-    dense = sum((last - first) * width for s, first, last in panels if s != i)
+    layers, i, j, _, rows, panels, width = split_3d_parts(g, A, f)
+    sparse = sum(csr_words(A, rows, (first, last)) for c, _, first, last in panels if c != j)
+    dense = sum((last - first) * width for _, r, first, last in panels if r != i)
     return {"A": sparse, "H": dense, "sums": reduce_scatter(layers, (rows[1] - rows[0]) * width)}
 
 
 def adjoint_words_3d_split(g, A, f):
-    q, layers, i, j, k, rows, panels, width = split_3d_parts(g, A, f)
-    tops = cut_nodes(A.shape[0], q * layers)
+    layers, i, j, k, rows, panels, width = split_3d_parts(g, A, f)
+    tops = cut_nodes(A.shape[0], g.shape["rows"] * layers)
     own = int(tops[i * layers + k + 1] - tops[i * layers + k])
     sparse = sum(
-        2 * A[rows[0] : rows[1], first:last].nnz + last - first + 1 for s, first, last in panels if s != j
+        2 * A[rows[0] : rows[1], first:last].nnz + last - first + 1 for c, _, first, last in panels if c != j
     )
-    dense = sum((last - first) * width for s, first, last in panels if s != i)
+    dense = sum((last - first) * width for _, r, first, last in panels if r != i)
     return {"A": sparse, "sums": dense, "G": (rows[1] - rows[0] - own) * width}
 
 

@@ -1,4 +1,4 @@
-"""1.5D on grids beyond the papers: process columns share blocks."""
+"""1.5D and Split-3D on grids beyond the papers: process columns share blocks, layers are no squares."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Axes, partition, shares
-from distgnn.operators import make_grid
+from distgnn.operators import grids, make_grid
 from distgnn.operators.block_rows import BlockRows
+from distgnn.operators.split_3d import layer_stages
 from loops import each
 
 from . import formulas
 from .test_edges import compare, everywhere, matrix
 
 #: Copies of 1.5D that do not divide the process rows.
-COPIES = {2: [2], 3: [3], 4: [4], 6: [2, 3, 6], 8: [4], 12: [3, 4, 6]}
+COPIES = {3: [3], 6: [2, 3, 6], 8: [4], 12: [3, 4, 6]}
 MODES = False, True, "auto", "cover"
 
 
@@ -65,7 +66,7 @@ def check(comm, A, M, X, Y, label):
     return found
 
 
-@pytest.mark.ranks(2, 3, 4, 6, 8, 12)
+@pytest.mark.ranks(3, 6, 8, 12)
 @pytest.mark.parametrize("aware", MODES)
 def test_process_columns_that_share_blocks(comm, aware, monkeypatch):
     """Even and uneven cuts, more ranks than nodes, messages above the eager limit."""
@@ -88,7 +89,7 @@ def test_process_columns_that_share_blocks(comm, aware, monkeypatch):
         grid.free()
 
 
-@pytest.mark.ranks(3, 6, 8)
+@pytest.mark.ranks(6, 8)
 @pytest.mark.parametrize("aware", [False, True])
 def test_edges_and_semirings_of_process_columns_that_share_blocks(comm, aware):
     for number, c in enumerate(COPIES[comm.Get_size()]):
@@ -117,3 +118,59 @@ def test_a_symmetric_matrix_on_one_process_row_is_cut_in_its_adjoint(comm):
     assert A.T is A
     compare(comm, A, M, np.random.default_rng(3), 2, 6)
     grid.free()
+
+
+# -- layers of Split-3D ------------------------------------------------------------------------------------
+
+
+@each("sizes", [(1, 3, 2), (3, 1, 2), (2, 3, 2), (3, 2, 3), (4, 6, 1), (2, 2, 3), (5, 3, 1)])
+def test_stages_of_a_layer_have_its_columns_once_and_even_shares_of_them(sizes):
+    pr, pc, layers = sizes
+    for n in (2, 7, 60 * pr * pc * layers):
+        col_parts, seen = partition(n, pr * layers), []
+        for k in range(layers):
+            shape = dict(zip(("rows", "cols", "fibers"), sizes, strict=True))
+            stages = layer_stages(shape, col_parts, k)
+            for stage in stages:
+                first = col_parts[stage.r * layers + k] + stage.top
+                assert (first, first + stage.width) == stage.columns and stage.width > 0
+                assert stage.columns[1] <= col_parts[stage.r * layers + k + 1]
+                seen += range(*stage.columns)
+            widths = [sum(stage.width for stage in stages if stage.c == j) for j in range(pc)]
+            assert max(widths) - min(widths) <= 1
+        assert sorted(seen) == list(range(n))
+
+
+def rectangles(ranks):
+    """Return the shapes of layers that are no squares, three with different sizes of each axis."""
+    shapes = [sizes for sizes in grids("3d-split", ranks) if sizes["rows"] != sizes["cols"]]
+    return shapes if ranks <= 6 else shapes[:: max(len(shapes) // 4, 1)]
+
+
+@pytest.mark.ranks(2, 3, 4, 6, 8, 12)
+def test_layers_of_any_shape(comm, monkeypatch):
+    r = np.random.default_rng(11)
+    for number, sizes in enumerate(rectangles(comm.Get_size())):
+        grid, block_size = make_grid(comm, "3d-split", sizes, backend="numpy"), (None, 17)[number % 2]
+        monkeypatch.setattr(formulas, "block_size", block_size)
+        for n, cut in ((7, partition), (301, partition), (301, uneven)):
+            monkeypatch.setattr(formulas, "cut_nodes", cut)
+            grid.overlap = number % 4 < 2
+            parts, M = cut(n, sizes["rows"] * sizes["fibers"]), matrix(r, n, density=max(0.1, 2 / n))
+            A = dg.distribute(M, grid, "3d-split", row_parts=parts, col_parts=parts, block_size=block_size)
+            X, Y = r.standard_normal((2, n, 48))
+            words = check(comm, A, M, X, Y, f"{sizes} {n} {cut.__name__}")
+            counts = formulas.WORDS["3d-split"], formulas.ADJOINT_WORDS["3d-split"]
+            assert words == [round(count(grid, M, 48)) for count in counts]
+        grid.free()
+
+
+@pytest.mark.ranks(3, 6, 12)
+def test_edges_of_layers_of_any_shape(comm):
+    shapes = rectangles(comm.Get_size())
+    for number, sizes in enumerate(shapes if comm.Get_size() == 3 else shapes[1::3]):
+        r = np.random.default_rng(number)
+        grid = make_grid(comm, "3d-split", sizes, backend="numpy")
+        M = matrix(r, 83)
+        compare(comm, dg.distribute(M, grid, "3d-split"), M, r, 3, 12)
+        grid.free()

@@ -239,5 +239,8 @@ def test_every_grid_has_a_formula():
     for algorithm, aware in formulas.FORMULAS:
         for grid in grids(algorithm, 12):
             found = evaluate(algorithm, aware, Case(GRAPH, WIDTHS, grid, MACHINE, 4))
+            if algorithm == "3d-split" and grid["rows"] != grid["cols"]:  # the paper has cubes
+                assert found is None
+                continue
             assert all(words >= 0 for words in found.words.values()) and found.messages >= 0
     assert evaluate("4d", False, Case(GRAPH, WIDTHS, {"rows": 1}, MACHINE, 4)) is None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import singledispatch
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from distgnn.nn.gcn import GCN
 from distgnn.operators.base import Operator
 from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.relayout import Window, taken
-from distgnn.operators.summa_2d import Summa2D
+from distgnn.operators.split_3d import Split3D, layer_stages
+from distgnn.operators.summa_2d import Panel, Summa2D
 
 Shape = tuple[int, int]
 
@@ -105,13 +107,31 @@ def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
 @_roles.register
 def _of_panels(A: Summa2D) -> Callable[[Axes], Hashable]:
     """Tell ranks apart by the widths of their own panels, of A by process column and of H by process row."""
-    panels, sizes = A.plane.panels, A.grid.shape
-    of_A: list[tuple[int, ...]] = [()] * sizes["cols"]
-    of_H: list[tuple[int, ...]] = [()] * sizes["rows"]
+    of_A, of_H = _widths(A.plane.panels, A.grid.shape)
+    return lambda place: (of_A[place.coords["cols"]], of_H[place.coords["rows"]])
+
+
+@_roles.register
+def _of_layers(A: Split3D) -> Callable[[Axes], Hashable]:
+    """Tell ranks apart by the widths of their own panels, as :func:`_of_panels`, of each layer."""
+    sizes = A.grid.shape
+    layers = [_widths(layer_stages(sizes, A.col_parts, k), sizes) for k in range(sizes["fibers"])]
+
+    def role(place: Axes) -> Hashable:
+        of_A, of_H = layers[place.coords["fibers"]]
+        return of_A[place.coords["cols"]], of_H[place.coords["rows"]]
+
+    return role
+
+
+def _widths(panels: Iterable[Panel], sizes: Mapping[str, int]) -> tuple[list[Hashable], list[Hashable]]:
+    """Return the widths of the panels of A of each process column, and of H of each process row."""
+    of_A: list[Any] = [()] * sizes["cols"]
+    of_H: list[Any] = [()] * sizes["rows"]
     for panel in panels:
         of_A[panel.c] += (panel.width,)
         of_H[panel.r] += (panel.width,)
-    return lambda place: (of_A[place.coords["cols"]], of_H[place.coords["rows"]])
+    return of_A, of_H
 
 
 class _Sizes:
