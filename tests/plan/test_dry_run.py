@@ -196,6 +196,15 @@ def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):
     compare(comm, settings, graph(case == "symmetric", settings.dtype))
 
 
+@pytest.mark.ranks(6)
+@pytest.mark.parametrize(
+    ("algorithm", "aware", "grid"),
+    [("1.5d", False, "3x2"), ("1.5d", True, "2x3"), ("1.5d", "cover", "3x2"), ("3d-split", False, "1x2x3")],
+)
+def test_so_are_columns_that_share_blocks_and_layers_that_are_no_squares(comm, algorithm, aware, grid):
+    compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **HIDDEN), graph())
+
+
 def test_norms_and_residual_connections_cost_what_they_say():
     uniform, hidden = Graph.of_size(1200, 24_000, 8, 4), (8, 8)
     asked = {"layer_norm": True, "clip": 1.0}
@@ -368,6 +377,19 @@ def test_one_rank_of_each_kind_stands_for_all_of_its_kind(algorithm, aware, turn
         lopsided = 0.25 if (algorithm, aware) == ("1.5d", "cover") else near
         assert one.epoch.flops == pytest.approx(other.epoch.flops, rel=lopsided)
         assert sum(one.peak.values()) == pytest.approx(sum(other.peak.values()), rel=max(lopsided, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("name", "aware", "grid", "ranks"),
+    [("1.5d", False, "4x3", 12), ("1.5d", True, "5x3", 15), ("3d-split", False, "3x2x2", 12)],
+)
+def test_kinds_of_columns_that_share_blocks_and_of_layers_that_are_no_squares(name, aware, grid, ranks):
+    asked = Settings(algorithm=name, grid=grid, sparsity_aware=aware, hidden=(24,), train_features=True)
+    uniform = Graph.of_size(1203, 36_090, 24, 12)
+    everybody, alike = (dry_run(asked, uniform, ranks, one_of_each=each) for each in (False, True))
+    for one, other in zip(alike.ranks, everybody.ranks, strict=True):
+        assert one.epoch.messages == other.epoch.messages
+        assert one.epoch.words == pytest.approx(other.epoch.words, rel=0.02 if aware else 1e-3)
 
 
 def test_ranks_that_own_other_panels_of_H_are_of_another_kind():
