@@ -46,6 +46,16 @@ def test_process_columns_have_equal_shares_of_the_blocks(rows, c):
     assert len(set(np.diff(shares(partition(720 * rows * c, rows), c)).tolist())) == 1
 
 
+def rectangle(r, n):
+    """Make a matrix of n rows, and of fewer columns."""
+    return sp.csr_array(matrix(r, n, density=max(0.1, 2 / n))[:, : n - n // 5])
+
+
+def parts(M, cut, blocks):
+    """Return partition vectors of rows and columns."""
+    return {"row_parts": cut(M.shape[0], blocks), "col_parts": cut(M.shape[1], blocks)}
+
+
 def check(comm, A, M, X, Y, label):
     """Check both products of an operator, several in a row, that copies are alike, and their words."""
     H, G = dg.scatter(X, A.input_layout), dg.scatter(Y, A.output_layout)
@@ -79,10 +89,9 @@ def test_process_columns_that_share_blocks(comm, aware, monkeypatch):
         grid = make_grid(comm, "1.5d", {"reps": c}, backend="numpy")
         for n, cut in ((5, partition), (311, partition), (311, uneven)):
             monkeypatch.setattr(formulas, "cut_nodes", cut)
-            parts, grid.overlap = cut(n, grid.shape["rows"]), number % 2 == 0
-            M = matrix(r, n, density=max(0.1, 2 / n))
-            A = dg.distribute(M, grid, "1.5d", aware, row_parts=parts, col_parts=parts)
-            X, Y = r.standard_normal((2, n, 48))
+            grid.overlap, M = number % 2 == 0, rectangle(r, n)
+            A = dg.distribute(M, grid, "1.5d", aware, **parts(M, cut, grid.shape["rows"]))
+            Y, X = (r.standard_normal((k, 48)) for k in M.shape)
             words = check(comm, A, M, X, Y, f"{grid.shape} {n} {cut.__name__}")
             if aware != "auto":
                 assert words == [round(count["1.5d"](grid, M, 48)) for count in (forward, adjoint)]
@@ -156,9 +165,9 @@ def test_layers_of_any_shape(comm, monkeypatch):
         for n, cut in ((7, partition), (301, partition), (301, uneven)):
             monkeypatch.setattr(formulas, "cut_nodes", cut)
             grid.overlap = number % 4 < 2
-            parts, M = cut(n, sizes["rows"] * sizes["fibers"]), matrix(r, n, density=max(0.1, 2 / n))
-            A = dg.distribute(M, grid, "3d-split", row_parts=parts, col_parts=parts, block_size=block_size)
-            X, Y = r.standard_normal((2, n, 48))
+            M, blocks = rectangle(r, n), sizes["rows"] * sizes["fibers"]
+            A = dg.distribute(M, grid, "3d-split", **parts(M, cut, blocks), block_size=block_size)
+            Y, X = (r.standard_normal((k, 48)) for k in M.shape)
             words = check(comm, A, M, X, Y, f"{sizes} {n} {cut.__name__}")
             counts = formulas.WORDS["3d-split"], formulas.ADJOINT_WORDS["3d-split"]
             assert words == [round(count(grid, M, 48)) for count in counts]
