@@ -83,10 +83,22 @@ def __getattr__(name: str) -> Any:
     if name in __all__ and "scipy" not in sys.modules:
         importlib.import_module("distgnn.comm.launch").check_memory()
     if name in _HOMES:
-        return getattr(importlib.import_module(f"distgnn.{_HOMES[name]}"), name)
+        return getattr(_imported(_HOMES[name]), name)
     if name in _MODULES:
-        return importlib.import_module(f"distgnn.{_MODULES[name]}")
+        return _imported(_MODULES[name])
     raise AttributeError(f"module 'distgnn' has no attribute '{name}'")
+
+
+def _imported(name: str) -> Any:
+    """Import a module of the package. UserError where there is no MPI library."""
+    try:
+        return importlib.import_module(f"distgnn.{name}")
+    except RuntimeError as error:
+        launch = importlib.import_module("distgnn.comm.launch")
+        if not launch.no_library(error):
+            raise
+        problem = launch.NO_LIBRARY
+    raise importlib.import_module("distgnn.errors").UserError(problem)
 
 
 def __dir__() -> list[str]:

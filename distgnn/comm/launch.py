@@ -61,7 +61,7 @@ NUMPY, OTHERS = 80 << 20, 240 << 20
 #: Where MPICH's ranks of a node meet, and bytes that each takes there (MPICH 5.0.2: 1,057,856 to 1,059,392).
 SHARED, SHARED_BY_RANK = "/dev/shm", 1035 << 10
 
-NO_LIBRARY = "no MPI library found; install the mpich wheel (extra mpi) or load this site's MPI module"
+NO_LIBRARY = "no MPI library found; run python -m pip install mpich, or load this site's MPI module"
 
 _meeting: Any = None  # a communicator of our own, so that leaving never meets a collective of the program
 

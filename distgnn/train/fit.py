@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
@@ -35,7 +37,7 @@ SPLIT = "0.6/0.2/0.2"
 #: Settings of a run on files, or of a terminal.
 ELSEWHERE = ("quiet", "verify")
 #: Arguments that are no settings, for hints.
-ARGUMENTS = "graph X y split ids nodes weights directed normalize self_loops comm".split()
+ARGUMENTS = "graph X y split ids nodes weights directed normalize self_loops comm on_epoch".split()
 #: What other libraries ask for.
 FOLLOWS = "in_channels out_channels in_feats out_feats num_features num_classes n_classes input_dim".split()
 
@@ -43,7 +45,8 @@ FOLLOWS = "in_channels out_channels in_feats out_feats num_features num_classes 
 def fit(
     graph: Any = None, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None,
     nodes: int | None = None, weights: Any = None, directed: bool | None = None, normalize: str = "gcn",
-    self_loops: bool = True, seed: int = 0, comm: MPI.Intracomm | None = None, **settings: Any,
+    self_loops: bool = True, seed: int = 0, comm: MPI.Intracomm | None = None,
+    on_epoch: Callable[[Mapping[str, Any]], object] | None = None, **settings: Any,
 ) -> Model:  # fmt: skip
     """Train a network on a graph in memory, without files. Collective.
 
@@ -61,6 +64,8 @@ def fit(
         normalize, self_loops: of the matrix, see ``store.write.prepare``.
         seed: of weights, dropout, samples, the order of the nodes and a split by shares.
         comm: the ranks; default: all.
+        on_epoch: called on rank 0 with the record of each epoch, which `Model.history` then has. An error in
+            it ends the training on all ranks.
         settings: of :class:`Settings`: with loss="mse", y are numbers to predict, (nodes) or (nodes,
             columns), NaN for unlabelled nodes; model, hidden, epochs, lr, dropout, algorithm, sampler ...
 
@@ -77,6 +82,8 @@ def fit(
     source: Imported | None = None
     with task(comm) as ours, freed(Comm(ours.Dup(), backend.get("numpy"), "fit")) as own:
         chosen = _settings(settings | {"seed": seed})
+        if not (on_epoch is None or callable(on_epoch)):
+            raise ArgumentError("on_epoch", on_epoch, "expected a function of an epoch's record")
         own.agree(chosen.shared() | {"normalize": normalize, "self_loops": self_loops})
         with own.together():
             if own.rank == ROOT:
@@ -89,7 +96,7 @@ def fit(
         )
         run = Run(store, chosen, own.mpi)
         with freed(run.grid):
-            return _trained(run, None if source is None else source.names)
+            return _trained(run, None if source is None else source.names, on_epoch)
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -124,9 +131,14 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     return source
 
 
-def _trained(run: Run, names: Names | None) -> Model:
+def _trained(run: Run, names: Names | None, on_epoch: Callable[..., object] | None) -> Model:
     """Train to the end, and collect on rank 0 the numbers of the model's answers. Collective."""
-    history = list(run.train())
+    history = []
+    with closing(run.train()) as epochs:
+        for record in epochs:
+            history.append(record)
+            if on_epoch is not None and run.grid.rank == ROOT:
+                on_epoch(record)
     store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
     assert isinstance(store, RootStore)
     state = collected(run.state, epoch)

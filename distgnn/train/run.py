@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -141,7 +141,7 @@ class Run:
         self.stopped: records.Stopped | None = None
         self.log_lost, self.trace_cut = "", False
 
-    def train(self, stop: Stop | None = None) -> Iterator[records.Epoch]:
+    def train(self, stop: Stop | None = None) -> Generator[records.Epoch, None, None]:
         """Train to the last epoch; yields the record of every epoch when it is logged, compared and saved.
 
         Writes log, trace and checkpoints on the way. Collective: all ranks take all records, once.

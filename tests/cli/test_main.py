@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -121,3 +122,12 @@ def test_no_mpi_library_is_bad_input(
     monkeypatch.setattr(cli.command_module("algorithms"), "run", fail)
     assert cli.main(["algorithms"]) == 2
     assert "no MPI library found" in capsys.readouterr().err
+
+
+def test_a_library_call_without_mpi_ends_in_one_line() -> None:
+    program = "import distgnn as dg; print(dg.UserError.__name__); dg.fit"
+    alone = {**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
+    ended = subprocess.run([sys.executable, "-c", program], env=alone, capture_output=True, text=True)
+    assert ended.returncode == 1 and ended.stdout.split() == ["UserError"]
+    last = "distgnn.errors.UserError: no MPI library found; run python -m pip install mpich"
+    assert ended.stderr.splitlines()[-1].startswith(last) and ended.stderr.count("File ") == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +87,30 @@ class Problem:
             np.testing.assert_allclose(features, reference.features, **close)
 
 
+DIFFERENCES: dict[tuple[str, bytes], list[dict[int, float]]] = {}
+
+
+def central_differences(
+    name: str, loss: Callable[[list[np.ndarray]], float], arrays: list[np.ndarray]
+) -> list[dict[int, float]]:  # fmt: skip
+    """Return the derivative of a loss by some places of each array: place -> derivative.
+
+    Computed once for a name and arrays, which are the same on every algorithm.
+    """
+    key = name, b"".join(array.tobytes() for array in arrays)
+    if key not in DIFFERENCES:
+        DIFFERENCES[key] = [dict[int, float]() for _ in arrays]
+        for number, array in enumerate(arrays):
+            for place in range(0, array.size, max(array.size // 4, 1)):
+                ends = []
+                for step in (1e-6, -1e-6):
+                    nudged = [value.copy() for value in arrays]
+                    nudged[number].reshape(-1)[place] += step
+                    ends.append(loss(nudged))
+                DIFFERENCES[key][number][place] = (ends[0] - ends[1]) / 2e-6
+    return DIFFERENCES[key]
+
+
 def some_grids(algorithm: str, ranks: int) -> list[dict[str, int]]:
     """Return the default grid of an algorithm and the most lopsided one; of few ranks, one between too."""
     possible = grids(algorithm, ranks)
@@ -109,4 +134,4 @@ def each_grid(comm: Any, algorithm: str, backend: Any) -> Any:
         yield make_grid(comm, algorithm, sizes, backend=backend)
 
 
-__all__ = ["ALGORITHMS", "Problem", "each_grid", "some_grids", "wide", "wide_grid"]
+__all__ = ["ALGORITHMS", "Problem", "central_differences", "each_grid", "some_grids", "wide", "wide_grid"]

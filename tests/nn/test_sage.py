@@ -17,7 +17,7 @@ from distgnn.split import TRAIN
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.train import train
 
-from .problem import ALGORITHMS, Problem, each_grid
+from .problem import ALGORITHMS, Problem, central_differences, each_grid
 
 PROBLEM = Problem()
 ABLE = [name for name in ALGORITHMS if name != "3d"]
@@ -62,19 +62,6 @@ def loss(
     return softmax_cross_entropy(logits(weights, biases, X, elu), PROBLEM.labels, rows)[0]
 
 
-def finite_differences(values: list[np.ndarray], number: int, elu: bool) -> np.ndarray:
-    """Return the gradient by the first 40 entries of one of (weights, biases, features)."""
-    found = []
-    for place in range(min(40, values[number].size)):
-        ends = []
-        for step in (1e-6, -1e-6):
-            nudged = [value.copy() for value in values]
-            nudged[number].reshape(-1)[place] += step
-            ends.append(loss(nudged[:2], nudged[2:4], nudged[4], elu))
-        found.append((ends[0] - ends[1]) / 2e-6)
-    return np.array(found)
-
-
 @pytest.mark.ranks(1, 4, 6)
 @pytest.mark.parametrize("name", ABLE)
 @pytest.mark.slow
@@ -97,9 +84,11 @@ def test_logits_and_gradients(comm: Any, name: str, backend: Any) -> None:
         whole.append(dg.gather(dX))
         if grid.rank == 0:
             values = [*weights, *(b[None] for b in biases), PROBLEM.X]
-            for place, gradient in enumerate(whole):
-                numeric = finite_differences(values, place, elu)
-                np.testing.assert_allclose(gradient.reshape(-1)[: len(numeric)], numeric, atol=1e-8)
+            of_values = lambda v, elu=elu: loss(v[:2], v[2:4], v[4], elu)  # noqa: E731
+            differences = central_differences(f"elu {elu}", of_values, values)
+            for gradient, by_place in zip(whole, differences, strict=True):
+                for place, numeric in by_place.items():
+                    assert gradient.reshape(-1)[place] == pytest.approx(numeric, abs=1e-8)
         grid.workspace.give_back(dX.block)
         grid.free()
 

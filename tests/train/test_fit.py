@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn.comm.session import joined
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, PeerError
 from distgnn.store.checkpoint import read_alone
 from distgnn.train import Predictor, Run, Settings, export_weights
 from loops import each
@@ -62,6 +62,33 @@ def test_losses_and_predictions_are_those_of_a_run_on_the_store(comm, shared_tmp
         with np.load(answers) as found:
             np.testing.assert_allclose(model.scores(), found["probability"], rtol=1e-6, atol=1e-9)
             assert (model.predict() == found["label"]).all()
+
+
+@pytest.mark.ranks(1, 3)
+def test_the_first_rank_sees_every_epoch(comm) -> None:
+    seen = []
+    model = fitted(comm, on_epoch=seen.append)
+    assert seen == (list(model.history) if comm.rank == 0 else [])
+    with pytest.raises(ArgumentError, match="on_epoch=5: expected a function"):
+        fitted(comm, on_epoch=5)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.abandons
+def test_an_error_in_a_callback_ends_the_training_on_all_ranks(comm) -> None:
+    """And the next is right."""
+
+    def fail(record) -> None:
+        if record["epoch"] == 3:
+            raise ZeroDivisionError("in the callback")
+
+    before = fitted(comm)
+    for _ in range(2):
+        expected = ZeroDivisionError if comm.rank == 0 else PeerError
+        with pytest.raises(expected, match="in the callback"):
+            fitted(comm, on_epoch=fail)
+        again = fitted(comm)
+        assert [r["loss"] for r in again.history] == pytest.approx([r["loss"] for r in before.history])
 
 
 @pytest.mark.ranks(1, 4)
