@@ -92,6 +92,10 @@ class Partitioned(Graph):
     gets the rows of ``A_q`` that this reads from rank (q, j). Then the partial products of a process row are
     summed as sparse matrices. A rank holds the rows of its block in that share: A is held once in all.
 
+    A row of the product to which a single row of A contributes, as in GraphSAGE, is the same to the bit on
+    every grid. Other sums are made in each process column first, in the order of A's rows, so that their
+    rounding depends on c, and is alike in a process row.
+
     Args:
         grid: with the axes ``rows`` and ``reps``, as :func:`operators.make_grid` makes it for "1.5d".
         A: SciPy sparse matrix, equal on all ranks, or a block source, (n, m).
