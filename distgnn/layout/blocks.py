@@ -53,6 +53,18 @@ def within(vector: np.ndarray, outer: int, parts: int) -> np.ndarray:
     return vector[outer * parts : (outer + 1) * parts + 1] - vector[outer * parts]
 
 
+def shares(vector: np.ndarray, number: int) -> np.ndarray:
+    """Cut a partitioned range into ``number`` ranges, each of as many blocks, or parts of blocks.
+
+    Examples:
+        >>> shares(np.array([0, 4, 8, 12]), 2)
+        array([ 0,  6, 12])
+    """
+    whole, rest = np.divmod(np.arange(number + 1) * (len(vector) - 1), number)
+    sizes = np.append(np.diff(vector), 0)[whole]
+    return vector[whole] + sizes * rest // number
+
+
 def refine(first: np.ndarray, second: np.ndarray) -> list[Range]:
     """Return the common refinement of two partitions of the same range: its non-empty blocks, in order."""
     return list(pairwise(np.union1d(first, second).tolist()))

@@ -27,6 +27,10 @@ class Block1D(BlockRows):
     a directed graph. At construction, a row number for each of those rows. Covers: exactly
     Σ_{j≠i} cover(A_ij) f, and Σ_{j≠i} cover(A_ji) f in the adjoint, where cover is the size of a minimum
     vertex cover of a block.
+
+    ``H`` moves and A stays. Were A moved in place of ``H`` (IV-A1), rank j would make A_ij H_j, whose rows
+    would travel: NnzRows(i, j) f words beside the entries, never fewer than a cover's. With ``H`` in block
+    columns A alone travels: in each product of `2d` on a 1 x P grid, once for all in `rdm`.
     """
 
     name = "1d"

@@ -18,7 +18,7 @@ from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.errors import ArgumentError
-from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition
+from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition, shares
 from distgnn.local.epilogue import Epilogue
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense
@@ -37,9 +37,9 @@ Array = Any
 class BlockRows(DistSparse):
     """``A`` and ``H`` in block rows over the axis ``rows``.
 
-    A rank multiplies the column blocks of its ``stages``. The adjoint of whole blocks is the same product
-    with block rows of Aᵀ, held from its first use on (CAGNET Table II). That of needed rows is the same
-    exchange backwards, with the held blocks transposed.
+    A rank multiplies the column blocks of its ``stages``, or what its process column has of these. The
+    adjoint of whole blocks is the same product with block rows of Aᵀ, held from its first use on (CAGNET
+    Table II). That of needed rows is the same exchange backwards, with the held blocks transposed.
 
     Args:
         row_parts, col_parts: partition vectors of A's rows and columns into as many blocks as ``rows`` has;
@@ -49,8 +49,9 @@ class BlockRows(DistSparse):
             "cover": the fewest rows of H and of partial products that a pair of ranks can do with.
 
     Attributes:
-        column: the ranks that share ``H``; stages: the column blocks this rank multiplies.
-        A: its blocks of A, with what brings the rows of H.
+        column: the ranks that share ``H``, a process column; stages: the column blocks that it multiplies;
+            columns: partition vector of its columns of A, cut where blocks are.
+        A: the rank's blocks of A, with what brings the rows of H.
     """
 
     A: WholeBlocks | NeededRows | CoveredRows
@@ -66,7 +67,7 @@ class BlockRows(DistSparse):
         self.output_layout = Layout(grid, Cut(("rows",), self.row_parts, self.row_order), Cut())
         self.input_layout = Layout(grid, Cut(("rows",), self.col_parts, self.col_order), Cut())
         self.weights = ReplicatedWeights(self.output_layout)
-        self.column, self.stages = grid.along("rows"), self.share(grid, parts)
+        self.column, (self.stages, self.columns) = grid.along("rows"), self.share(grid, self.col_parts)
         self.sparsity_aware = sparsity_aware
         self.A = self._needed_rows() if sparsity_aware else self._whole_blocks()
 
@@ -88,9 +89,10 @@ class BlockRows(DistSparse):
     def At(self) -> WholeBlocks:
         """Blocks of Aᵀ on this rank, where blocks of H travel whole."""
         cols, panels = block(self.col_parts, self.column.rank), self.A.panels  # type: ignore[union-attr]
-        windows = [(block(self.row_parts, j), cols) for j in self.stages]
+        _, rows = self.share(self.grid, self.row_parts)
+        windows = [(block(rows, j), cols) for j in self.stages]
         transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
-        return WholeBlocks(holders, self.column, self.stages, self.row_parts, panels, transposed, "G")
+        return WholeBlocks(holders, self.column, self.stages, rows, panels, transposed, "G")
 
     def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
         multiply(self.moves, H.block, T.block, then)
@@ -102,9 +104,11 @@ class BlockRows(DistSparse):
             super()._multiply_adjoint(G, F)
 
     @staticmethod
-    def share(grid: Axes, parts: int) -> range:
-        """Return the column blocks this rank multiplies; the same for all ranks of a process column."""
-        return range(parts)
+    def share(grid: Axes, parts: np.ndarray) -> tuple[range, np.ndarray]:
+        """Return the blocks of which this rank's process column has a share, and the vector of its parts."""
+        rows, c, j = len(parts) - 1, grid.shape.get("reps", 1), grid.coords.get("reps", 0)
+        stages = range(j * rows // c, -(-(j + 1) * rows // c))
+        return stages, np.clip(parts, *block(shares(parts, c), j))
 
     @staticmethod
     def last_panel(grid: Axes) -> float:
@@ -114,7 +118,7 @@ class BlockRows(DistSparse):
     def _windows(self) -> list[tuple[Range, Range]]:
         """List the rows and columns of this rank's blocks of A."""
         rows = block(self.row_parts, self.column.rank)
-        return [(rows, block(self.col_parts, j)) for j in self.stages]
+        return [(rows, block(self.columns, j)) for j in self.stages]
 
     def holders(self) -> Holders:
         """Return the ranks that hold the same blocks, to which rows of other ranks come in the same order.
@@ -131,7 +135,7 @@ class BlockRows(DistSparse):
         with self.grid.world.together():
             held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, given, strict=True)}
         self.grid.nonzeros += sum(A_ij.nnz for A_ij in held.values())
-        heights = np.diff(self.col_parts)
+        heights = np.diff(self.columns)
         if self.sparsity_aware == "cover":
             return CoveredRows(holders, self.column, held, heights, np.diff(self.row_parts), self.dtype)
         return NeededRows(holders, self.column, held, heights, self.dtype, costs)
@@ -144,7 +148,7 @@ class BlockRows(DistSparse):
         even = int((1 - last) * nonzeros / max(rows, 1) / TUNING.panel_nonzeros)
         panels = 1 if self.column.size == 1 else max(min(even + (last > 0), TUNING.most_panels), 1)
         cut = Panels(panels, last)
-        return WholeBlocks(holders, self.column, self.stages, self.col_parts, cut, held, "H")
+        return WholeBlocks(holders, self.column, self.stages, self.columns, cut, held, "H")
 
 
 class Panels(NamedTuple):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from distgnn.arrays.csr import CSR
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import summed
-from distgnn.layout import Cut, Layout, Range, block
+from distgnn.layout import Cut, Layout, Range, block, shares
 from distgnn.operators.by_columns import by_columns_price
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense, recut
@@ -41,6 +42,9 @@ class RowMoves(Moves):
     Args:
         A: the operator; pairs: blocks of A, with what brings the rows that they read; blocks: these.
         transpose: the blocks are those of Aᵀ; partial: others sum over ``reps``.
+
+    Attributes:
+        cuts: by process column, which rows of this rank's block of ``H`` it multiplies; mine: those of this.
     """
 
     features: Comm
@@ -52,6 +56,10 @@ class RowMoves(Moves):
         self.reps = grid.along("reps") if "reps" in grid.shape else None
         self.group, self.partial = None if partial else self.reps, partial
         cuts = (A.row_parts, A.row_order), (A.col_parts, A.col_order)
+        parts, i = A.row_parts if transpose else A.col_parts, grid.coords["rows"]
+        ends = shares(parts, grid.shape.get("reps", 1)).clip(*block(parts, i)) - parts[i]
+        self.cuts = list(pairwise(ends.tolist()))
+        self.mine = slice(*self.cuts[grid.coords.get("reps", 0)])
         layouts = (Layout(grid, Cut(("rows",), *cut), Cut()) for cut in cuts)
         super().__init__(A, blocks, self.reps or grid.along(), *layouts)
         self.right, self.left = A.inner_layouts or (A.input_layout, A.output_layout)
@@ -93,14 +101,15 @@ class RowMoves(Moves):
                     yield step._replace(part=number)
 
     def columns_read(self, V: Array) -> AbstractContextManager[Iterator[Array]]:
-        return self.pairs.rows_of(V)
+        return self.pairs.rows_of(V[self.mine])
 
     def columns_price(self, width: int, written: bool = False) -> Price:
         price = self.read_price(width, written)
-        if not written or self.group is None or self.stage == self.group.rank:
+        if not written or self.group is None:
             return price
-        first, last = self.column_layout.row_range
-        return price + whole(self.group, "sums", [(last - first) * width])
+        sizes = [last - first for first, last in self.cuts]
+        away = [sizes[column] * width for column in self.group.others() if sizes[column] > 0]
+        return price + whole(self.group, "sums", away)
 
     @abstractmethod
     def read_price(self, width: int, written: bool) -> Price:
@@ -128,7 +137,7 @@ class RowMoves(Moves):
 
     @contextmanager
     def columns_written(self, F: Array) -> Iterator[Iterator[Array]]:
-        with self.sums_in(F) as rooms:
+        with self.sums_in(F[self.mine]) as rooms:
             yield rooms
         self.share_out(F)
 
@@ -137,14 +146,11 @@ class RowMoves(Moves):
         """Give for each block room for what it adds to F, which has the sum over ``rows`` at the end."""
 
     def share_out(self, F: Array) -> None:
-        """Give F to the ranks along ``reps``: the one process column with the stage has the sum."""
+        """Give F to the ranks along ``reps``: each process column has the sums of its own rows."""
         if self.group is not None:
-            self.group.bcast(F, self.stage, matrix="sums", narrow=True)
-
-    @property
-    def stage(self) -> int:
-        """The process column that has the stage of this rank's rows of F."""
-        return self.grid.coords["rows"] // -(-self.grid.shape["rows"] // self.grid.shape["reps"])
+            for column, (first, last) in enumerate(self.cuts):
+                if first < last:
+                    self.group.bcast(F[first:last], column, matrix="sums", narrow=True)
 
 
 class WholeRowMoves(RowMoves):
@@ -158,13 +164,13 @@ class WholeRowMoves(RowMoves):
         return np.argsort(self.pairs.turns).tolist()  # the same on all ranks
 
     def transposes(self) -> list[CSR]:
-        if self.A.T is self.A and self.grid.shape["rows"] == 1:  # all of a symmetric matrix
-            return self.blocks
+        if self.A.T is self.A and self.grid.shape["rows"] == len(self.cuts) == 1:
+            return self.blocks  # all of a symmetric matrix
         made = self.A.holders().transposed(self.blocks)
         return [made[k] for k in self.order]
 
     def ranges(self) -> list[Range]:
-        p, starts = self.pairs, self.A.col_parts.tolist()
+        p, starts = self.pairs, self.A.columns.tolist()
         cuts = [(starts[p.roots[turn]], p.rows[turn]) for turn in p.turns]
         return [(first + rows.start, first + rows.stop) for first, rows in cuts]
 
@@ -199,7 +205,7 @@ class NeededRowMoves(RowMoves):
         raise TypeError("needed rows are not consecutive")
 
     def needed(self) -> list[list[tuple[Range, Array]]]:
-        rows, parts = self.pairs.rows.needed, self.A.col_parts
+        rows, parts = self.pairs.rows.needed, self.A.columns
         own = [[(block(parts, self.A.column.rank), None)]] * self.own
         groups = (ranks for _, ranks, _ in self.pairs.groups)
         return [*own, *([(block(parts, j), rows[j]) for j in ranks if j in rows] for ranks in groups)]
@@ -220,6 +226,7 @@ class CoveredMoves(NeededRowMoves):
     def __init__(self, A: Any, pairs: CoveredRows) -> None:
         super().__init__(A, pairs.fetched)
         self.others = NeededRowMoves(A, pairs.partial, partial=True)
+        self.others.mine = slice(None)  # its columns are all rows of A's blocks
         self.fetched = NeededRowMoves(A, pairs.fetched, partial=True)
 
     def prepare(self, adjoint: bool) -> None:
@@ -232,12 +239,12 @@ class CoveredMoves(NeededRowMoves):
         self, T: Array, H: Array, E: Any, by: Sum, rounds: bool, begun: bool = False
     ) -> Steps:  # fmt: skip
         T[...] = 0
-        yield from self.others._columns_of_blocks(T, H, None, rounds)
+        yield from self.others._columns_of_blocks(T, H[self.mine], None, rounds)
         yield from super()._rows_of_blocks(T, H, None, by, rounds, begun=True)
 
     def _columns_of_blocks(self, F: Array, G: Array, E: Any, rounds: bool) -> Steps:
         yield from self.fetched._columns_of_blocks(F, G, None, rounds)
-        yield from self.others._rows_of_blocks(F, G, None, SUM, rounds, begun=True)
+        yield from self.others._rows_of_blocks(F[self.mine], G, None, SUM, rounds, begun=True)
         self.share_out(F)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from distgnn.comm.grid import Grid
-from distgnn.layout import Cut, Layout, as_partition, block, within
+from distgnn.comm.panels import broadcast
+from distgnn.layout import Cut, Layout, as_partition, block, owner, partition, refine, within
+from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.moves import Moves, Room
 from distgnn.operators.operator import DistSparse
-from distgnn.operators.prices import Price, gathered, reduced
+from distgnn.operators.prices import Price, gathered, reduced, whole
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.summa_2d import Panel, PlaneMoves, Summa
 from distgnn.operators.summed import SUM, Sum
@@ -20,26 +22,27 @@ from distgnn.operators.weights import ReplicatedWeights
 
 
 class Split3D(DistSparse):
-    """2D products in each of l layers of q x q processes, then a reduce-scatter across the layers.
+    """2D products in each of l layers of pr x pc processes, then a reduce-scatter across the layers.
 
         layer 0    A(:, 0) H_0 ─┐                  ┌→ T_0
-        layer 1    A(:, 1) H_1 ─┤  reduce-scatter  ├→ T_1      q = 1; for larger q
+        layer 1    A(:, 1) H_1 ─┤  reduce-scatter  ├→ T_1      1 x 1; in larger layers
         layer 2    A(:, 2) H_2 ─┤  over the fiber  ├→ T_2      each product is SUMMA
         layer 3    A(:, 3) H_3 ─┘                  └→ T_3
 
-    Rows and columns of A are each cut into q·l blocks, (i, k) within block i of q. Process (i, j, k) holds
-    all rows of i and the columns (j, k) of A, n/q x n/(q l), and of ``H`` the rows (i, k) and column block j,
-    n/(q l) x f/q. Layer k multiplies the columns (·, k) of A with the rows (·, k) of ``H``. The sum over the
-    *fiber* (i, j, ·) is scattered back, so that it is laid out as ``H`` was.
+    Rows and columns of A are each cut into pr·l blocks, (i, k) within block i of pr. Layer k multiplies the
+    columns (·, k) of A with the rows (·, k) of ``H``. Process (i, j, k) holds of ``H`` the rows (i, k) and
+    column block j, n/(pr l) x f/pc, and of A all rows of i and share j of the layer's columns, n/pr x
+    n/(pc l): block (j, k) where pr = pc, as in the paper, else an even share, perhaps of several blocks. The
+    sum over the *fiber* (i, j, ·) is scattered back, so that it is laid out as ``H`` was.
 
     Aᵀ is not distributed a second time (Table II): its product gathers ``G`` along the fiber, and goes on as
     that of ``2d``.
 
-    Cost per product and rank: (q-1)/q of nnz/(q·l) non-zeros per row of panels and n f/(q l) words of ``H``,
-    then (l-1)/l of n f/q² words in the reduce-scatter.
+    Cost per product and rank: (pc-1)/pc of nnz/(pr l) non-zeros in panels of A and (pr-1)/pr of n f/(pc l)
+    words of ``H``, then (l-1)/l of n f/(pr pc) words in the reduce-scatter.
 
     Args:
-        row_parts, col_parts: partitions of A's rows and columns into q·l blocks; default even.
+        row_parts, col_parts: partitions of A's rows and columns into pr·l blocks; default even.
         block_size: columns of a panel of A at most, as of ``2d``.
     """
 
@@ -51,33 +54,51 @@ class Split3D(DistSparse):
         col_parts: np.ndarray | None = None, block_size: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(grid, source)
-        q, layers = grid.shape["rows"], grid.shape["fibers"]
-        row_parts = as_partition(row_parts, self.shape[0], q * layers)
-        col_parts = as_partition(col_parts, self.shape[1], q * layers)
+        pr, layers = grid.shape["rows"], grid.shape["fibers"]
+        row_parts = as_partition(row_parts, self.shape[0], pr * layers)
+        self.col_parts = col_parts = as_partition(col_parts, self.shape[1], pr * layers)
         self.output_layout = Layout(grid, Cut(("rows", "fibers"), row_parts, self.row_order), Cut(("cols",)))
         self.input_layout = Layout(grid, Cut(("rows", "fibers"), col_parts, self.col_order), Cut(("cols",)))
         self.weights = ReplicatedWeights(self.output_layout)
         i, k = grid.coords["rows"], grid.coords["fibers"]
         self.fiber, self.shares = grid.along("fibers"), within(row_parts, i, layers)
-        stages = [Panel(block(col_parts, s * layers + k), s, s, 0) for s in range(q)]
-        self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
+        rows, stages = block(row_parts[::layers], i), layer_stages(grid.shape, col_parts, k)
+        self.plane = Summa(grid, source, rows, stages, block_size)
 
     def _moves(self) -> Moves:
-        grid, (rows, cols) = self.grid, (self.output_layout.rows, self.input_layout.rows)
-        blocks = rows.vector(grid, self.shape[0])[:: self.fiber.size]
-        layout = Layout(grid, Cut(("rows",), blocks, self.row_order), Cut())
-        return FiberMoves(self, layout, ("cols", "fibers"), cols.vector(grid, self.shape[1]))
+        blocks = self.output_layout.rows.vector(self.grid, self.shape[0])[:: self.fiber.size]
+        layout = Layout(self.grid, Cut(("rows",), blocks, self.row_order), Cut())
+        return FiberMoves(self, layout, ("cols", "fibers"), self.col_parts)
 
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
-        """List every q² l = P, by the words received in a product: (2 (q-1) + l-1)/P w.
+        """List every pr x pc x l = P, by the words received in a product: (pr + pc + l - 3)/P w.
 
         That is where the non-zeros of A (index and value) have w words, as many as ``H``. On other graphs,
-        another shape may be the best.
+        another shape may be the best. Of equals, first come square layers, then few columns, of which the
+        products with weights send less.
         """
-        sides = [q for q in range(1, ranks + 1) if ranks % (q * q) == 0]
-        best = sorted(sides, key=lambda q: (2 * q + ranks // (q * q), q))
-        return [{"rows": q, "cols": q, "fibers": ranks // (q * q)} for q in best]
+        sides = [side for side in range(1, ranks + 1) if ranks % side == 0]
+        shapes = [(pr, pc, ranks // pr // pc) for pr in sides for pc in sides if ranks // pr % pc == 0]
+        shapes.sort(key=lambda shape: (sum(shape), abs(shape[0] - shape[1]), shape[1]))
+        return [{"rows": pr, "cols": pc, "fibers": layers} for pr, pc, layers in shapes]
+
+
+def layer_stages(sizes: Mapping[str, int], col_parts: np.ndarray, layer: int) -> list[Panel]:
+    """Return the stages of a layer, from the sizes of the grid and the vector of ``H`` over rows and fibers.
+
+    The layer's columns of A, one block after another, are cut over ``cols`` as well as in blocks.
+    """
+    pr, pc, layers = (sizes[axis] for axis in ("rows", "cols", "fibers"))
+    starts = col_parts[layer:-1:layers]
+    of_H = np.concatenate([[0], np.cumsum(np.diff(col_parts)[layer::layers])])
+    of_A, stages = of_H if pr == pc else partition(int(of_H[-1]), pc), []
+    for first, last in refine(of_A, of_H):
+        r = owner(of_H, first)
+        top = first - int(of_H[r])
+        columns = int(starts[r]) + top, int(starts[r]) + top + last - first
+        stages.append(Panel(columns, owner(of_A, first), r, top))
+    return stages
 
 
 class FiberMoves(PlaneMoves):
@@ -88,6 +109,9 @@ class FiberMoves(PlaneMoves):
     ) -> None:  # fmt: skip
         super().__init__(A, row_layout, axes, columns)
         self.fiber, self.shares = A.fiber, A.shares
+        self.square = A.grid.shape["rows"] == A.grid.shape["cols"]
+        if not self.square:  # columns of blocks that lie apart: the rows of H, from those that have them
+            self.column_layout = Layout(A.grid, A.input_layout.rows, Cut())
 
     @contextmanager
     def rows_read(self, U: Any) -> Iterator[Any]:
@@ -105,10 +129,27 @@ class FiberMoves(PlaneMoves):
         by.end()
 
     @contextmanager
+    def whole_columns(self, v: DistDense) -> Iterator[Iterator[Any]]:
+        if self.square:
+            with super().whole_columns(v) as columns:
+                yield columns
+            return
+        whole, panels = recut(v, self.column_layout).block, [self.plane.panels[k] for k in self.mine]
+        roots, shapes = [p.r for p in panels], [(p.width, v.shape[1]) for p in panels]
+        how = self.plane.column, "H", roots, lambda k: whole[panels[k].rows], shapes, whole.dtype
+        with broadcast(self.grid, *how, room="panel of columns") as columns:
+            yield columns
+
+    @contextmanager
     def _whole(self, width: int) -> Iterator[Any]:
         """Lend room for the rows of the layer's block."""
         with self.grid.workspace.rooms() as take:
             yield take("whole rows", (int(self.shares[-1]), width), self.dtype)
+
+    def whole_columns_price(self, heads: int) -> Price:
+        panels, column = (self.plane.panels[k] for k in self.mine), self.plane.column
+        away = [panel.width * heads for panel in panels if panel.r != column.rank and not self.square]
+        return super().whole_columns_price(heads) + whole(column, "H", away)
 
     def rows_price(self, width: int, written: bool = False) -> Price:
         if written:

@@ -88,10 +88,9 @@ class Partitioned(Graph):
     Only the rows travel that products read.
 
     Q is cut alike: process row i has its own rows ``Q_i``, the same on all its c ranks. Process column j
-    multiplies the columns of ``Q_i`` that belong to its stages, s = ⌈(P/c)/c⌉ of the P/c, and gets the rows
-    of ``A_q`` that this reads from rank (q, j). Then the partial products of a process row are summed as
-    sparse matrices. A rank holds its block row only where that is a stage of its process column: A is held
-    once in all.
+    multiplies the columns of ``Q_i`` that belong to its share of the blocks, P/c² of the P/c (`1.5d`), and
+    gets the rows of ``A_q`` that this reads from rank (q, j). Then the partial products of a process row are
+    summed as sparse matrices. A rank holds the rows of its block in that share: A is held once in all.
 
     A row of the product to which a single row of A contributes, as in GraphSAGE, is the same to the bit on
     every grid. Other sums are made in each process column first, in the order of A's rows, so that their
@@ -105,7 +104,7 @@ class Partitioned(Graph):
             fetched for it is bounded alike, and what is sent by P/c times as much.
 
     Attributes:
-        stages: the block rows that this process column multiplies. A: this rank's, no rows where it is none.
+        parts: partition vector of the rows that this process column multiplies. A: this rank's of them.
 
     Cost per product and rank (i, j), in words received. D distinct columns of ``Q_i`` lie in the stages other
     than i, those rows of A have N entries, other ranks ask this one for D' rows, ``Q_i`` has k rows, and Ĉ_r
@@ -132,15 +131,14 @@ class Partitioned(Graph):
             raise UserError(f"a partitioned graph needs a grid with the axes {axes}; got {grid}")
         self.grid, self.entries = grid, _at_least_one(entries)
         self.column, self.row = grid.along_on_host("rows"), grid.along_on_host("reps")
-        self.stages = Block15D.share(grid, self.column.size)
         with grid.world.together():
             source, self.shape, self.dtype, self.order = _source(A)
-            self.parts = as_partition(parts, self.shape[0], self.column.size)
-            own = block(self.parts, self.column.rank) if self.column.rank in self.stages else (0, 0)
-            matrix = _held(source, own, self.shape[1], self.dtype)
+            whole = as_partition(parts, self.shape[0], self.column.size)
+            _, self.parts = Block15D.share(grid, whole)
+            matrix = _held(source, block(self.parts, self.column.rank), self.shape[1], self.dtype)
             self.A = extract.held(self, matrix, backends.get("numpy"))
         name = self.order and self.order.name
-        kinds = grid.world.gather_objects((self.shape, str(self.dtype), name, self.parts.tolist(), entries))
+        kinds = grid.world.gather_objects((self.shape, str(self.dtype), name, whole.tolist(), entries))
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"the ranks were given different matrices, partitions or bounds: {kinds}")
 
@@ -204,8 +202,7 @@ class Partitioned(Graph):
 
     def _of_stages(self, Q_i: sp.csr_array) -> sp.csr_array:
         """Return the entries of ``Q_i`` in the columns that belong to this process column's stages."""
-        first, last = self.parts[self.stages.start], self.parts[self.stages.stop]
-        own = (Q_i.indices >= first) & (Q_i.indices < last)
+        own = (Q_i.indices >= self.parts[0]) & (Q_i.indices < self.parts[-1])
         pointers = csr_rows.row_pointers(own)[Q_i.indptr]
         return sp.csr_array((Q_i.data[own], Q_i.indices[own], pointers), shape=Q_i.shape)
 

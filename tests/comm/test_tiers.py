@@ -20,6 +20,8 @@ from distgnn.layout import partition
 from distgnn.operators import make_grid
 from mpi_helpers import on_nodes
 
+from ..operators.formulas import column_shares
+
 
 def test_tiers_of_a_group():
     both = tiers([0, 2, 0, 2, 4, 4], 3)
@@ -176,13 +178,14 @@ def needed(operator, A, H, once_per_node):
 
     Of each node and each rank of a process column elsewhere: the rows that any rank of the node reads.
     """
-    grid, parts = operator.grid, operator.col_parts
-    column = operator.column
+    grid, parts = operator.grid, operator.row_parts
+    column, c = operator.column, grid.shape.get("reps", 1)
+    share = column_shares(A.shape[1], len(parts) - 1, c)[grid.coords.get("reps", 0)]
     width = H.block.shape[1] if grid.shape.get("cols", 1) == 1 else operator_width(grid, H.shape[1])
     rows = {}
     for i in range(column.size):
-        for j in operator.stages:
-            read = np.unique(A[parts[i] : parts[i + 1], parts[j] : parts[j + 1]].indices)
+        for j in range(column.size):
+            read = np.unique(A[parts[i] : parts[i + 1], share[j] : share[j + 1]].indices)
             away = column.nodes[i] != column.nodes[j]
             if i != j and (away or not once_per_node):
                 to = column.nodes[i] if once_per_node else i

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 import distgnn as dg
+
+
+def column_shares(n, rows, c, vector=None):
+    """Return of each process column the partition vector of its share of the ``rows`` blocks of n nodes.
+
+    That is rows/c blocks, from the first on: whole ones, and parts of the first and the last.
+    """
+    vector, ends = [int(end) for end in (dg.layout.partition(n, rows) if vector is None else vector)], []
+    for j in range(c + 1):
+        at = Fraction(j * rows, c)
+        q = min(int(at), rows - 1)
+        ends.append(vector[q] + int((at - q) * (vector[q + 1] - vector[q])))
+    return [np.array([min(max(end, first), last) for end in vector]) for first, last in pairwise(ends)]
+
+
+def shares_of(operator):
+    """Return the partition vector of the columns of this rank's process column."""
+    grid, parts = operator.grid, operator.col_parts
+    c, j = grid.shape.get("reps", 1), grid.coords.get("reps", 0)
+    return column_shares(parts[-1], len(parts) - 1, c, parts)[j]
 
 
 def needed(block):

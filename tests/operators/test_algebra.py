@@ -114,7 +114,7 @@ def reductions_of_rows_are_columns(layout):
             check(found, expected, exact=name in ("max", "min"))
             ranks = layout.grid.count(*layout.col_axes)
             sums = len(found.block) * (2 if name in ("max", "min") else 1)
-            assert ledger.words == 2 * (ranks - 1) * sums // ranks
+            assert ledger.words == round(2 * (ranks - 1) * sums / ranks)
     H = dg.scatter(X, layout)
     check(H / H.norm(axis=1), X / np.linalg.norm(X, axis=1, keepdims=True), exact=False)
     assert dg.scatter((X * 9).astype(np.int64), layout).sum(axis=1).dtype == np.float64

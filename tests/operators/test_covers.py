@@ -14,7 +14,7 @@ from distgnn.local.covers import cover, split
 from distgnn.operators import SPARSITY_AWARE, grids, make_grid
 
 from ..nn.problem import wide_grid
-from .counts import check_price, matched, rows_fetched, rows_returned
+from .counts import check_price, matched, rows_fetched, rows_returned, shares_of
 from .test_products import awkward_matrices, check_product, uneven
 
 MATRICES = awkward()
@@ -77,11 +77,11 @@ def test_ledger_equals_the_covers_on_every_grid(comm, name, backend, cut):
 
 def check_covers(operator: dg.DistSparse, A: sp.csr_array, label: str) -> None:
     """Check that what travels has the size of the covers of the blocks."""
-    held, i, (tops, lefts) = operator.A, operator.column.rank, (operator.row_parts, operator.col_parts)
+    held, i, tops, lefts = operator.A, operator.column.rank, operator.row_parts, shares_of(operator)
     fetched, partial = held.fetched.rows, held.partial.rows
-    expected = rows_fetched(A, tops, lefts, i, operator.stages, matched)
+    expected = rows_fetched(A, tops, lefts, i, range(len(lefts) - 1), matched)
     assert sum(fetched.counts()) + sum(partial.counts(back=True)) == expected, label
-    back = rows_returned(A, tops, lefts, i, matched) if i in operator.stages else 0
+    back = rows_returned(A, tops, lefts, i, matched)
     assert sum(fetched.counts(back=True)) + sum(partial.counts()) == back, label
 
 

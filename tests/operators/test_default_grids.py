@@ -25,9 +25,8 @@ def received(name: str, ranks: int) -> list[float]:
         grid = make_grid(OneOfMany(ranks, rank), name, sizes, backend=SHAPES)
         return float(distribute(graph.source, grid, name).prices.product(WIDTH).words)
 
-    some = (
-        range(ranks) if ranks <= 16 else [*range(3), *range(ranks - 3, ranks)]
-    )
+    # In SUMMA, the first and the last ranks have most, or nearly.
+    some = range(ranks) if name == "1.5d" or ranks <= 4 else [*range(2), *range(ranks - 2, ranks)]
     with ledger.apart():
         return [max(words(sizes, rank) for rank in some) for sizes in grids(name, ranks)]
 

@@ -23,7 +23,7 @@ from distgnn.operators import SPARSITY_AWARE, grids, make_grid
 from distgnn.operators.needed_rows import in_groups
 
 from ..nn.problem import wide_grid
-from .counts import check_price, crossing, rows_fetched, rows_returned
+from .counts import check_price, column_shares, crossing, rows_fetched, rows_returned, shares_of
 from .test_products import Recorder, awkward_matrices, check_product, right_sides, uneven
 
 MATRICES = awkward()
@@ -102,15 +102,14 @@ def test_ledger_equals_the_price_on_every_grid(comm, name, backend, cut):
 
 def check_needed(operator, A, label):
     """Check that as many rows travel as blocks have columns with a non-zero, or of one process row cross."""
-    i, (tops, lefts) = operator.column.rank, (operator.row_parts, operator.col_parts)
+    i, tops, lefts = operator.column.rank, operator.row_parts, shares_of(operator)
     if found := getattr(operator, "crossing", None):
         j = operator.row.rank
         counts = found.of_columns[j], sum(found.of_columns), found.of_rows[j], sum(found.of_rows)
         assert counts == crossing(A, operator.row.size, j), label
         return
-    assert sum(operator.A.rows.counts()) == rows_fetched(A, tops, lefts, i, operator.stages), label
-    back = rows_returned(A, tops, lefts, i) if i in operator.stages else 0
-    assert sum(operator.A.rows.counts(back=True)) == back, label
+    assert sum(operator.A.rows.counts()) == rows_fetched(A, tops, lefts, i, range(len(lefts) - 1)), label
+    assert sum(operator.A.rows.counts(back=True)) == rows_returned(A, tops, lefts, i), label
 
 
 def own_columns(grid):
@@ -174,10 +173,11 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
     grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name, sparsity_aware="auto")
     parts = partition(A.shape[0], grid.shape["rows"])
-    i, expected = grid.coords["rows"], 0
-    for j in operator.stages:
-        rows = np.unique(A[parts[i] : parts[i + 1], parts[j] : parts[j + 1]].indices)
-        height = parts[j + 1] - parts[j]
+    i, expected, c = grid.coords["rows"], 0, grid.shape.get("reps", 1)
+    share = column_shares(A.shape[1], len(parts) - 1, c)[grid.coords.get("reps", 0)]
+    for j in range(len(parts) - 1):
+        rows = np.unique(A[parts[i] : parts[i + 1], share[j] : share[j + 1]].indices)
+        height = share[j + 1] - share[j]
         scattered = rows.size and rows[-1] - rows[0] + 1 != rows.size
         expected += 0 if i == j else height if scattered and 2 * rows.size > height else rows.size
     assert operator.A.rows.received == expected

@@ -131,7 +131,7 @@ def test_memory_that_no_number_of_ranks_makes_enough():
 
 @pytest.mark.parametrize(
     ("ranks", "asked", "would"),
-    [(5, {"grid": "rows=2,cols=2"}, "4 or 8"), (5, {"algorithm": "3d-split", "grid": {"rows": 2}}, "4 or 8"),
+    [(5, {"grid": "rows=2,cols=2"}, "4 or 8"), (5, {"algorithm": "3d-split", "grid": {"rows": 2}}, "4 or 6"),
      (2, {"grid": "x=2,y=2,z=2"}, "8"), (6, {"replication": 4}, "4 or 8")],
 )  # fmt: skip
 def test_ranks_that_make_no_such_grid_say_which_do(ranks, asked, would):

@@ -198,6 +198,15 @@ def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):
     compare(comm, settings, graph(case == "symmetric", settings.dtype))
 
 
+@pytest.mark.ranks(6)
+@pytest.mark.parametrize(
+    ("algorithm", "aware", "grid"),
+    [("1.5d", False, "3x2"), ("1.5d", True, "2x3"), ("1.5d", "cover", "3x2"), ("3d-split", False, "1x2x3")],
+)
+def test_so_are_columns_that_share_blocks_and_layers_that_are_no_squares(comm, algorithm, aware, grid):
+    compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **HIDDEN), graph())
+
+
 def test_norms_and_residual_connections_cost_what_they_say():
     uniform, hidden = Graph.of_size(1200, 24_000, 8, 4), (8, 8)
     asked = {"layer_norm": True, "clip": 1.0}

@@ -130,7 +130,7 @@ def test_only_auto_chooses_orders_and_what_is_sent(store):
 NOTHING_OPEN = [
     (Settings(), 4), (Settings(algorithm="1d", sparsity_aware=True), 4), (Settings(algorithm="3d"), 1),
     (Settings(algorithm="2d", grid="2x2"), 4), (Settings(algorithm="3d", grid={"z": 2, "x": 2, "y": 1}), 4),
-    (Settings(algorithm="3d-split"), 3), (Settings(sampler="sage"), 4),
+    (Settings(sampler="sage"), 4),
     (Settings(algorithm="1.5d", replication=4), 4), (Settings(algorithm="3d", grid="z=2,y=2"), 4),
     (Settings(algorithm="2d", grid="3x2"), 4), (Settings(algorithm="2d", replication=2), 4),
     (Settings(algorithm="3d", product_order="transform-first"), 4),

@@ -24,6 +24,7 @@ from train.stores import small_store
 
 from ..comm.test_group import StagedBackend
 from ..nn.problem import wide_grid
+from ..operators.formulas import column_shares
 
 MATRICES = awkward()
 SOME = (
@@ -148,14 +149,10 @@ def expected_words(A, Qs, grid, parts, row_blocks=None):
     """
     rows, c = grid.shape["rows"], grid.shape["reps"]
     i, j = grid.coords["rows"], grid.coords["reps"]
-    s = -(-rows // c)
-    degrees = np.diff(A.indptr)
+    degrees, shares = np.diff(A.indptr), column_shares(A.shape[0], rows, c, parts)
 
     def columns(Q, q):
-        return {int(v) for v in Q.indices if parts[q] <= v < parts[q + 1]}
-
-    def stages(r):
-        return [q for q in range(rows) if q // s == r]
+        return {int(v) for v in Q.indices if shares[j][q] <= v < shares[j][q + 1]}
 
     words = Fraction(0)
     rounds = [Qs]
@@ -163,17 +160,15 @@ def expected_words(A, Qs, grid, parts, row_blocks=None):
         rounds = [[Q[slice(*cut)] for Q, cut in zip(Qs, cuts, strict=True)] for cuts in row_blocks]
     # row numbers that reach this rank
     for needs in rounds if row_blocks is None else [Qs, *rounds]:
-        if i in stages(j):
-            words += sum(len(columns(needs[other], i)) for other in range(rows) if other != i)
-    words += sum(len(columns(Qs[i], q)) for q in stages(j) if q != i)  # lengths
+        words += sum(len(columns(needs[other], i)) for other in range(rows) if other != i)
+    words += sum(len(columns(Qs[i], q)) for q in range(rows) if q != i)  # lengths
     for needs in rounds:
-        fetched = set().union(*(columns(needs[i], q) for q in stages(j) if q != i))
+        fetched = set().union(*(columns(needs[i], q) for q in range(rows) if q != i))
         words += 2 * sum(int(degrees[v]) for v in fetched)
         for r in range(c):
             if r != j:
                 mine = np.zeros(A.shape[0])
-                for q in stages(r):
-                    mine[parts[q] : parts[q + 1]] = 1
+                mine[shares[r][0] : shares[r][-1]] = 1
                 inside = (ones(needs[i]) @ sp.diags_array(mine)).tocsr()
                 words += needs[i].shape[0] + 2 * (inside @ ones(A)).nnz
     if row_blocks is not None:
@@ -326,12 +321,12 @@ def test_sums_are_made_column_by_column_in_the_order_of_ranks(comm):
     A = MATRICES["dense"]
     for grid in grids_of(comm, "numpy"):
         rows, c = grid.shape["rows"], grid.shape["reps"]
-        parts, s = partition(11, rows), -(-rows // c)
+        shares = column_shares(11, rows, c)
         Q = sp.csr_array(np.random.default_rng(grid.coords["rows"]).standard_normal((6, 11)))
         total = np.zeros((6, 11))
         for j in range(c):
             partial = np.zeros((6, 11))
-            for v in range(parts[min(j * s, rows)], parts[min((j + 1) * s, rows)]):
+            for v in range(shares[j][0], shares[j][-1]):
                 partial += Q.toarray()[:, [v]] * A.toarray()[[v]]
             total += partial
         np.testing.assert_array_equal(Partitioned(grid, A).multiply(Q).toarray(), total)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import singledispatch
+from typing import Any
 
 import numpy as np
 
 from distgnn.comm.grid import Grid
-from distgnn.layout import Axes, Cut, Layout
+from distgnn.layout import Axes, Cut, Layout, block, shares
 from distgnn.nn.gcn import GCN
 from distgnn.operators.base import Operator
 from distgnn.operators.block_rows import BlockRows
-from distgnn.operators.summa_2d import Summa2D
+from distgnn.operators.split_3d import Split3D, layer_stages
+from distgnn.operators.summa_2d import Panel, Summa2D
 
 Shape = tuple[int, int]
 
@@ -59,12 +61,14 @@ def _roles(A: Operator) -> Callable[[Axes], Hashable]:
 
 @_roles.register
 def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
-    """Tell ranks apart by their stages: their number, their rows, and whether the diagonal block is one."""
+    """Tell ranks apart by their stages: their number, and how many rows of others they have."""
 
     def role(place: Axes) -> Hashable:
-        stages = A.share(place, len(A.col_parts) - 1)
-        rows = int(A.col_parts[stages.stop] - A.col_parts[stages.start])
-        return len(stages), rows, place.coords["rows"] not in stages
+        stages, columns = A.share(place, A.col_parts)
+        rows, i = int(columns[-1] - columns[0]), place.coords["rows"]
+        ends = shares(A.col_parts, place.shape.get("reps", 1)).clip(*block(A.col_parts, i))
+        senders = np.count_nonzero(np.diff(ends))  # of sums, along a process row
+        return len(stages), rows, i not in stages, -int(columns[i + 1] - columns[i]), senders
 
     return role
 
@@ -72,13 +76,31 @@ def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
 @_roles.register
 def _of_panels(A: Summa2D) -> Callable[[Axes], Hashable]:
     """Tell ranks apart by the widths of their own panels, of A by process column and of H by process row."""
-    panels, sizes = A.plane.panels, A.grid.shape
-    of_A: list[tuple[int, ...]] = [()] * sizes["cols"]
-    of_H: list[tuple[int, ...]] = [()] * sizes["rows"]
+    of_A, of_H = _widths(A.plane.panels, A.grid.shape)
+    return lambda place: (of_A[place.coords["cols"]], of_H[place.coords["rows"]])
+
+
+@_roles.register
+def _of_layers(A: Split3D) -> Callable[[Axes], Hashable]:
+    """Tell ranks apart by the widths of their own panels, as :func:`_of_panels`, of each layer."""
+    sizes = A.grid.shape
+    layers = [_widths(layer_stages(sizes, A.col_parts, k), sizes) for k in range(sizes["fibers"])]
+
+    def role(place: Axes) -> Hashable:
+        of_A, of_H = layers[place.coords["fibers"]]
+        return of_A[place.coords["cols"]], of_H[place.coords["rows"]]
+
+    return role
+
+
+def _widths(panels: Iterable[Panel], sizes: Mapping[str, int]) -> tuple[list[Hashable], list[Hashable]]:
+    """Return the widths of the panels of A of each process column, and of H of each process row."""
+    of_A: list[Any] = [()] * sizes["cols"]
+    of_H: list[Any] = [()] * sizes["rows"]
     for panel in panels:
         of_A[panel.c] += (panel.width,)
         of_H[panel.r] += (panel.width,)
-    return lambda place: (of_A[place.coords["cols"]], of_H[place.coords["rows"]])
+    return of_A, of_H
 
 
 class _Sizes:

@@ -44,10 +44,10 @@ def exchanged(
 ) -> dict[int, Any]:  # fmt: skip
     """Give blocks to the ranks of their columns, charged as what travels. Collective.
 
-    A rank that runs alone takes what others leave to it to be like what it leaves to them.
+    A rank that runs alone takes what others leave to it to be like what it leaves to them, if it has columns.
     """
     given = comm.swap_objects([left.get(j) for j in range(comm.size)])
-    taken = {i: A for i, A in enumerate(given) if A is not None and i != comm.rank}
+    taken = {i: A for i, A in enumerate(given) if A is not None and i != comm.rank and height}
     kind = index_type(int(max(rows, default=0)), height)
     for part in (kind, kind, dtype):
         sent, into = ({j: ShapeArray((A.nnz,), part) for j, A in some.items()} for some in (left, taken))
