@@ -15,7 +15,7 @@ from dense_edges import DenseEdges, DenseSemiring
 from distgnn.local.aggregate import COMBINATIONS, REDUCTIONS
 from distgnn.nn.gat import GAT
 from distgnn.nn.gatv2 import GATv2
-from distgnn.nn.reference_attention import GATReference, GATv2Reference
+from oracle_attention import GATReference, GATv2Reference
 from sequence_steps import Field, Step, trained
 
 LARGEST = 1 << 18  # places of a matrix whose entries are compared on dense arrays

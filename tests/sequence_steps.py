@@ -12,9 +12,9 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn.layout import Cut, Layout
 from distgnn.nn import GCN, SGD, SageMean
-from distgnn.nn.reference import GCNReference, SageReference
 from distgnn.sampling import Features, GraphSage, Ladies, Partitioned, Replicated
 from distgnn.train import train
+from oracle import GCNReference, SageReference
 
 EPOCHS = 2
 

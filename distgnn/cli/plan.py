@@ -195,7 +195,6 @@ def first_run(args: argparse.Namespace, best: Choice) -> list[str]:
         return []
     from distgnn.cli import command_parser
     from distgnn.layout import written
-    from distgnn.nn.networks import REFERENCES
 
     way = best.way
     given = {name: getattr(args, name) for name in SHARED}
@@ -205,8 +204,6 @@ def first_run(args: argparse.Namespace, best: Choice) -> list[str]:
     changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
     flags = [typed(name.replace("_", "-"), value) for name, value in changed.items()]
     start = f"mpiexec -n {args.ranks[0]} distgnn train {shlex.quote(args.store)}"
-    if args.model not in (None, *REFERENCES):
-        return ["", "A first run of choice 1:", " ".join([start, *flags])]
     about = "A first run of choice 1, whose first epochs are compared with a serial training:"
     return ["", about, " ".join([start, *flags, "--check"])]
 

@@ -117,10 +117,10 @@ def run_epochs(
         due = eval_every > 0 and ((epoch - 1) % eval_every == 0 or epoch == epochs[-1])
         record: Record = {"epoch": epoch, "loss": None}
         started = time.perf_counter()
-        with _of_epoch(epoch):
+        with of_epoch(epoch):
             scores = evaluate(epoch) if due else {}
         evaluated = time.perf_counter()
-        with _of_epoch(epoch), ledger.Ledger(timing) as counted:
+        with of_epoch(epoch), ledger.Ledger(timing) as counted:
             record |= records.named(scores)
             record |= step(epoch, due, scores)
             model.grid.backend.synchronize()
@@ -132,7 +132,7 @@ def run_epochs(
 
 
 @contextmanager
-def _of_epoch(epoch: int) -> Iterator[None]:
+def of_epoch(epoch: int) -> Iterator[None]:
     """Name this epoch in the error of a number that is not finite."""
     try:
         yield

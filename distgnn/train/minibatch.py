@@ -122,9 +122,23 @@ class MinibatchTraining:
         if before is not None:
             before(epoch, scores)
         totals = [*begun.totals] if begun is not None and epoch == begun.epoch else []
+        for total in self.updates(optimizer, epoch, len(totals)):
+            totals.append(total)
+            if pause is not None and len(totals) < sum(turn.updates for turn in self.turns) and pause():
+                raise PausedError(Begun(epoch, totals, scores))
+        self.losses = [loss / max(nodes, 1) for loss, nodes in totals]
+        loss, nodes = np.sum(totals, axis=0)
+        loss = float(loss / nodes) if nodes else float("nan")
+        return {"loss": loss, "lr": optimizer.lr, "steps": self.clock.seconds()}
+
+    def updates(self, optimizer: Optimizer, epoch: int, made: int = 0) -> Iterator[list[float]]:
+        """Make the updates of an epoch, of which so many are made; yield after each the sum of the losses
+        before it and the number of their nodes. Collective.
+        """
         sums, batches = GradientSums(self.model), self.minibatches.epoch(epoch)
         step = self.clock.step
-        for bulk in bulks(after(self.turns, len(totals)), self.bulk):
+        self.clock.spans.clear()
+        for bulk in bulks(after(self.turns, made), self.bulk):
             with step("sampling"):
                 samples = self._sample(epoch, bulk, batches)
             for turn, sample in zip(bulk, samples, strict=True):
@@ -136,13 +150,8 @@ class MinibatchTraining:
                         self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:
                     with step("update"):
-                        totals.append(self._update(sums, optimizer).tolist())
-                    if pause is not None and turn is not self.turns[-1] and pause():
-                        raise PausedError(Begun(epoch, totals, scores))
-        self.losses = [float(loss / max(nodes, 1)) for loss, nodes in totals]
-        loss, nodes = np.sum(totals, axis=0)
-        loss = float(loss / nodes) if nodes else float("nan")
-        return {"loss": loss, "lr": optimizer.lr, "steps": self.clock.seconds()}
+                        total = self._update(sums, optimizer).tolist()
+                    yield total
 
     def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:
         """Sample minibatches for some turns. Ranks of a row sample a partitioned graph together."""

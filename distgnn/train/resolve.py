@@ -22,7 +22,7 @@ from distgnn.files.output import check_output
 from distgnn.nn.gat import spread
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import checked_loss, checked_metric
-from distgnn.nn.networks import NETWORKS, REFERENCES
+from distgnn.nn.networks import NETWORKS
 from distgnn.nn.products import AGGREGATE, narrowest
 from distgnn.sampling.sampler import check_fanout
 from distgnn.store.checkpoint import CHECKPOINT
@@ -100,8 +100,6 @@ def _rules(s: Settings, model: str) -> Iterator[Rule]:
         yield name, not s.eval_every, problem
     yield "resume", s.resume and not s.checkpoint, "say with checkpoint=DIR where to go on from"
     yield "checkpoint_every", s.checkpoint_every and not s.checkpoint, "say with checkpoint=DIR where to save"
-    problem = f"there is no serial reference of model={model}; compare a run with overlap=False"
-    yield "check", s.check and model not in REFERENCES, problem
     yield from _rules_of_minibatches(s, model) if s.samples else _rules_of_the_whole_graph(s)
 
 
@@ -177,14 +175,8 @@ def _of_network(s: Settings, model: str) -> dict[str, Any]:
 
 def network(s: Settings, A: Any, widths: Sequence[int]) -> GCN:
     """Make the network of resolved settings on a matrix. Collective."""
-    order, kept = s.product_order, s.keep_aggregate
-    return NETWORKS[str(s.model)](A, widths, product_order=order, keep_aggregate=kept, **options(s))
-
-
-def options(settings: Settings) -> dict[str, Any]:
-    """Return what a network and its serial reference are given of resolved settings."""
-    given = {name: getattr(settings, name) for name in ("seed", *OF_ALL)}
-    return given | special(str(settings.model), vars(settings))
+    given = {name: getattr(s, name) for name in ("seed", "product_order", "keep_aggregate", *OF_ALL)}
+    return NETWORKS[str(s.model)](A, widths, **given, **special(str(s.model), vars(s)))
 
 
 def special(model: str, given: Mapping[str, Any]) -> dict[str, Any]:

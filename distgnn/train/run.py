@@ -37,7 +37,7 @@ from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import make_sampler
 from distgnn.train.schedule import Schedule, changed
-from distgnn.train.serial import Serial, reference
+from distgnn.train.serial import Reference
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun, PausedError, Stop
 
@@ -342,9 +342,9 @@ class Run:
         """Make the comparison with a serial training, after a resume from the checkpoint on. Collective."""
         s = self.settings
 
-        def serial() -> Serial:
+        def serial() -> Reference:
             saved = read_alone(str(s.checkpoint)) if s.resume else None
-            return reference(self.store, self.order, self.widths, s, saved)
+            return Reference(self.store, self.order, self.widths, s, saved)
 
         return SerialCheck(self.grid.world, serial, s.checked_updates, rounding(s))
 

@@ -1,33 +1,39 @@
-"""The training of a run on one process: by the serial networks, from the same store and settings."""
+"""The training of a run on one rank: by the engine, on the host, from the same store and settings."""
 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from mpi4py import MPI
 
+from distgnn import operators
+from distgnn.comm.grid import Grid
 from distgnn.layout import block as block_range
-from distgnn.nn.finite import NotFiniteError
-from distgnn.nn.loss import as_numbers
-from distgnn.nn.networks import REFERENCES
-from distgnn.nn.reference import GCNReference, SageReference, labelled
-from distgnn.nn.reference_optim import ReferenceOptimizer
+from distgnn.nn import optim
+from distgnn.nn.gcn import GCN
+from distgnn.nn.networks import NETWORKS
+from distgnn.nn.products import AGGREGATE
 from distgnn.sampling.block import Sample
 from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.spgemm import Replicated
-from distgnn.split import TRAIN
 from distgnn.store.checkpoint import CheckpointReader
 from distgnn.store.read.node_files import INDICES
 from distgnn.store.read.order import Order
-from distgnn.store.read.root import RootStore
+from distgnn.store.read.root import Held, RootStore
 from distgnn.store.read.store import Store
-from distgnn.train.minibatches import Minibatches, sampler_on
-from distgnn.train.resolve import options
+from distgnn.train import checkpoint, resolve
+from distgnn.train.data import load_data
+from distgnn.train.full_graph import of_epoch, parameters, update
+from distgnn.train.minibatch import MinibatchTraining
+from distgnn.train.minibatches import sampler_on, training_nodes
 from distgnn.train.settings import Settings
 
 Array = Any
@@ -37,192 +43,175 @@ class SampleError(Exception):
     """A sample that is not what its sampler draws from the stored matrix."""
 
 
-class Serial(Protocol):
-    """A serial training."""
+class Losses(Protocol):
+    """A training that gives the losses of its updates."""
 
     def epoch(self, epoch: int, lr: float) -> Iterator[float]:
-        """Yield the loss of every update of the next epoch before it is made, with this step size.
+        """Yield the loss of every update of the next epoch, taken before the update, with this step size.
 
         Raise NotFiniteError if the loss or a parameter is not finite.
         """
         ...
 
-    def shaken(self, seed: int, size: float) -> Serial:
-        """Copy the training as it stands. In the copy, parameters have relative errors of at most `size`,
-        other ones in each update, while losses and gradients are computed.
+
+class Serial(Losses, Protocol):
+    """A training on one rank that others of the same run can be compared with."""
+
+    def shaken(self, seed: int, size: float) -> Losses:
+        """Make a training with the run's dtype that begins as this one began. In that training, parameters
+        have relative errors of at most `size`, other ones in each update, while gradients are computed.
         """
         ...
 
 
-class _Training:
-    """The state of a serial training: its network and optimiser. `shared`: names of what copies share."""
-
-    network: GCNReference
-    shared: Sequence[str] = ("labels", "rows")
-    train_features = False
-    errors: np.random.Generator | None = None
-    size = 0.0
-
-    def shaken(self, seed: int, size: float) -> Any:
-        """Copy the training as it stands, with errors of its parameters, see :class:`Serial`."""
-        network = self.network
-        kept = [getattr(self, name) for name in self.shared] + [network.A, network.nodes]
-        other = copy.deepcopy(self, {id(x): x for x in kept + [network.features] * (not self.train_features)})
-        other.errors, other.size = np.random.default_rng(seed), size
-        return other
-
-    @contextmanager
-    def _with_errors(self) -> Iterator[None]:
-        """Change the parameters by errors within the context, where the training is a shaken one."""
-        errors = self.errors
-        arrays = {} if errors is None else self.network.parameters(self.train_features)
-        exact = {name: array.copy() for name, array in arrays.items()}
-        for array in arrays.values():
-            assert errors is not None
-            array[...] = array * (1 + self.size * errors.uniform(-1, 1, array.shape))
-        yield
-        for name, array in arrays.items():
-            array[...] = exact[name]
-
-
-class FullGraph(_Training):
-    """An update per epoch, from all training nodes.
+class Data:
+    """The matrix, features, targets and sampler of a run on one rank. Reads all of the store; not collective.
 
     Args:
-        network: with its features.
-        labels, split: of its rows.
+        store, order, widths, settings: of the run. dtype: in which networks compute; numbers are the run's.
+
+    Attributes:
+        stored: what samples are drawn from, the stored entries, with nodes in the order of the features.
     """
 
     def __init__(
-        self, network: GCNReference, labels: Array, split: Array, optimizer: ReferenceOptimizer,
-        train_features: bool,
+        self, store: Store, order: Order, widths: Sequence[int], settings: Settings, dtype: str
     ) -> None:  # fmt: skip
-        self.network, self.labels, self.optimizer = network, labels, optimizer
-        self.rows, self.train_features = labelled(labels, split, TRAIN), train_features
+        s = replace(settings, product_order=AGGREGATE)
+        inputs = order.layer(-1)  # features and labels as layer 0 takes them
+        stored = stored_matrix(store, order, s.dtype)
+        if inputs is not order:  # rows in the order of the columns
+            stored = stored[order.positions(inputs.permutation(0, store.n))]
+        if NETWORKS[str(s.model)].neighbours:
+            stored = off_diagonal(stored)
+        grid = Grid(MPI.COMM_SELF, backend="numpy", rows=1)
+        weakref.finalize(grid, grid.links.free).atexit = False
+        A = operators.distribute(Held(stored, inputs.row_order, dtype), grid, "1d")
+        self.settings, self.stored, self.network = s, stored, lambda: resolve.network(s, A, widths)
+        X, self.targets, *_ = load_data(s, store, self.network())
+        self.X = X.like(X.block.astype(dtype, copy=False))
+        if s.samples:
+            graph = Replicated(Held(stored, inputs.row_order, s.dtype))
+            self.sampler = sampler_on(s, graph, lambda: training_nodes(self.targets)[0])
+
+
+class OnMinibatches(MinibatchTraining):
+    """Training on minibatches whose samples must have entries of the stored matrix."""
+
+    def __init__(self, data: Data, model: GCN) -> None:
+        s, self.stored = data.settings, data.stored
+        sizes = int(s.batch_size or 1), int(s.batches_per_update or 1)
+        super().__init__(model, data.X, data.targets, data.sampler, *sizes, seed=s.seed)
+
+    def _sample(self, *given: Any) -> list[Sample | None]:
+        samples, sampler = super()._sample(*given), self.sampler
+        for sample in filter(None, samples):
+            check_sample(self.stored, sample, sampler.fanout if isinstance(sampler, GraphSage) else None)
+        return samples
+
+
+class Start(NamedTuple):
+    """The parameters that a training begins with, and the state and the steps of its optimiser."""
+
+    blocks: list[Array]
+    state: dict[str, dict[str, Array]]
+    steps: int
+
+
+class OneRank:
+    """A training on one rank, from the parameters of the seed or, if there is one, from a checkpoint."""
+
+    def __init__(self, data: Data, saved: CheckpointReader | None = None) -> None:
+        self.data, s = data, data.settings
+        self.model, self.X = data.network(), data.X
+        if s.train_features:
+            self.X = data.X.like(data.X.block.copy())
+        self.trained = parameters(self.model, self.X, s.train_features)
+        self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or (), s.momentum, s.clip)
+        self.stepper: Any = self.optimizer
+        self.minibatches = OnMinibatches(data, self.model) if s.samples else None
+        for p in self.trained:  # the numbers of the run
+            p.block[...] = p.block.astype(s.dtype)
+        if saved is not None:
+            self.optimizer.prepare(self.trained)
+            checkpoint.take_over(saved, self.trained, self.optimizer)
+            self.optimizer.steps = int(saved.meta["steps"])
 
     def epoch(self, epoch: int, lr: float) -> Iterator[float]:
-        """Yield the loss of the one update of the epoch."""
-        given = self.labels, self.rows, epoch, self.train_features
-        with self._with_errors():
-            loss, gradients = self.network.epoch_gradients(*given)
-        yield loss
-        self.network.update(self.optimizer, gradients, lr, epoch)
+        """Make the updates of an epoch; see :class:`Losses`."""
+        self.optimizer.lr, data = lr, self.data
+        with of_epoch(epoch):
+            if self.minibatches is not None:
+                for loss, nodes in self.minibatches.updates(self.stepper, epoch):
+                    yield loss / max(nodes, 1)
+                return
+            features = data.settings.train_features
+            loss, _, gradients, dX = self.model.gradients(self.X, data.targets, epoch, features)
+            yield loss
+            update(self.stepper, self.trained, gradients, dX)
+
+    def start(self) -> Start:
+        """Copy the state of the training."""
+        optimizer = self.optimizer
+        return Start([p.block.copy() for p in self.trained], copy.deepcopy(optimizer.state), optimizer.steps)
+
+    def begin(self, start: Start, seed: int, size: float) -> None:
+        """Go on from a state, with errors of the parameters."""
+        for p, block in zip(self.trained, start.blocks, strict=True):
+            p.block[...] = block
+        self.optimizer.prepare(self.trained if start.state else [])
+        for name, slots in start.state.items():
+            for slot, block in slots.items():
+                self.optimizer.state[name][slot][...] = block
+        self.optimizer.steps = start.steps
+        self.stepper = Shaking(self.optimizer, self.trained, seed, size)
 
 
-class OnMinibatches(_Training):
-    """An update from every few minibatches, one after the other. They are drawn as in the run, by its sampler
-    on a whole graph, and must have entries of the stored matrix; the serial network is trained on them.
-
-    Args: see :class:`FullGraph`; minibatches and A, what is sampled from, have its rows' positions.
-    """
-
-    shared = "labels", "A", "sampler", "minibatches"
+class Shaking:
+    """An optimiser between whose steps parameters have random relative errors of at most `size`."""
 
     def __init__(
-        self, network: GCNReference, labels: Array, split: Array, optimizer: ReferenceOptimizer,
-        settings: Settings, A: sp.csr_array,
+        self, optimizer: optim.Optimizer, trained: Sequence[optim.Parameter], seed: int, size: float
     ) -> None:  # fmt: skip
-        self.network, self.labels, self.optimizer = network, labels, optimizer
-        nodes = labelled(labels, split, TRAIN)
-        self.A, self.sampler = A, sampler_on(settings, Replicated(A), lambda: nodes)
-        size, self.per_update = int(settings.batch_size or 1), int(settings.batches_per_update or 1)
-        self.minibatches = Minibatches(nodes, size, settings.seed)
+        self.optimizer, self.trained, self.size = optimizer, trained, size
+        self.random = np.random.default_rng(seed)
+        self.shake()
 
-    def epoch(self, epoch: int, lr: float) -> Iterator[float]:
-        """Yield the mean loss over the minibatches of each update."""
-        batches = self.minibatches.epoch(epoch)
-        for first in range(0, len(batches), self.per_update):
-            with self._with_errors():
-                loss, count, gradients = self._group(epoch, first, batches[first : first + self.per_update])
-            if not np.isfinite(loss):
-                raise NotFiniteError(f"the loss is {loss}", self.network.layers - 1, epoch)
-            yield loss / max(count, 1)
-            if count:
-                mean = {name: g / self.network.dtype.type(count) for name, g in gradients.items()}
-                self.network.update(self.optimizer, mean, lr, epoch)
+    def shake(self) -> None:
+        """Add errors to the parameters."""
+        self.exact = [p.block.copy() for p in self.trained]
+        for p in self.trained:
+            p.block[...] = p.block * (1 + self.size * self.random.uniform(-1, 1, p.block.shape))
 
-    def _group(self, epoch: int, first: int, batches: Sequence[Array]) -> tuple[float, int, dict[str, Any]]:
-        """Return sums over the minibatches of an update: of losses, of their nodes, and of gradients."""
-        total, count, sums = 0.0, 0, {name: 0 * w for name, w in self.network.parameters().items()}
-        for number, batch in enumerate(batches, first):
-            (sample,) = self.sampler.sample_at([batch], epoch=epoch, first=number)
-            check_sample(self.A, sample, self.sampler.fanout if isinstance(self.sampler, GraphSage) else None)
-            count += len(sample.batch) if sample.loss_weights is None else int(sample.population or 0)
-            if len(sample.batch):
-                step = (epoch - 1) * len(self.minibatches) + number + 1
-                loss, gradients = self._minibatch(sample, step)
-                total += loss
-                sums = {name: g + gradients[name] for name, g in sums.items()}
-        return total, count, sums
-
-    def _minibatch(self, sample: Sample, step: int) -> tuple[float, dict[str, Any]]:
-        """Return the sum of losses and its gradients."""
-        network, size = self.network, len(sample.batch)
-        graphs = [(network.block_operator(block.A), block.cols) for block in sample.blocks]
-        weights = size * (np.ones(size) if sample.loss_weights is None else sample.loss_weights)
-        given = network.features[sample.inputs], self.labels[sample.batch], np.arange(size), step
-        with np.errstate(all="ignore"):
-            return network.named_gradients(*given, features=False, graphs=graphs, loss_weights=weights)
+    def step(self, trained: Sequence[optim.Parameter], gradients: Sequence[Array]) -> None:
+        """Step from the parameters without errors, and add others."""
+        for p, block in zip(trained, self.exact, strict=True):
+            p.block[...] = block
+        self.optimizer.step(trained, gradients)
+        self.shake()
 
 
-def reference(
-    store: Store, order: Order, widths: Sequence[int], settings: Settings,
-    checkpoint: CheckpointReader | None = None,
-) -> Serial:  # fmt: skip
-    """Make the serial training of a run, which goes on from a checkpoint if there is one.
+class Reference(OneRank):
+    """The training of a run in float64, and others beside that show how far rounding moves the run's losses.
 
-    Reads all that it needs of the store; not collective.
+    Args: of :class:`Data` and :class:`OneRank`.
     """
-    s, n = settings, store.n
-    inputs = order.layer(-1)  # features and labels as layer 0 takes them
-    ids = inputs.permutation(0, n)
-    A, nodes = stored_matrix(store, order, s.dtype), np.arange(n)
-    if not s.samples:  # whose draws and masks depend on positions
-        A, nodes = A[order.positions(ids)], ids  # rows in the order of the columns
-    elif REFERENCES[str(s.model)] is SageReference:
-        A = off_diagonal(A)
-    network = REFERENCES[str(s.model)](A, widths, **options(s), dtype=s.dtype, nodes=nodes)
-    network.features = _features(store, inputs, s)
-    labels, split = store.labels(inputs), store.split(inputs)
-    if s.standardize_features:
-        network.features = _standardized(network.features, network.features[labelled(labels, split, TRAIN)])
-    optimizer = ReferenceOptimizer(s.optimizer, s.decays, s.momentum, s.clip)
-    if checkpoint is not None:
-        _take_over(checkpoint, network.parameters(s.train_features), optimizer)
-    labels = as_numbers(labels) if s.loss == "mse" else labels
-    training = network, labels, split, optimizer
-    return OnMinibatches(*training, s, A) if s.samples else FullGraph(*training, s.train_features)
 
+    def __init__(
+        self, store: Store, order: Order, widths: Sequence[int], settings: Settings,
+        saved: CheckpointReader | None = None,
+    ) -> None:  # fmt: skip
+        self.load = partial(Data, store, order, widths, settings)
+        super().__init__(self.load("float64"), saved)
+        self.began = self.start()
+        self.rough: Data | None = self.data if settings.dtype == "float64" else None
 
-def _features(store: Store, inputs: Order, settings: Settings) -> Array:
-    X = store.features(inputs).astype(settings.dtype)
-    if settings.normalize_features:
-        sums = np.abs(X).sum(axis=1, keepdims=True, dtype=np.float64)
-        X *= (1 / np.where(sums == 0, 1, sums)).astype(X.dtype)
-    return X
-
-
-def _standardized(X: Array, training: Array) -> Array:
-    mean = training.mean(axis=0, dtype=np.float64)
-    spread = np.sqrt(((training - mean) ** 2).mean(axis=0))
-    return ((X - mean) / np.where(spread > 1e-6 * abs(mean), spread, 1)).astype(X.dtype)
-
-
-def _take_over(
-    reader: CheckpointReader, arrays: dict[str, np.ndarray], optimizer: ReferenceOptimizer
-) -> None:  # fmt: skip
-    """Copy the parameters and the state of the optimiser of a checkpoint."""
-
-    def whole(name: str, like: np.ndarray) -> np.ndarray:
-        rows, cols = reader.shapes[name]
-        return reader.piece(name, (0, rows), (0, cols)).reshape(like.shape)
-
-    for name, array in arrays.items():
-        array[...] = whole(name, array)
-        slots = [f"{name}.{slot}" for slot in optimizer.slots]
-        if slots[0] in reader.shapes:  # without momentum there is none
-            optimizer.state[name] = [whole(slot, array) for slot in slots]
-    optimizer.steps = int(reader.meta["steps"])
+    def shaken(self, seed: int, size: float) -> OneRank:
+        """Make a training with errors; see :class:`Serial`."""
+        self.rough = self.rough or self.load(self.data.settings.dtype)
+        other = OneRank(self.rough)
+        other.begin(self.began, seed, size)
+        return other
 
 
 def stored_matrix(store: Store, order: Any, dtype: Any) -> sp.csr_array:

@@ -11,11 +11,12 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn.arrays.canonical import canonical
-from distgnn.nn.reference import GCNReference, normalize
+from distgnn.nn.reference import normalize
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.sampling import Replicated, sample_rows
 from distgnn.sampling.rows import row_keys
 from distgnn.store.from_arrays import of_arrays
+from oracle import GCNReference
 
 from ..nn.problem import wide_grid
 

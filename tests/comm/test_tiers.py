@@ -20,7 +20,7 @@ from distgnn.layout import partition
 from distgnn.operators import make_grid
 from mpi_helpers import on_nodes
 
-from ..operators.formulas import column_shares
+from ..operators.counts import column_shares
 
 
 def test_tiers_of_a_group():

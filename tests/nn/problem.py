@@ -12,9 +12,9 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn.nn.gcn import collect
 from distgnn.nn.optim import make
-from distgnn.nn.reference import GCNReference
 from distgnn.operators import ALGORITHMS, grids, make_grid
 from distgnn.train.full_graph import train
+from oracle import GCNReference
 
 
 @dataclass

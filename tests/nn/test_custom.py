@@ -10,7 +10,6 @@ import pytest
 
 import distgnn as dg
 from distgnn.nn import GCN, NETWORKS, Adam, CustomLayer, custom
-from distgnn.nn.reference import labelled, softmax_cross_entropy
 from distgnn.operators import make_grid
 from distgnn.plan import Graph, dry_run
 from distgnn.sampling import GraphSage, Ladies, Replicated
@@ -18,6 +17,7 @@ from distgnn.split import TRAIN
 from distgnn.train import MinibatchTraining, Predictor, Run, Settings, train
 from distgnn.train.export import contents
 from distgnn.train.resolve import resolved
+from oracle_scores import labelled, softmax_cross_entropy
 
 from ..train.stores import small_store
 from .problem import ALGORITHMS, Problem, central_differences, wide_grid

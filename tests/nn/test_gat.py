@@ -15,8 +15,6 @@ from distgnn.nn import Adam
 from distgnn.nn.gat import GAT
 from distgnn.nn.gatv2 import GATv2
 from distgnn.nn.optim import Parameter
-from distgnn.nn.reference import labelled, softmax_cross_entropy
-from distgnn.nn.reference_attention import GATReference, GATv2Reference
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.operators.one_rank import Alone, OneRank
 from distgnn.sampling import GraphSage, Replicated
@@ -24,6 +22,8 @@ from distgnn.split import TRAIN
 from distgnn.store import prepare
 from distgnn.train import MinibatchTraining, Predictor, Run, Settings
 from distgnn.train.full_graph import train
+from oracle_attention import GATReference, GATv2Reference
+from oracle_scores import labelled, softmax_cross_entropy
 
 from ..train.stores import Communities, small_store
 from .problem import Problem, central_differences, wide_grid

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+import oracle_scores as reference
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
-from distgnn.nn import reference
 from distgnn.nn.loss import LossRows, Targets, binary_cross_entropy, cross_entropy, softmax_cross_entropy
 from distgnn.nn.metrics import micro_f1, scores
 from distgnn.nn.optim import make
-from distgnn.nn.reference import labelled
 from distgnn.train.full_graph import train
+from oracle_scores import labelled
 
 from .problem import ALGORITHMS, Problem, wide_grid
 from .test_loss import N, layouts

@@ -25,7 +25,6 @@ def test_operators_take_the_type_that_holds_the_matrix(comm, dtype) -> None:
     expected = np.float32 if dtype in SHORT else np.float64
     assert dg.MatrixSource(np.eye(3, dtype=dtype)).dtype == expected
     assert dg.reference.normalize(np.eye(3, dtype=dtype)).dtype == expected
-    assert dg.reference.means(np.eye(3, dtype=dtype)).dtype == expected
     assert dg.reference.normalize(np.eye(3, dtype=dtype), dtype=np.float32).dtype == np.float32
 
 

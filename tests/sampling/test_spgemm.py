@@ -24,7 +24,7 @@ from train.stores import small_store
 
 from ..comm.test_group import StagedBackend
 from ..nn.problem import wide_grid
-from ..operators.formulas import column_shares
+from ..operators.counts import column_shares
 
 MATRICES = awkward()
 SOME = (

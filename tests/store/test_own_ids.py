@@ -15,7 +15,6 @@ from distgnn import UserError
 from distgnn.errors import DisagreementError
 from distgnn.layout import Cut, Layout
 from distgnn.nn import GCN, Adam
-from distgnn.nn.reference import GCNReference
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.partition import Wanted
 from distgnn.sampling import GraphSage, Replicated
@@ -23,6 +22,7 @@ from distgnn.store import Store, load, load_features, load_targets, prepare
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.train import train
 from mpi_helpers.programs import scratch
+from oracle import GCNReference
 
 from ..nn.problem import wide_grid
 from .graphs import adjacency, random_graph

@@ -14,11 +14,11 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn.errors import DisagreementError
 from distgnn.nn import GCN, SGD, Adam, SageMean
-from distgnn.nn.reference import GCNReference
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
 from distgnn.train import Minibatches, MinibatchTraining, train
 from distgnn.train.minibatch import STEPS
+from oracle import GCNReference
 
 from ..nn.problem import wide_grid
 

@@ -13,13 +13,14 @@ import distgnn as dg
 from distgnn import cli
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn import GCN, SGD, reference
-from distgnn.nn.reference import GCNReference, labelled
 from distgnn.operators import grids, make_grid
 from distgnn.operators.dense import gather
 from distgnn.sampling import GraphSage, Replicated
 from distgnn.store.read.distributed import load, load_features, load_targets
 from distgnn.train import Minibatches, MinibatchTraining, Run, Settings
 from distgnn.train.predict import Predictor, sigmoid
+from oracle import GCNReference
+from oracle_scores import labelled
 
 from .stores import events, run, small_store
 

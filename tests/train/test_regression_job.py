@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+import oracle_scores as reference
 from distgnn import cli
 from distgnn.errors import ArgumentError, UserError
-from distgnn.nn import reference
-from distgnn.nn.reference import labelled
 from distgnn.operators.dense import gather
 from distgnn.plan import Graph, dry_run
 from distgnn.train import Run, Settings
 from distgnn.train.predict import Predictor
+from oracle_scores import labelled
 
 from ..nn.problem import Problem, wide
 from ..plan.test_dry_run import HIDDEN, compare

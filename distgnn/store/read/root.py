@@ -174,7 +174,7 @@ class RootOrder(RootMatrix):
         """Send all of the matrix to every rank. Collective."""
         everything = (0, self.shape[0]), (0, self.shape[1])
         (matrix,) = self.blocks([everything])
-        return Held(self, matrix)
+        return Held(matrix, self.row_order, self.dtype, self.symmetric)
 
     def _moved(self, matrix: sp.csr_array) -> sp.csr_array:
         """Put the rows and columns of a matrix into this order."""
@@ -186,12 +186,11 @@ class RootOrder(RootMatrix):
 
 
 class Held:
-    """A block source of a whole matrix that every rank has, in the order of another."""
+    """A block source of a whole matrix that this rank has, whose rows and columns are in one order."""
 
-    def __init__(self, order: RootOrder, matrix: sp.csr_array) -> None:
-        self.shape, self.dtype, self.symmetric = order.shape, np.dtype(order.dtype), order.symmetric
-        self.row_order = self.col_order = order.row_order
-        self.matrix = matrix
+    def __init__(self, matrix: Any, order: NodeOrder | None, dtype: Any, symmetric: bool = False) -> None:
+        self.matrix, self.shape, self.dtype, self.symmetric = matrix, matrix.shape, np.dtype(dtype), symmetric
+        self.row_order = self.col_order = order
 
     def block(self, rows: Any, cols: Any) -> sp.csr_array:
         """Return these rows and columns."""

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
-from distgnn.nn.reference import GCNReference
+from oracle import GCNReference
 
 SLOPE = 0.2
 
