@@ -12,7 +12,7 @@ import pytest
 import distgnn as dg
 from distgnn import cli
 from distgnn.errors import ArgumentError, UserError
-from distgnn.nn import GCN, SGD, reference
+from distgnn.nn import GCN, SGD
 from distgnn.operators import grids, make_grid
 from distgnn.operators.dense import gather
 from distgnn.sampling import GraphSage, Replicated
@@ -20,7 +20,7 @@ from distgnn.store.read.distributed import load, load_features, load_targets
 from distgnn.train import Minibatches, MinibatchTraining, Run, Settings
 from distgnn.train.predict import Predictor, sigmoid
 from oracle import GCNReference
-from oracle_scores import labelled
+from oracle_scores import METRICS, labelled
 
 from .stores import events, run, small_store
 
@@ -49,7 +49,7 @@ def several(folder: Path, comm: Any = None) -> str:
 
 
 def expected(logits: np.ndarray, metric: str) -> dict[str, float]:
-    measure = reference.METRICS[metric][0]
+    measure = METRICS[metric][0]
     split = np.array(SPLIT)
     return {f"{p}_{metric}": measure(logits, ROWS, labelled(ROWS, split, k)) for p, k in SPLITS.items()}
 

@@ -10,7 +10,7 @@ import distgnn as dg
 from distgnn import local
 from distgnn.errors import ArgumentError, WireOverflowError
 from distgnn.local.narrow import KINDS
-from distgnn.nn import GCN, reference
+from distgnn.nn import GCN
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.split import TRAIN
 from distgnn.train import Run
@@ -151,16 +151,18 @@ def test_the_command_says_it_in_a_line(comm, shared_tmp_path, capfd):
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_a_gpu_one_rank_trains_with_rounded_operands(comm, stand_in, shared_tmp_path, kind, monkeypatch):
     """Losses are those of a serial training that rounds what A multiplies, and others than without."""
-    store, found = small_store(shared_tmp_path, comm), []
+    store, found, of_run = small_store(shared_tmp_path, comm), [], dg.Grid.rounded
 
-    def spmm(A, H):
-        X = np.ascontiguousarray(H, np.float32)
+    def rounded(grid, B):
+        if grid.backend.on_device:
+            return of_run(grid, B)
+        X = np.ascontiguousarray(B, np.float32)
         bits = local.narrow(X, np.empty(X.shape, np.uint16), kind, np.zeros(1, np.int32))
-        return A @ local.widen(bits, X, kind)
+        return local.widen(bits, X, kind).astype(B.dtype)
 
     for patched in (False, True):
         if patched:
-            monkeypatch.setattr(reference, "spmm", spmm)
+            monkeypatch.setattr(dg.Grid, "rounded", rounded)
         how = {"product_order": "aggregate-first", "backend": "cupy", "check": 10}
         made = Run(store, Settings(algorithm="1d", wire=kind, **how, **NETWORK), comm)
         assert len(list(made.train())) == 10
