@@ -384,7 +384,7 @@ def test_the_busiest_rank_is_one_that_no_other_outdoes(algorithm, aware):
         assert (len(busiest.ranks), busiest.grid) == (ranks, everybody.grid)
         assert costs.evaluation.entries() == []
         itself = everybody.ranks[costs.model.grid.rank]
-        near = 0.02 if aware else 1e-4
+        near = 0.02 if aware else 2e-4
         # Only ranks that are stages of their copy make partial products for the others of it.
         lopsided = 0.35 if (algorithm, aware) == ("1.5d", "cover") else near
         assert costs.epoch.messages == itself.epoch.messages
