@@ -13,6 +13,7 @@ import distgnn as dg
 from distgnn.comm.devices import Sight, assign, is_near
 from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
+from distgnn.operators.split_3d import Split3D
 
 
 @pytest.mark.ranks(1, 4, 6, 12)
@@ -93,7 +94,10 @@ def test_ranks_that_order_axes_differently_are_refused(comm):
 
 
 @pytest.mark.ranks(2, 6)
-def test_a_grid_that_an_algorithm_cannot_use_is_refused_by_its_operator(comm):
+def test_a_grid_that_an_algorithm_cannot_use_is_refused_by_its_operator(comm, monkeypatch):
+    """Such as one of those that an algorithm of a user's own leaves out."""
+    fibers = staticmethod(lambda ranks: [{"rows": 1, "cols": 1, "fibers": ranks}])
+    monkeypatch.setattr(Split3D, "grids", fibers)
     grid = dg.Grid(comm, rows=comm.Get_size(), cols=1, fibers=1)
     with pytest.raises(dg.UserError, match=rf"not for algorithm 3d-split.*1x1x{comm.Get_size()}"):
         dg.distribute(np.eye(12), grid, "3d-split")
