@@ -51,7 +51,7 @@ class NeededRows:
             columns = {j: columns_read(blocks[j]) for j in peers}  # NnzCols(i, j)
             needed = {j: costs.choose(columns[j], heights[j]) for j in peers} if costs else columns
         self.rows, places = rows(self.grid, comm, needed), []
-        per_row = sum(blocks[j].nnz / blocks[j].shape[0] for j in peers)
+        per_row = sum(blocks[j].nnz / max(blocks[j].shape[0], 1) for j in peers)
         groups = in_groups({j: columns[j].size for j in peers}, per_row)
         for ranks in groups:
             places.append(slice(self.rows.places[ranks[0]].start, self.rows.places[ranks[-1]].stop))

@@ -61,17 +61,14 @@ def _roles(A: Operator) -> Callable[[Axes], Hashable]:
 
 @_roles.register
 def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
-    """Tell ranks apart by their stages: their number, and how many rows of others they have. Of covers, ranks
-    with rows of their own in these multiply for others, too.
-    """
+    """Tell ranks apart by their stages: their number, and how many rows of others they have."""
 
     def role(place: Axes) -> Hashable:
         stages, columns = A.share(place, A.col_parts)
         rows, i = int(columns[-1] - columns[0]), place.coords["rows"]
         ends = shares(A.col_parts, place.shape.get("reps", 1)).clip(*block(A.col_parts, i))
         senders = np.count_nonzero(np.diff(ends))  # of sums, along a process row
-        own, covers = int(columns[i + 1] - columns[i]), A.sparsity_aware == "cover"
-        return len(stages), rows, (i in stages) == covers, own if covers else -own, senders
+        return len(stages), rows, i not in stages, -int(columns[i + 1] - columns[i]), senders
 
     return role
 

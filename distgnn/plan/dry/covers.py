@@ -44,10 +44,11 @@ def exchanged(
 ) -> dict[int, Any]:  # fmt: skip
     """Give blocks to the ranks of their columns, charged as what travels. Collective.
 
-    A rank that runs alone takes what others leave to it to be like what it leaves to them, if it has columns.
+    A rank that runs alone takes what others leave to it to be like what it leaves to them: it then gets as
+    many rows of sums as it would, also where it has no columns, and multiplies too much.
     """
     given = comm.swap_objects([left.get(j) for j in range(comm.size)])
-    taken = {i: A for i, A in enumerate(given) if A is not None and i != comm.rank and height}
+    taken = {i: A for i, A in enumerate(given) if A is not None and i != comm.rank}
     kind = index_type(int(max(rows, default=0)), height)
     for part in (kind, kind, dtype):
         sent, into = ({j: ShapeArray((A.nnz,), part) for j, A in some.items()} for some in (left, taken))
