@@ -95,7 +95,7 @@ def test_ranks_that_order_axes_differently_are_refused(comm):
 
 @pytest.mark.ranks(2, 6)
 def test_a_grid_that_an_algorithm_cannot_use_is_refused_by_its_operator(comm, monkeypatch):
-    """Such as one of those that an algorithm of a user's own leaves out."""
+    """An algorithm of a user's own may leave grids out."""
     fibers = staticmethod(lambda ranks: [{"rows": 1, "cols": 1, "fibers": ranks}])
     monkeypatch.setattr(Split3D, "grids", fibers)
     grid = dg.Grid(comm, rows=comm.Get_size(), cols=1, fibers=1)

@@ -44,8 +44,8 @@ def exchanged(
 ) -> dict[int, Any]:  # fmt: skip
     """Give blocks to the ranks of their columns, charged as what travels. Collective.
 
-    A rank that runs alone takes what others leave to it to be like what it leaves to them: it then gets as
-    many rows of sums as it would, also where it has no columns, and multiplies too much.
+    A rank that runs alone takes what others leave to it to be like what it leaves to them. So it gets as many
+    rows of sums as among all ranks, also where it has no columns, and there multiplies more.
     """
     given = comm.swap_objects([left.get(j) for j in range(comm.size)])
     taken = {i: A for i, A in enumerate(given) if A is not None and i != comm.rank}
