@@ -5,7 +5,7 @@
 # make faults SECONDS=300   campaigns of faults, of which make test-programs runs a few; FIRST=1000 draws others
 # make gpu-check   on a machine with a GPU and CuPy, in 10 minutes: training, tests, tables; ARGS="--part 2" for the sanitizers
 #
-# Needs Python >= 3.10 and a C compiler; MPI comes from the mpich wheel. To use a cluster's own MPI and launcher instead:
+# Needs Python >= 3.11 and a C compiler; MPI comes from the mpich wheel. To use a cluster's own MPI and launcher instead:
 #   make demo MPI= MPIEXEC="mpirun"     (with that MPI's mpi4py, or one built by: pip install --no-binary mpi4py mpi4py)
 
 VENV ?= .venv
@@ -15,8 +15,8 @@ MPI ?= mpi
 MPIEXEC ?= $(BIN)/mpiexec
 BIN := $(VENV)/bin
 COMMA := ,
-SUITABLE = import sys; sys.exit(sys.version_info < (3, 10))
-PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do \
+SUITABLE = import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
 
 # One thread per rank: the ranks are the parallelism.
@@ -137,9 +137,12 @@ $(VENV)/installed-docs: $(BUILT_FROM)
 	$(call install,docs)
 	@touch $@ $(VENV)/installed
 
+# 190 s of one core, in pieces of which the longest takes 55 s.
+compiling = $(shell s=$$((190 / $(CORES))); test $$s -lt 55 && s=55; echo $$s s)
+
 define install
-	@test -n "$(PYTHON)" || { echo "distgnn needs Python 3.10 or newer; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@echo "Installing into $(VENV) with $(PYTHON) ..."
+	@test -n "$(PYTHON)" || { echo "distgnn needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Installing into $(VENV) with $(PYTHON): packages from PyPI, then the kernels in C, some 3 minutes of one core or $(compiling) on the $(CORES) here ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) 'pip>=21.3'
 	@$(PIP) -e '.$(if $(MPI)$(1),[$(MPI)$(if $(1),$(if $(MPI),$(COMMA))$(1))])'

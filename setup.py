@@ -6,9 +6,13 @@ kernels are also compiled, to the extension module ``distgnn._host``. Without a 
 package is installed without it and uses SciPy.
 """
 
+import os
 import shutil
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -34,7 +38,7 @@ class BuildWithKernels(build_py):
 
 
 class BuildHostKernels(build_ext):
-    """The build step that compiles the host kernels, with OpenMP if the compiler has it.
+    """The build step that compiles the host kernels, on all cores, with OpenMP if the compiler has it.
 
     The sources name the targets.
     """
@@ -42,6 +46,14 @@ class BuildHostKernels(build_ext):
     def build_extension(self, extension: Extension) -> None:
         flags = ["-O3", "-fno-math-errno", *(["-fopenmp"] if self._compiles("-fopenmp") else [])]
         extension.extra_compile_args, extension.extra_link_args = flags, flags
+        compile_one = self.compiler.compile
+
+        def compile_all(sources: Sequence[str], **how: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda source: compile_one([source], **how), sources)
+                return [path for paths in made for path in paths]
+
+        self.compiler.compile = compile_all
         super().build_extension(extension)
 
     def _compiles(self, flag: str) -> bool:

@@ -7,7 +7,8 @@ H = dg.scatter(X, A.input_layout)
 Y = A @ H
 G = A.T @ Y
 
-Names are imported on first use, so that `import distgnn` needs neither MPI nor a GPU.
+Names are imported on first use, so that `import distgnn` needs neither MPI nor a GPU. ``__init__.pyi`` lists
+them, for type checkers too: a line there makes a name public.
 """
 
 from __future__ import annotations
@@ -18,53 +19,12 @@ import importlib
 import sys
 from typing import Any
 
+import lazy_loader
+
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Grid": "comm.grid",
-    "Comm": "comm.group",
-    "Ledger": "ledger",
-    "Layout": "layout",
-    "Cut": "layout",
-    "CSR": "arrays.csr",
-    "DistDense": "operators.dense",
-    "DistEdges": "operators.edges",
-    "DistSparse": "operators.operator",
-    "MatrixSource": "operators.sources",
-    "LocalBlocks": "operators.sources",
-    "scatter": "operators.dense",
-    "gather": "operators.dense",
-    "redistribute": "operators.dense",
-    "distribute": "operators",
-    "make_grid": "plan.grid",
-    "abort_on_error": "comm.launch",
-    "Store": "store",
-    "load": "store",
-    "prepare": "store.from_arrays",
-    "fit": "train.fit",
-    "Model": "train.model",
-    "load_features": "store",
-    "UserError": "errors",
-    "TrainingError": "errors",
-}
-_MODULES = {
-    "backend": "arrays.backend",
-    "gallery": "gallery",
-    "layout": "layout",
-    "ledger": "ledger",
-    "local": "local",
-    "nn": "nn",
-    "operators": "operators",
-    "partition": "partition",
-    "plan": "plan",
-    "reference": "nn.reference",
-    "rng": "rng",
-    "sampling": "sampling",
-    "store": "store",
-    "train": "train",
-}
-
-__all__ = ["__version__", *sorted(_HOMES), *sorted(_MODULES)]
+_named, _, _public = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["__version__", *_public]
 
 
 def _at_exit() -> None:
@@ -80,19 +40,13 @@ if "mpi4py.MPI" not in sys.modules:
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__ and "scipy" not in sys.modules:
+    if name not in _public:
+        problem = f"module 'distgnn' has no attribute {name!r}"
+        raise AttributeError(problem, name=name, obj=sys.modules[__name__])  # Python tells the nearest name
+    if "scipy" not in sys.modules:
         importlib.import_module("distgnn.comm.launch").check_memory()
-    if name in _HOMES:
-        return getattr(_imported(_HOMES[name]), name)
-    if name in _MODULES:
-        return _imported(_MODULES[name])
-    raise AttributeError(f"module 'distgnn' has no attribute '{name}'")
-
-
-def _imported(name: str) -> Any:
-    """Import a module of the package. UserError where there is no MPI library."""
     try:
-        return importlib.import_module(f"distgnn.{name}")
+        return _named(name)
     except RuntimeError as error:
         launch = importlib.import_module("distgnn.comm.launch")
         if not launch.no_library(error):

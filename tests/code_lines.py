@@ -11,14 +11,10 @@ import io
 import re
 import sys
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOMS = "distgnn", "kernels", "jobs", "tests", "benchmarks"
 PYTHON, C, SHELL = (".py", ".pyx"), (".c", ".cpp", ".cu", ".cuh", ".h"), (".sh", ".sbatch")

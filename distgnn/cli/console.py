@@ -80,7 +80,7 @@ def command_line(store: str, settings: Settings, ranks: int, machine: str | None
     """Write the command that gives these settings, with those that differ from the defaults, for the log."""
     words = [*(["mpiexec", "-n", str(ranks)] if ranks > 1 else []), "distgnn", "train", str(store)]
     words += ["--machine", str(machine)] if machine is not None else []
-    usual = vars(Settings(recipe=settings.recipe)) | {"recipe": DEFAULT}
+    usual = vars(Settings(recipe=settings.recipe)) | {"recipe": DEFAULT}  # type: ignore[arg-type]
     for setting in fields(settings):
         value, flag = getattr(settings, setting.name), setting.name.replace("_", "-")
         if flag_text(value) == flag_text(usual[setting.name]):

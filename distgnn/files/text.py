@@ -6,15 +6,10 @@ import json
 import os
 import re
 import stat
-import sys
+import tomllib
 from typing import Any
 
 from distgnn.files.leftovers import AnyPath
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SETTINGS_BYTES = 1 << 20  # of a file of settings or of a machine
 DEPTH = 16  # tables and lists within each other

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import scipy.sparse as sp
 
 from distgnn.gallery.graph import GeneratedGraph
+from distgnn.gallery.keywords import RMatOptions, RoadOptions, SbmOptions
 from distgnn.gallery.rmat_graph import RMat
 from distgnn.gallery.road_graph import RoadMap
 from distgnn.gallery.sbm_graph import PlantedPartition
@@ -27,17 +28,17 @@ class Graph(NamedTuple):
     classes: int
 
 
-def rmat(nodes: int | None = None, **options: Any) -> Graph:
+def rmat(nodes: int | None = None, **options: Unpack[RMatOptions]) -> Graph:
     """Draw an R-MAT graph; `options` are those of `RMat`."""
     return in_memory(RMat(nodes, **options))
 
 
-def sbm(nodes: int, **options: Any) -> Graph:
+def sbm(nodes: int, **options: Unpack[SbmOptions]) -> Graph:
     """Draw a planted partition; `options` are those of `PlantedPartition`."""
     return in_memory(PlantedPartition(nodes, **options))
 
 
-def road(nodes: int, **options: Any) -> Graph:
+def road(nodes: int, **options: Unpack[RoadOptions]) -> Graph:
     """Draw a road-like graph; `options` are those of `RoadMap`."""
     return in_memory(RoadMap(nodes, **options))
 

@@ -1,5 +1,6 @@
 """Networks on top of the distributed operators: layers, loss and optimisers."""
 
+from distgnn.nn import reference
 from distgnn.nn.custom import CustomLayer
 from distgnn.nn.finite import NotFiniteError
 from distgnn.nn.gat import GAT
@@ -14,5 +15,5 @@ from distgnn.nn.sage import SageMean
 __all__ = [
     "GAT", "GCN", "NETWORKS", "SGD", "Adam", "AdamW", "CustomLayer", "GATv2", "NotFiniteError",
     "Optimizer", "SageMean", "Targets", "accuracies", "binary_cross_entropy", "macro_rocauc", "micro_f1",
-    "softmax_cross_entropy",
+    "reference", "softmax_cross_entropy",
 ]  # fmt: skip

@@ -13,27 +13,6 @@
 Names are imported on first use: reading and writing stores needs no MPI.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-import importlib
-from typing import Any
-
-_HOMES = {
-    "Store": "read.store",
-    "Order": "read.order",
-    "prepare": "write.prepare",
-    "of_arrays": "from_arrays",
-    "Summary": "write.finish",
-    "Source": "source",
-    "load": "read.distributed",
-    "load_features": "read.distributed",
-    "load_targets": "read.distributed",
-}
-
-__all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"distgnn.store.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'distgnn.store' has no attribute '{name}'")
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

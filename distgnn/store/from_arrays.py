@@ -6,7 +6,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +21,7 @@ from distgnn.store.frames import of_tables
 from distgnn.store.importers import open_source
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.tables import finite
+from distgnn.store.keywords import PrepareOptions
 from distgnn.store.source import ImportOptions
 from distgnn.store.write.finish import Summary
 from distgnn.store.write.prepare import prepare as write_store
@@ -31,7 +32,8 @@ from distgnn.terminal import printable
 def prepare(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, out: str | os.PathLike[str],
     ids: Any = None, nodes: Any = None, weights: Any = None, directed: bool | None = None, seed: int = 0,
-    multilabel: bool = False, regression: bool = False, comm: Any = None, **options: Any,
+    multilabel: bool = False, regression: bool = False, comm: Any = None,
+    **options: Unpack[PrepareOptions],
 ) -> Summary:  # fmt: skip
     """Write a store from arrays, or from files. With ``comm``, collective: all ranks give equal arrays.
 
@@ -76,27 +78,28 @@ def prepare(
         ArgumentError: arrays that do not fit together.
         UserError: as ``store.prepare``.
     """
+    further: dict[str, Any] = {**options}
     with task(comm) as ours:
-        if not isinstance(options.get("dtype", ""), str):
-            options["dtype"] = np.dtype(options["dtype"]).name
+        if not isinstance(further.get("dtype", ""), str):
+            further["dtype"] = np.dtype(further["dtype"]).name
         given = {"ids": ids, "nodes": nodes, "weights": weights, "directed": directed, "seed": seed}
         given |= {"multilabel": multilabel, "regression": regression}
         if not isinstance(graph, (str, os.PathLike)):
-            source = of_arrays(graph, X, y, split, **given, dtype=options.get("dtype", "float32"))
+            source = of_arrays(graph, X, y, split, **given, dtype=further.get("dtype", "float32"))
             for note in source.notes if of(ours, out).rank == 0 else ():
                 warnings.warn(printable(note), stacklevel=2)
-            return write_store(source, out, seed=seed, comm=ours, **options)
+            return write_store(source, out, seed=seed, comm=ours, **further)
         if nodes is not None:
             raise ArgumentError("nodes", nodes, "is for arrays; the file says it, or node_list=FILE")
         del given["nodes"]
-        named = {field.name for field in dataclasses.fields(ImportOptions)} & set(options)
-        given |= {"features": X, "labels": y, "split": split} | {name: options.pop(name) for name in named}
+        named = {field.name for field in dataclasses.fields(ImportOptions)} & set(further)
+        given |= {"features": X, "labels": y, "split": split} | {name: further.pop(name) for name in named}
         team = of(ours, out)
         with team.together():
             imported = open_source(graph, _of_files(given))
         for note in imported.notes if team.rank == 0 else ():
             warnings.warn(printable(note), stacklevel=2)
-        return write_store(imported, out, seed=seed, comm=ours, **options)
+        return write_store(imported, out, seed=seed, comm=ours, **further)
 
 
 def _of_files(given: Mapping[str, Any]) -> ImportOptions:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from mpi4py import MPI
@@ -26,6 +26,7 @@ from distgnn.store.in_memory import hold
 from distgnn.store.read.root import ROOT, RootStore
 from distgnn.terminal import printable
 from distgnn.train.checkpoint import collected
+from distgnn.train.keywords import FitSettings
 from distgnn.train.model import Model, finite
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
@@ -46,7 +47,8 @@ def fit(
     graph: Any = None, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None,
     nodes: int | None = None, weights: Any = None, directed: bool | None = None, normalize: str = "gcn",
     self_loops: bool = True, seed: int = 0, comm: MPI.Intracomm | None = None,
-    on_epoch: Callable[[Mapping[str, Any]], object] | None = None, **settings: Any,
+    on_epoch: Callable[[Mapping[str, Any]], object] | None = None,
+    **settings: Unpack[FitSettings],
 ) -> Model:  # fmt: skip
     """Train a network on a graph in memory, without files. Collective.
 
@@ -81,7 +83,7 @@ def fit(
     check_type("comm", comm, MPI.Intracomm, "an mpi4py communicator")
     source: Imported | None = None
     with task(comm) as ours, freed(Comm(ours.Dup(), backend.get("numpy"), "fit")) as own:
-        chosen = _settings(settings | {"seed": seed})
+        chosen = _settings({**settings, "seed": seed})
         if not (on_epoch is None or callable(on_epoch)):
             raise ArgumentError("on_epoch", on_epoch, "expected a function of an epoch's record")
         own.agree(chosen.shared() | {"normalize": normalize, "self_loops": self_loops})

@@ -136,7 +136,7 @@ def run_record(grid: Grid, config: Mapping[str, Any]) -> records.Start:
     return {
         "config": dict(config),
         "grid": grid.shape,
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {"distgnn": distgnn.__version__, "python": platform.python_version()} | _versions(),
         "mpi": " ".join(MPI.Get_library_version().split())[:200],
         "cuda_aware": {"answer": aware, "because": reason},

@@ -29,7 +29,7 @@ class Model:
     """A trained network, with its logits for every node. :func:`fit` makes it.
 
     Nothing here is collective. Rank 0 has the answers; on the other ranks `predict` and `scores` return None
-    and `save` does nothing.
+    and `save` does nothing. Their types say Any for that, so that a program for one rank checks no None.
 
     Attributes:
         settings: with all defaults filled in.
@@ -78,7 +78,7 @@ class Model:
         """The metric on the test nodes; NaN where there are none."""
         return self._score("test")
 
-    def predict(self, nodes: Any = None) -> np.ndarray | None:
+    def predict(self, nodes: Any = None) -> np.ndarray | Any:
         """Predict the class of each node, in the order of the rows of X: one of `classes`; or where a node
         may have several, int8 (nodes, classes), 1 for each class whose probability is above one half; or
         predict numbers, (nodes), or (nodes, columns) of several.
@@ -99,7 +99,7 @@ class Model:
             return logits[:, 0] if logits.shape[1] == 1 else logits
         return (logits > 0).astype(np.int8) if self.multilabel else self.classes[logits.argmax(axis=1)]
 
-    def scores(self, nodes: Any = None, logits: bool = False) -> np.ndarray | None:
+    def scores(self, nodes: Any = None, logits: bool = False) -> np.ndarray | Any:
         """Return the probability of every class, (nodes, classes), or its logit, of the run's dtype. Rows of
         probabilities sum to 1, unless a node may have several classes. Of a network that predicts numbers,
         return these, (nodes, columns). See :meth:`predict`

@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from distgnn.errors import ArgumentError, offered
+from distgnn.train.keywords import AllSettings
 from distgnn.train.schedule import Schedule
 
 #: Settings of networks with attention, which other networks refuse.
@@ -296,6 +297,9 @@ class Settings:
         f"{EVERY}, and fail if a loss differs", metavar=f"N|{EVERY}")
     verify: bool = _output(False, "compare every byte of the store with its checksums first")
     # fmt: on
+    if TYPE_CHECKING:
+
+        def __init__(self, **given: Unpack[AllSettings]) -> None: ...
 
     def __post_init__(self) -> None:
         by_recipe = filled(vars(self))

@@ -181,7 +181,7 @@ class Preparation:
         looped = np.zeros(self.n, np.int64)
         with self.team.together():
             self._bucket(writer, version, itertools.chain([] if head is None else [head], edges), looped)
-        loops = np.count_nonzero(self.team.total(looped))
+        loops = int(np.count_nonzero(self.team.total(looped)))
         del looped
         degrees = Degrees(self.n, version, self.team, self.scratch if weighted else None, self.held)
         self._write_shards(writer, entry, path, degrees)

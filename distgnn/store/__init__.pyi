@@ -1,0 +1,9 @@
+from .from_arrays import of_arrays as of_arrays
+from .read.distributed import load as load
+from .read.distributed import load_features as load_features
+from .read.distributed import load_targets as load_targets
+from .read.order import Order as Order
+from .read.store import Store as Store
+from .source import Source as Source
+from .write.finish import Summary as Summary
+from .write.prepare import prepare as prepare
