@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from distgnn import __version__, terminal
-from distgnn.cli import config, output, suggest
+from distgnn.cli import completion, config, in_force, output, suggest
 from distgnn.cli.values import AddedUp
 from distgnn.comm import launch
 from distgnn.errors import UserError
@@ -107,10 +107,12 @@ def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argpars
         UserError: bad usage. Help: the text that ``--help`` or ``--version`` asks for.
     """
     if not argv or argv[0] not in COMMANDS:
-        return overview().parse_args(argv)  # help, version, or a complaint
+        return overview().parse_args(argv)  # help, version, completion, or a complaint
     name, words = argv[0], argv[1:]
     parser = command_parser(name)
     applied = config.apply(parser, name, words, os.environ, COMMANDS)
+    if "--print-config" in words:
+        return printed(parser, name, words, applied)
     args = parser.parse_args(words, argparse.Namespace(command=name))
     if origins is not None:
         origins.sources = applied.sources
@@ -119,9 +121,26 @@ def parse(argv: Sequence[str], origins: config.Origins | None = None) -> argpars
     return args
 
 
+def printed(parser: Parser, name: str, words: Sequence[str], applied: config.Origins) -> NoReturn:
+    """Raise the text of the settings in force, for which nothing need be given, as Help."""
+    for action in parser._actions:
+        action.required = False
+        action.nargs = action.nargs if action.option_strings else "?"
+    args, module = parser.parse_args(words, argparse.Namespace(command=name)), command_module(name)
+    filled = vars(module.settings(args)) if hasattr(module, "settings") else {}
+    sources = dict.fromkeys(applied.given, "command line") | applied.sources
+    text = in_force.written(parser, vars(args), filled, sources, config.not_in_files(name))
+    head = f"# {parser.prog}: what is not given follows from other settings, the store or the ranks"
+    raise Help(f"the settings of {parser.prog}", f"{head}\n{text}")
+
+
 def command_parser(name: str) -> Parser:
     """Make the parser of one command, with its defaults."""
-    parser = Parser(prog=f"distgnn {name}", description=command_module(name).HELP)
+    return completed(Parser(prog=f"distgnn {name}", description=command_module(name).HELP), name)
+
+
+def completed(parser: Parser, name: str) -> Parser:
+    """Give a parser the arguments of a command."""
     command_module(name).add_arguments(parser)
     output.add_options(parser)
     config.add_option(parser)
@@ -135,10 +154,24 @@ def overview() -> Parser:
     codes = "--config file. Exit codes: 0 done, 2 bad usage or input, 1 failed, 75 training asked to stop."
     parser = Parser(prog="distgnn", description=about, epilog=order + codes)
     parser.add_argument("--version", action="version", version=f"distgnn {__version__}")
+    text = "print a script for bash, zsh, fish or another shell that completes flags, and end"
+    parser.add_argument("--print-completion", action=Completion, metavar="SHELL", help=text)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
         commands.add_parser(name, help=command_module(name).HELP)
     return parser
+
+
+class Completion(argparse.Action):
+    """The flag that prints a script of completion."""
+
+    def __call__(self, parser: Any, namespace: Any, shell: Any, flag: Any = None) -> NoReturn:
+        if shell not in completion.shells():
+            parser.error(f"{flag} {shell}: expected one of {', '.join(completion.shells())}")
+        commands = next(action for action in parser._actions if isinstance(action.choices, dict))
+        for name, command in commands.choices.items():
+            completed(command, name)
+        raise Help(parser.prog, completion.script(parser, shell))
 
 
 def command_module(name: str) -> ModuleType:

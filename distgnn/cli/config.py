@@ -52,7 +52,7 @@ def facts(parser: ArgumentParser, args: Namespace) -> dict[str, str]:
     """Return the settings that all ranks must share, by flag."""
     named: dict[str, str] = {}
     for action in parser._actions:
-        if action.dest not in ("help", *MAY_DIFFER) and action.dest not in named:
+        if action.dest not in ("help", "print_config", *MAY_DIFFER) and action.dest not in named:
             flag = next((option for option in action.option_strings if option.startswith("--")), None)
             named[action.dest] = flag or str(action.metavar or action.dest)
     return {name: _shown(getattr(args, dest)) for dest, name in named.items()}
@@ -68,6 +68,8 @@ def add_option(parser: ArgumentParser) -> None:
     """Give a command its ``--config FILE``."""
     text = "TOML file with settings named like the flags, at top level or in a table named like the command"
     parser.add_argument("--config", metavar="FILE", help=text)
+    text = "print the settings in force and where each comes from, as a file for --config, and end"
+    parser.add_argument("--print-config", action="store_true", help=text)
 
 
 def apply(
@@ -82,11 +84,11 @@ def apply(
     Raises:
         UserError: unreadable file, unknown key, or a value that the flag refuses; names the file or variable.
     """
-    flags = _flags(parser)
+    flags = settable(parser)
     given = _given(parser, flags, argv)
     path = given.pop("config", environ.get("DISTGNN_CONFIG"))
     from_file = _read(path, command, commands, flags) if path else {}
-    for name in sorted(from_file.keys() & {*_ALONE, *_OUTPUTS[""], *_OUTPUTS.get(command, ())}):
+    for name in sorted(from_file.keys() & not_in_files(command)):
         problem = f"a file can't say what is written or replaced; give --{name} on the command line"
         raise UserError(f"{path}: {name}: {problem}")
     for variable in (_variable(name) for name in _ALONE if name in flags):
@@ -95,6 +97,7 @@ def apply(
     variables = {name: _variable(name) for name in flags if _variable(name) in environ}
     layers = [from_file, {name: (environ[variable], variable) for name, variable in variables.items()}]
     origins = Origins(warnings=_leave_out_other_algorithms(layers, given))
+    origins.given = {name for name, action in flags.items() if action.dest in given}
     for layer in layers:
         for name, (value, source) in layer.items():
             action = flags[name]
@@ -105,16 +108,22 @@ def apply(
     return origins
 
 
+def not_in_files(command: str) -> set[str]:
+    """Return the flags of a command that a file may not have."""
+    return {*_ALONE, *_OUTPUTS[""], *_OUTPUTS.get(command, ())}
+
+
 @dataclass
 class Origins:
     """Sources of settings.
 
     Attributes:
-        sources: flag name -> file or variable that set it.
+        sources: flag name -> file or variable that set it. given: flags of the command line.
         warnings: a line about each setting that was not taken.
     """
 
     sources: dict[str, str] = field(default_factory=dict)
+    given: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
 
     def explain(
@@ -126,7 +135,7 @@ class Origins:
         those that the command of the parser `own` takes by place have no dashes.
         """
         names: dict[str, str] = {}
-        for flags in map(_flags, parsers):
+        for flags in map(settable, parsers):
             names = {action.dest: name for name, action in reversed(flags.items())} | names
 
         def flag(match: re.Match[str]) -> str:
@@ -157,7 +166,7 @@ def typed(name: str, value: Any) -> str:
 
 def unknown_variables(environ: Mapping[str, str], parsers: Iterable[ArgumentParser]) -> list[str]:
     """Write a line about each DISTGNN_ variable that neither a flag of a command nor anything else reads."""
-    known = {*map(_variable, _NAMES), *(_variable(name) for parser in parsers for name in _flags(parser))}
+    known = {*map(_variable, _NAMES), *(_variable(name) for parser in parsers for name in settable(parser))}
     unknown = sorted(name for name in environ if name.startswith("DISTGNN_") and name not in known)
     hints = {name: did_you_mean(name, known) for name in unknown}
     return [f"{name}: no command has a flag of this name{hint}" for name, hint in hints.items()]
@@ -203,12 +212,12 @@ def _variable(name: str) -> str:
     return "DISTGNN_" + name.upper().replace("-", "_")
 
 
-def _flags(parser: ArgumentParser) -> dict[str, Action]:
+def settable(parser: ArgumentParser) -> dict[str, Action]:
     """Return the settable flags by their long name without dashes."""
     flags = {}
     for action in parser._actions:
         names = [option[2:] for option in action.option_strings if option.startswith("--")]
-        if names and names[0] not in ("help", "version", "config"):
+        if names and names[0] not in ("help", "version", "config", "print-config"):
             flags[names[0]] = action
     return flags
 

@@ -91,7 +91,7 @@ def test_the_environment_can_switch_off_what_the_file_switches_on(tmp_path: Path
 
 def settable(command: str) -> dict[str, argparse.Action]:
     """Return the flags of a command that are names of files, or let one be replaced."""
-    flags = config._flags(cli.command_parser(command))
+    flags = config.settable(cli.command_parser(command))
     files = re.compile("FILE|DIR|PATH")
     return {n: a for n, a in flags.items() if n in ("force", "resume") or files.search(str(a.metavar))}
 
@@ -281,8 +281,47 @@ def test_settings_that_ranks_may_differ_in_are_not_compared() -> None:
     assert (usual["--bias"], usual["--grid"], usual["--hidden"]) == ("not given",) * 3
     settable = {action.dest for name in cli.COMMANDS for action in cli.command_parser(name)._actions}
     assert config.MAY_DIFFER.keys() <= settable
-    assert {f"--{name}" for name in config._flags(parser)} - {
+    assert {f"--{name}" for name in config.settable(parser)} - {
         "--quiet",
         "--verbose",
         "--log-dir",
     } == usual.keys()
+
+
+def force(*words: str) -> str:
+    """Return what --print-config prints."""
+    with pytest.raises(cli.Help) as shown:
+        cli.parse([*words, "--print-config"])
+    assert shown.value.code == 0
+    return shown.value.text
+
+
+GIVEN = {
+    "train": ["--lr", "1e-5", "--hidden", "32,16", "--grid", "rows=2,cols=2", "--no-bias", "--check=all"],
+    "prepare": ["--split", 'a "b" \\ é', "--undirected", "--shards", "2x2"],
+    "plan": ["--ranks", "4,8", "--machine", "perlmutter"],
+    "demo": ["--nodes", "300"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_printed_settings_given_as_a_file_are_the_same_settings(tmp_path: Path, command: str) -> None:
+    given = GIVEN.get(command, [])
+    text = force(command, *given)
+    assert text.count("# command line") == sum(word.startswith("--") for word in given)
+    assert force(command, *given, "--config", written(tmp_path, text)).replace(
+        "command line", str(tmp_path / "run.toml")
+    ) == force(command, "--config", str(tmp_path / "run.toml"))
+    assert force(command, "--config", str(tmp_path / "run.toml")).count(str(tmp_path)) > len(given)
+
+
+def test_printed_settings_tell_where_each_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "lr = 0.3\nepochs = 3\n")
+    monkeypatch.setenv("DISTGNN_EPOCHS", "5")
+    text = force("train", "--config", file, "--recipe", "gat", "--log", "a.jsonl")
+    said = {re.sub(" +", " ", line) for line in text.splitlines()}
+    assert {f"lr = 0.3 # {file}", "epochs = 5 # DISTGNN_EPOCHS", "hidden = [64] # recipe gat"} < said
+    assert {"momentum = 0.0 # default", "# grid # not given"} < said
+    assert '# log = "a.jsonl" # command line; not in a file' in said
+    with pytest.raises(UserError, match="lr"):
+        cli.parse(["train", "--lr", "fast", "--print-config"])
