@@ -19,11 +19,11 @@ import importlib
 import sys
 from typing import Any
 
-import lazy_loader
+from distgnn import lazy
 
 __version__ = "0.1.0"
 
-_named, _, _public = lazy_loader.attach_stub(__name__, __file__)
+_named, _, _public = lazy.names(__name__, __file__)
 __all__ = ["__version__", *_public]
 
 
@@ -40,10 +40,7 @@ if "mpi4py.MPI" not in sys.modules:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _public:
-        problem = f"module 'distgnn' has no attribute {name!r}"
-        raise AttributeError(problem, name=name, obj=sys.modules[__name__])  # Python tells the nearest name
-    if "scipy" not in sys.modules:
+    if name in _public and "scipy" not in sys.modules:
         importlib.import_module("distgnn.comm.launch").check_memory()
     try:
         return _named(name)

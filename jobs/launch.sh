@@ -5,7 +5,9 @@
 #                             In a Slurm job with GPUs, the job must have as many tasks as these. Fewer ranks than the job has tasks
 #                             fill one node after the other; PER_NODE=1 puts so many on each
 #   train_job RANKS STORE [flags]   in a Slurm job with a checkpoint (default: train-JOBID.checkpoint), from which a job that is requeued
-#                             goes on; one that was asked to stop (code 75) is put back into the queue, RESTARTS times at most (100)
+#                             goes on; one that was asked to stop (code 75) is put back into the queue, RESTARTS times at most (100). A
+#                             signal that the batch shell alone gets (--signal=B:USR1@SECONDS) is passed on to the training. Tasks of an
+#                             array (--array=0-9) train with their numbers as seeds; %a in a flag is that number
 #   DRY_RUN=1   print the command instead
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -86,10 +88,33 @@ launch() {
   start "$program" -n "$ranks" "$@"
 }
 
+# In a batch job, signals that ask to stop reach the shell alone where the job says --signal=B:...; bash would end by them.
+asked=
+if [[ -n ${SLURM_JOB_ID:-} && ! -t 0 ]]; then
+  for name in USR1 USR2 TERM; do trap "asked=$name; [[ -z \${step:-} ]] || kill -s USR1 \$step 2>/dev/null || true" $name; done
+fi
+
+# Run a launch to its end, beside a shell that takes signals; set `code`. On a terminal, Ctrl-C goes to the launch itself.
+run_step() {
+  code=0
+  if [[ -t 0 ]]; then (launch "$@") || code=$?; return; fi
+  if [[ -n $asked ]]; then code=75; return; fi
+  (launch "$@") & step=$!
+  while code=0; wait "$step" || code=$?; ((code > 128)) && kill -s 0 "$step" 2>/dev/null; do :; done
+  [[ -z $asked ]] || ((code <= 128)) || code=75   # by a rank that had not yet begun
+}
+
+# Whether this job runs: not, where TERM was that of scancel, or of a preemption that requeues it by itself.
+runs() { [[ $(scontrol show job "$SLURM_JOB_ID" 2>/dev/null) == *JobState=RUNNING* ]]; }
+
 train_job() {
-  local ranks=$1 kept code=0 restarts=${SLURM_RESTART_COUNT:-0}
+  local ranks=$1 kept code restarts=${SLURM_RESTART_COUNT:-0} task=${SLURM_ARRAY_TASK_ID:-}
   shift
   [[ -n ${SLURM_JOB_ID:-} ]] || launch "$ranks" "$DISTGNN" train "$@"
+  if [[ -n $task ]]; then
+    set -- "${@//%a/$task}"
+    [[ -n $(value_of --seed "$@") ]] || set -- "$@" --seed "$task"
+  fi
   kept=$(value_of --checkpoint "$@")
   [[ -n $kept ]] || { kept=train-$SLURM_JOB_ID.checkpoint; set -- "$@" --checkpoint "$kept"; }
   if ((restarts)); then                     # what is there is this job's own
@@ -98,8 +123,8 @@ train_job() {
     flags_over "$goes_on" -- "$@"
     set -- "${flags[@]}"
   fi
-  (launch "$ranks" "$DISTGNN" train "$@") || code=$?
-  if ((code == 75 && restarts < ${RESTARTS:-100})); then
+  run_step "$ranks" "$DISTGNN" train "$@"
+  if ((code == 75 && restarts < ${RESTARTS:-100})) && { [[ $asked != TERM ]] || runs; }; then
     scontrol requeue "$SLURM_JOB_ID" || true
   fi
   exit "$code"

@@ -5,6 +5,8 @@ they were called.
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +145,57 @@ def test_a_training_that_is_preempted_is_requeued_and_resumed(
     assert launched(SLURM_RESTART_COUNT="3", RESTARTS="3")[::2] == (75, [])
     assert launched(SLURM_RESTART_COUNT="2", CODE="0")[::2] == (0, [])
     assert launched(CODE="2")[::2] == (2, [])
+
+
+SIGNALLED = """#!/bin/sh
+trap 'echo "srun got USR1" >&2; exit ${CODE:-75}' USR1
+echo begun
+while :; do sleep 0.05; done
+"""
+QUEUE = {"srun": SIGNALLED, "scontrol": '#!/bin/sh\n[ $1 != show ] || echo JobState=$STATE\necho "$1" >&2\n'}
+RUNNING, CANCELLED = {"STATE": "RUNNING"}, {"STATE": "CANCELLED"}
+
+
+@pytest.mark.parametrize(("name", "more", "requeued"), [
+    (signal.SIGUSR1, CANCELLED, True), (signal.SIGUSR2, CANCELLED, True), (signal.SIGTERM, RUNNING, True),
+    (signal.SIGTERM, CANCELLED, False), (signal.SIGUSR1, {"CODE": "138"}, True),
+    (signal.SIGUSR1, {"CODE": "1"}, False),
+])  # fmt: skip
+def test_a_signal_to_the_batch_shell_alone_goes_on_to_the_training(
+    machine: dict[str, str], tmp_path: Path, name: signal.Signals, more: dict[str, str], requeued: bool
+) -> None:
+    """As by ``sbatch --signal=B:USR1@60``. TERM may be that of scancel, after which no job comes back."""
+    for program, does in QUEUE.items():
+        (tmp_path / program).write_text(does)
+        (tmp_path / program).chmod(0o755)
+    environ = machine | SLURM | {"SRUN_MPI": "pmi2"} | more
+    job = subprocess.Popen(
+        ["bash", "jobs/train.sbatch", "graph.dg"], cwd=ROOT, env=environ, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert job.stdout is not None and job.stdout.readline() == "begun\n"
+    job.send_signal(name)
+    said = job.communicate(timeout=60)[1].splitlines()
+    assert "srun got USR1" in said and ("requeue" in said) == requeued, said
+    assert job.returncode == (1 if more == {"CODE": "1"} else 75)
+
+
+def test_tasks_of_an_array_are_seeds(machine: dict[str, str]) -> None:
+    environ = machine | SLURM | {"SLURM_ARRAY_TASK_ID": "3"}
+    plain = run("train.sbatch", "graph.dg", env=environ)
+    assert plain.endswith("graph.dg --log train-7.jsonl --seed 3 --checkpoint train-7.checkpoint")
+    named = run("generic.sbatch", "train", "graph.dg", "--log", "run-%a.jsonl", "--seed=9", env=environ)
+    assert named.endswith("graph.dg --log run-3.jsonl --seed=9 --checkpoint train-7.checkpoint")
+
+
+def test_scripts_ask_for_one_node_and_for_memory_in_one_way() -> None:
+    """Memory by core, which holds for any number of ranks; sites like Perlmutter give whole nodes."""
+    asked = {path.name: re.findall("^#SBATCH --(?:nodes|mem).*", path.read_text(), re.MULTILINE)
+             for path in (ROOT / "jobs").glob("*.sbatch")}  # fmt: skip
+    for name, lines in asked.items():
+        whole = name in ("perlmutter.sbatch", "frontier.sbatch")
+        assert lines[0] == "#SBATCH --nodes=1" and len(lines) == (1 if whole else 2)
+        assert whole or lines[1].startswith("#SBATCH --mem-per-cpu=")
 
 
 def test_scripts_that_train_ask_for_a_signal() -> None:

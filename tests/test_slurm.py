@@ -233,11 +233,16 @@ def test_train(slurm: Slurm, program: str, store: Path, tmp_path: Path, script: 
     assert text.count('"event": "epoch"') == 2 and text.count('"device"') == 4
 
 
-@pytest.mark.parametrize("asks", ["scancel --signal=USR1", "scontrol requeue"])
+@pytest.mark.parametrize(
+    "asks", ["scancel --signal=USR1", "scancel --batch --signal=USR1", "scontrol requeue"]
+)
 def test_a_preempted_training_is_requeued_and_resumed(
     slurm: Slurm, program: str, store: Path, tmp_path: Path, asks: str
 ) -> None:
-    """The losses of a job that was stopped and those of one that was not are equal to the bit."""
+    """The losses of a job that was stopped and those of one that was not are equal to the bit.
+
+    With ``--batch`` the signal reaches the batch shell alone, as by ``sbatch --signal=B:USR1@SECONDS``.
+    """
     words = [
         store,
         "--epochs",

@@ -69,7 +69,7 @@ def add_option(parser: ArgumentParser) -> None:
     text = "TOML file with settings named like the flags, at top level or in a table named like the command"
     parser.add_argument("--config", metavar="FILE", help=text)
     text = "print the settings in force and where each comes from, as a file for --config, and end"
-    parser.add_argument("--print-config", action="store_true", help=text)
+    parser.add_argument("--print-config", action="store_true", default=SUPPRESS, help=text)
 
 
 def apply(

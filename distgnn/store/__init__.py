@@ -13,6 +13,6 @@
 Names are imported on first use: reading and writing stores needs no MPI.
 """
 
-import lazy_loader
+from distgnn import lazy
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy.names(__name__, __file__)

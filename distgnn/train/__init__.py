@@ -3,6 +3,6 @@
 Names are imported on first use, so that the flags of ``distgnn train --help`` need neither MPI nor NumPy.
 """
 
-import lazy_loader
+from distgnn import lazy
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy.names(__name__, __file__)
