@@ -4,6 +4,8 @@ machines that ship.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -31,27 +33,57 @@ def test_kernels_are_found() -> None:
     assert "README.md" in contents(kernels_folder())
 
 
-@pytest.mark.slow
-def test_a_build_contains_kernels_machines_and_templates_and_finds_them(tmp_path: Path) -> None:
-    tree, built = tmp_path / "tree", tmp_path / "built"
-    for name in ("distgnn", "kernels"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
-        shutil.copy(ROOT / name, tree)
-    build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(built)]
-    subprocess.run(build, cwd=tree, check=True, capture_output=True, timeout=120)
-    program = (
-        "from distgnn.local.cuda.launch import kernels_folder; from distgnn.plan.machine import known; "
-        "from distgnn.report.page import render; assert '<h1>hello</h1>' in render('hello', []); "
-        "print(kernels_folder(), *known(), sep='\\n')"
-    )
-    found, *machines = subprocess.run(
-        [sys.executable, "-c", program], cwd=built, check=True, capture_output=True, text=True
-    ).stdout.split("\n")[:-1]
-    assert Path(found) == built / "distgnn" / "kernels"
-    assert contents(Path(found)) == contents(ROOT / "kernels")
-    assert (built / "distgnn" / "py.typed").exists()  # type checkers look for it
-    assert machines == sorted(path.stem for path in (ROOT / "distgnn/plan/machines").glob("*.toml")) != []
+PROGRAM = """
+import json, distgnn as dg
+from distgnn.local.cuda.launch import kernels_folder
+from distgnn.plan.machine import known
+from distgnn.report.page import render
+assert "<h1>hello</h1>" in render("hello", [])
+graph = dg.gallery.sbm(60, communities=3, features=4)
+model = dg.fit(graph.A, graph.features, graph.labels, epochs=2)
+print(json.dumps([dg.__file__, str(kernels_folder()), *known()]))
+"""
+
+
+@pytest.mark.programs
+def test_a_wheel_of_an_sdist_works_without_a_compiler_and_has_all_files(tmp_path: Path) -> None:
+    tree, site = tmp_path / "tree", tmp_path / "site"
+    unwanted = (".git", ".venv*", "build", "dist", "*.so", "*.egg-info", "__pycache__", ".*_cache", "results")
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*unwanted))
+    environ = os.environ | {"CC": "/nonexistent/cc", "PYTHONPATH": ""}
+
+    def run(*words: str | Path, cwd: Path = tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([sys.executable, *words], cwd=cwd, env=environ | env, capture_output=True,
+                              text=True, timeout=100, check=False)  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    run("-c", f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})", cwd=tree)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    run("-m", "pip", "install", "--no-deps", "--no-index", "--no-build-isolation", "--target", site, sdist)
+    done = run("-c", PROGRAM, PYTHONPATH=str(site))
+    package, kernels, *machines = map(Path, json.loads(done.stdout))
+    assert package.parent == site / "distgnn" and kernels == site / "distgnn/kernels"
+    assert done.stderr.count("no compiled host kernels") == 1 and "use SciPy" in done.stderr
+    assert contents(kernels) == contents(ROOT / "kernels")
+    shutil.rmtree(kernels)
+    for kind in ("py.typed", "*.py", "*.pyi", "*.toml", "*.html"):
+        there, own = (
+            {path.relative_to(base) for path in (base / "distgnn").rglob(kind)} for base in (site, ROOT)
+        )
+        assert there == own != set(), kind
+    assert machines == sorted(Path(path.stem) for path in (ROOT / "distgnn/plan/machines").glob("*.toml"))
+
+
+def test_pythons_that_are_named_are_those_that_are_run() -> None:
+    """Classifiers, the matrix of a fork and wheels; a Python that none of our runs had is in none of them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = re.findall(r"Python :: (3\.\d+)", " ".join(project["project"]["classifiers"]))
+    matrix = (ROOT / ".github/workflows/ci.yml").read_text().split("python: [")[1].split("]")[0]
+    assert re.findall(r"[\d.]+", matrix) == named != []
+    wheels = project["tool"]["cibuildwheel"]["build"].split()
+    assert wheels == [f"cp{version.replace('.', '')}-*" for version in named]
+    assert project["project"]["requires-python"] == f">={named[0]}"
 
 
 def test_the_conda_recipe_has_the_version_and_what_the_package_needs() -> None:
