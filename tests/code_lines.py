@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOMS = "distgnn", "kernels", "jobs", "tests", "benchmarks"
-PYTHON, C, SHELL = (".py", ".pyx"), (".c", ".cpp", ".cu", ".cuh", ".h"), (".sh", ".sbatch")
+PYTHON, C, SHELL = (".py", ".pyi", ".pyx"), (".c", ".cpp", ".cu", ".cuh", ".h"), (".sh", ".sbatch")
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
           tokenize.ENCODING, tokenize.ENDMARKER}  # fmt: skip
 STATEMENT_ENDS = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}

@@ -164,7 +164,7 @@ RUNNING, CANCELLED = {"STATE": "RUNNING"}, {"STATE": "CANCELLED"}
 def test_a_signal_to_the_batch_shell_alone_goes_on_to_the_training(
     machine: dict[str, str], tmp_path: Path, name: signal.Signals, more: dict[str, str], requeued: bool
 ) -> None:
-    """As by ``sbatch --signal=B:USR1@60``. TERM may be that of scancel, after which no job comes back."""
+    """Slurm does that by ``--signal=B:USR1@60``. After the TERM of scancel no job comes back."""
     for program, does in QUEUE.items():
         (tmp_path / program).write_text(does)
         (tmp_path / program).chmod(0o755)

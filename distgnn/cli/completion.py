@@ -29,8 +29,6 @@ def script(parser: ArgumentParser, shell: str) -> str:
 
 def _actions(parser: ArgumentParser) -> list[Action]:
     """List the actions of a parser and of its subparsers."""
-    found = [*parser._actions]
-    for action in parser._actions:
-        inner = action.choices.values() if isinstance(action.choices, dict) else ()
-        found += [one for sub in inner for one in _actions(sub)]
-    return found
+    inner = [parser for action in parser._actions if isinstance(action.choices, dict)
+             for parser in action.choices.values()]  # fmt: skip
+    return [*parser._actions, *(action for parser in inner for action in _actions(parser))]
