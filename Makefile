@@ -146,7 +146,7 @@ define install
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) 'pip>=21.3'
 	@$(PIP) -e '.$(if $(MPI)$(1),[$(MPI)$(if $(1),$(if $(MPI),$(COMMA))$(1))])'
-	@$(BIN)/python -c "import distgnn._host" || echo "The kernels in C were not compiled: is there a C compiler? Products use SciPy, slower." >&2
+	@$(BIN)/python -c "import distgnn._host" 2>/dev/null || echo "The kernels in C were not compiled: is there a C compiler? Products use SciPy, slower." >&2
 endef
 
 clean:
