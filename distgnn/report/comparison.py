@@ -102,11 +102,11 @@ class ClassReport(Report):
         """
         if not self.several:
             return {part: pairs.toarray() for part, pairs in self._pairs.items()}
-        found = {}
+        matrices = {}
         for part, (hits, said, there) in self._sums.items():
             cells = [[self.nodes[part] - said - there + hits, said - hits], [there - hits, hits]]
-            found[part] = np.array(cells).transpose(2, 0, 1)
-        return found
+            matrices[part] = np.array(cells).transpose(2, 0, 1)
+        return matrices
 
     @property
     def support(self) -> Mapping[str, np.ndarray]:
@@ -189,13 +189,13 @@ class NumberReport(Report):
 
         Where all y are equal, 1 if z are these numbers, else 0.
         """
-        found = {}
+        shares = {}
         for part, (squares, _) in self._sums.items():
             numbers = self._labels[self._rows[part]].astype(np.float64)
             spread = ((numbers - numbers.mean(axis=0)) ** 2).sum(axis=0)
             share = np.where(spread > 0, 1 - squares / np.where(spread > 0, spread, 1), 1.0 * (squares == 0))
-            found[part] = share if len(numbers) > 1 else np.full_like(share, np.nan)
-        return found
+            shares[part] = share if len(numbers) > 1 else np.full_like(share, np.nan)
+        return shares
 
     def _lines(self, part: str) -> Iterator[str]:
         yield f"{part}: {self.nodes[part]} nodes"

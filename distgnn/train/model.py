@@ -141,8 +141,8 @@ class Model:
             raise manifest.damaged(weights.root, CHECKPOINT, error) from None
         if "class_names" not in meta and comm.Get_rank() == ROOT:
             log.warning("%s: was saved without names of classes; they are called 0, 1, ...", weights.root)
-        found = meta["best"]["found"] if best else meta.get("metrics", {})
-        metrics = {name: value for name, value in found.items() if name != "epoch"}
+        scored = meta["best"]["found"] if best else meta.get("metrics", {})
+        metrics = {name: value for name, value in scored.items() if name != "epoch"}
         how = {"algorithm": algorithm, "grid": grid, "backend": backend, "which": which}
         return cls(settings, (), metrics, epoch, weights, comm, how)
 

@@ -99,7 +99,7 @@ def standardized(features, train):
     ids=["gcn", "sage", "gat", "gatv2"],
 )
 def test_answers_for_another_graph_are_the_oracles(comm, shared_tmp_path, settings, kind, options) -> None:
-    """Of a model in memory and of one that was loaded; features are scaled as in training."""
+    """A model in memory and one that was loaded agree; features are scaled as in training."""
     settings = settings if comm.size == 4 or "algorithm" not in settings else settings | {"algorithm": "1d"}
     model = fitted(comm, **settings)
     model.save(shared_tmp_path / "w")
@@ -176,7 +176,7 @@ if found[0] is not None:
 
 
 def test_a_model_is_loaded_in_another_process(tmp_path) -> None:
-    """Where nothing of its training is, by other ranks; labels are the user's own."""
+    """Other ranks load it, without the data of its training; labels are the user's own."""
     names = np.array(["ant", "bee", "cat", "dog"])
     model = fitted(MPI.COMM_SELF, EDGES, X, names[Y], SPLIT)
     model.save(tmp_path / "w")
@@ -294,7 +294,7 @@ def test_models_of_before_open(comm, shared_tmp_path, monkeypatch, caplog) -> No
 
 @pytest.mark.ranks(1, 3)
 def test_a_report_counts_what_loops_count(comm) -> None:
-    """Of nodes trained on, and of labels of another graph, of which some classes are not there."""
+    """Nodes trained on are counted, and those of another graph that lacks a class."""
     names = np.array(["ant", "bee", "cat", "dog"])
     hidden = np.where(np.arange(N) % 7 == 3, "", names[Y])
     model = fitted(comm, EDGES, X, hidden, SPLIT)
