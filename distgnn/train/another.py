@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,14 +87,11 @@ class Another:
         if self.graph is None:
             problem = "expected another graph; without arguments answers are for the graph trained on"
             raise ArgumentError("graph", None, problem)
-        given = replace(self, weights=True) if self.weights is None and run["graph weighted"] else self
-        source = given._read(run, self.directed)
+        source = self._read(run, self.directed)
         if self.directed is None and source.directed and not run["graph directed"]:
-            source = given._read(run, directed=False)
-            what = (
-                "some edges come without their reverse, which is added, as the network was trained with both"
-            )
-            log.warning("graph: %s", what)
+            source = self._read(run, directed=False)
+            what = "edges come without their reverse, which is added, as the network was trained with both"
+            log.warning("graph: some %s", what)
         if not source.width:
             raise ArgumentError("X", None, "the network needs features, an array (nodes, width)")
         if self.compared:
@@ -103,11 +100,18 @@ class Another:
         return source
 
     def _read(self, run: Mapping[str, Any], directed: bool | None) -> Imported:
-        return of_arrays(
-            self.graph, self.X, self.y, self.split, ids=self.ids, weights=self.weights, directed=directed,
-            multilabel=run.get("graph multilabel", False), regression=run.get("loss") == "mse",
-            default_split=SPLIT, dtype=run["dtype"], targets=self.compared,
-        )  # fmt: skip
+        asked = True if self.weights is None and run["graph weighted"] else self.weights
+        try:
+            return of_arrays(
+                self.graph, self.X, self.y, self.split, ids=self.ids, weights=asked, directed=directed,
+                multilabel=run.get("graph multilabel", False), regression=run.get("loss") == "mse",
+                default_split=SPLIT, dtype=run["dtype"], targets=self.compared,
+            )  # fmt: skip
+        except ArgumentError as error:
+            if asked is self.weights or error.argument != "weights":
+                raise
+            problem = "the network was trained with weights of edges, and this graph has none"
+            raise ArgumentError("weights", None, problem) from None
 
 
 def told(source: Imported) -> None:

@@ -249,7 +249,7 @@ class Model:
             ArgumentError: no such layer, or arrays that do not fit together. UserError: see :meth:`predict`.
         """
         other = self._other(graph, X, ids=ids, weights=weights, directed=directed)
-        return self._on(other, lambda predictor: predictor.embeddings(layer))
+        return self._on(other, "embeddings", lambda predictor: predictor.embeddings(layer))
 
     def report(
         self, graph: Any = OWN, X: Any = OWN, y: Any = None, split: Any = None, *, ids: Any = None,
@@ -271,7 +271,7 @@ class Model:
         """
         given = {"ids": ids, "weights": weights, "directed": directed}
         if (other := self._other(graph, X, y=y, split=split, **given, compared=True)) is not None:
-            return self._on(other, Predictor.report)
+            return self._on(other, "report", Predictor.report)
         kept = self._own()
         if kept.logits is None or kept.arrays is None:
             return None
@@ -335,15 +335,15 @@ class Model:
                 problem = "are of the graph trained on; of another, take rows of the result"
                 raise ArgumentError("nodes", type(nodes).__name__, problem)
             layers = len(self._weights.meta["run"]["widths"]) - 1
-            return self._on(other, lambda predictor: predictor.embeddings(layers))
+            return self._on(other, "logits", lambda predictor: predictor.embeddings(layers))
         kept = self._own()
         return None if kept.logits is None else _rows(kept.logits, nodes, kept.names)
 
-    def _on(self, other: Another | None, answer: Callable[[Predictor], T]) -> T:
+    def _on(self, other: Another | None, what: str, answer: Callable[[Predictor], T]) -> T:
         """Answer for another graph, or for the one trained on, by a forward pass. Collective."""
         kept = self._own() if other is None else None
         with task(self._comm) as ours, freed(Comm(ours.Dup(), backends.get("numpy"), "predict")) as own:
-            own.agree({"graph": "another" if kept is None else "trained on"})
+            own.agree({"the answer": what, "the graph": "another" if kept is None else "trained on"})
             if kept is not None:
                 store: Any = RootStore(own, dict(kept.manifest), kept.arrays)
             else:

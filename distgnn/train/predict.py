@@ -257,9 +257,9 @@ class Predictor:
             with self.grid.world.together():
                 return None if whole is None else answer(whole)[0]
 
-    def _check_layer(self, layer: int | None) -> None:
+    def _check_layer(self, layer: Any) -> None:
         last = len(self.model.layers)
-        if layer is not None and (type(layer) is not int or not 1 <= layer <= last):
+        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 1 <= layer <= last:
             raise ArgumentError("layer", layer, f"the network has layers 1 to {last}")
 
     def _activation(self, layer: int) -> Callable[[np.ndarray], Answer]:
@@ -305,7 +305,8 @@ class Predictor:
         with world.together():
             if path.suffix not in FORMATS:
                 raise ArgumentError("out", path, f"expected a file {' or '.join(FORMATS)}")
-            self._check_layer(layer)
+            if layer is not None:
+                self._check_layer(layer)
             if world.rank == 0:
                 check_output("out", path, force)
         Z = self._forward(last if layer is None else layer)

@@ -211,12 +211,16 @@ def test_what_cannot_be_answered_is_said_on_every_rank(comm, shared_tmp_path) ->
     model.save(shared_tmp_path / "w")
     comm.Barrier()
     loaded = dg.Model.load(shared_tmp_path / "w", comm)
+    weighted = fitted(comm, epochs=1, weights=np.ones(EDGES.shape[1]))
     text, many = np.array(["x"] * M), np.where(np.arange(M) == 3, 9, 1)
     cases = [
         ("the graph does not fit .*w: .* with features per node: 10, this graph has 7",
          lambda: loaded.predict(*on_root(comm, OTHER, X2[:, :7]))),
         ("graph=None: expected another graph", lambda: model.predict(None, None)),
         ("X=None: the network needs features", lambda: model.predict(*on_root(comm, OTHER))),
+        ("layer=None: the network has layers", lambda: model.embeddings(None)),
+        ("weights=None: the network was trained with weights of edges, and this graph has none",
+         lambda: weighted.predict(*on_root(comm, OTHER, X2))),
         ("layer=3: the network has layers 1 to 2", lambda: loaded.embeddings(3, *on_root(comm, OTHER, X2))),
         ("w: a saved model has no graph; give one", loaded.predict), ("has no graph", loaded.report),
         ("has no graph", lambda: loaded.embeddings(1)), ("a saved model has no losses", lambda: loaded.loss),
