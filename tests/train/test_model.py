@@ -302,7 +302,7 @@ def test_a_report_counts_what_loops_count(comm) -> None:
     names = np.array(["ant", "bee", "cat", "dog"])
     hidden = np.where(np.arange(N) % 7 == 3, "", names[Y])
     model = fitted(comm, EDGES, X, hidden, SPLIT)
-    few = np.where(Y2 == 3, "", names[Y2])
+    few = np.where(Y2 == 0, "", names[Y2])
     reports = model.report(), model.report(*on_root(comm, OTHER, X2, few))
     predicted = model.predict(), model.predict(*on_root(comm, OTHER, X2))
     if comm.rank:
@@ -338,8 +338,10 @@ def test_a_report_counts_what_loops_count(comm) -> None:
 def test_reports_of_several_classes_and_of_numbers(comm) -> None:
     several = np.zeros((N, CLASSES), np.int8)
     several[np.arange(N), Y] = several[np.arange(N), (Y + 1) % CLASSES] = 1
-    model = fitted(comm, EDGES, X, several, SPLIT)
-    report = model.report()
+    names = np.array(["ant", "bee", "cat", "dog"])
+    listed = np.char.add(np.char.add(names[Y], ";"), names[(Y + 1) % CLASSES])
+    model = fitted(comm, EDGES, X, listed, SPLIT)
+    report, of_two = model.report(), model.report(*on_root(comm, OTHER, X2, np.array(["bee;dog"] * M)))
     numbers = np.stack([Y + X[:, 2], 0.5 * Y], axis=1)
     numbers[::9] = np.nan
     fit = fitted(comm, EDGES, X, numbers, SPLIT, loss="mse", epochs=4)
@@ -351,6 +353,7 @@ def test_reports_of_several_classes_and_of_numbers(comm) -> None:
     if comm.rank:
         assert report is of_numbers is None
         return
+    assert of_two.support["test"].tolist() == [0, M, 0, M] and model.classes.tolist() == names.tolist()
     said, rows = model.predict(), SPLIT == 2
     for k in range(CLASSES):
         cells = [[((several[rows, k] == a) & (said[rows, k] == b)).sum() for b in (0, 1)] for a in (0, 1)]
