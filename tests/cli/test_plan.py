@@ -79,7 +79,8 @@ def test_choices_within_the_error_of_a_plan_are_one_group(capsys):
     limit = 1.1 * found[0]["seconds"]
     alike = sum(one["seconds"] <= limit for one in found)
     assert 1 < alike < len(found)
-    assert lines[1 + alike] == f"--- 1 to {alike} are within 10%, the error of a plan: any of them will do ---"
+    said = f"--- 1 to {alike} are within 10%, the error of a plan: any of them will do ---"
+    assert lines[1 + alike] == said
 
 
 def test_grids_of_rows_alone_say_that_they_move_what_1d_moves(capsys):
