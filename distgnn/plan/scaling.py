@@ -23,7 +23,7 @@ OPTIMUM = "*"
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRanks:
     """A number of ranks.
 
     Attributes:
@@ -56,7 +56,7 @@ class Crossover:
 class Curves:
     """Points by number of ranks."""
 
-    points: list[Planned]
+    points: list[PlannedRanks]
 
     @property
     def ranks(self) -> list[int]:
@@ -136,13 +136,13 @@ def weak(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Mach
     return Curves(points)
 
 
-def _point(planned: Plan) -> Planned:
+def _point(planned: Plan) -> PlannedRanks:
     best: dict[str, Choice] = {}
     for choice in planned.choices:
         best.setdefault(name(choice.way), choice)
     ways = [(choice.way, choice.seconds) for choice in planned.choices]
     node = planned.machine.node
-    return Planned(planned.ranks, best, ways, [way.record(node) for way in planned.infeasible], node)
+    return PlannedRanks(planned.ranks, best, ways, [way.record(node) for way in planned.infeasible], node)
 
 
 def text(curves: Curves) -> str:

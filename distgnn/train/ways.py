@@ -33,7 +33,7 @@ class Way:
 
     @property
     def as_1d(self) -> bool:
-        """Whether all ranks stand in rows: the words and messages are then those of `1d`."""
+        """Ranks that stand in rows alone: words and messages are then those of `1d`."""
         return self.algorithm != "1d" and [axis for axis in self.grid if self.grid[axis] > 1] == ["rows"]
 
     def settings(self, given: Settings) -> Settings:
