@@ -28,6 +28,9 @@ COVERED_RANKS = 32  #: The same for covers, which cannot be counted on the busie
 MOST_RANKS = 4096  # that are looked for where memory is short
 #: Another order, or no overlap, is advised for an epoch that takes at most this share of the time.
 CLEAR = 0.9
+#: A plan's error, a share of the time: in 94 % of the cases of benchmarks/results/plan-cluster.md the first
+#: choice was within it of the fastest.
+ERROR = 0.1
 FEW = 3  # best shapes of grids that are priced without overlap, too
 
 
@@ -102,6 +105,11 @@ class Plan:
         if not self.choices:
             raise UserError(shortage(self))
         return self.choices[0]
+
+    @property
+    def alike(self) -> int:
+        """The number of choices within the plan's error of the fastest: any of them will do."""
+        return sum(choice.seconds <= (1 + ERROR) * self.choices[0].seconds for choice in self.choices)
 
     @cached_property
     def advice(self) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from distgnn.errors import ArgumentError
 from distgnn.files.output import check_output, replaced, writing
 from distgnn.layout import written
-from distgnn.plan.scaling import TIE, Curves, sentences, table
+from distgnn.plan.scaling import Curves, sentences, table
 from distgnn.plan.tables import digits, name
 from distgnn.report import page as pages
 from distgnn.report.colours import ALGORITHMS, PHASES
@@ -24,6 +24,7 @@ from distgnn.report.text import aligned
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Way
 
+TIE = 0.01  # a share of the time
 HEADS = ("log", "ranks", "algorithm", "grid", "measured ms", "predicted ms")
 
 
@@ -95,7 +96,7 @@ def title(asked: dict[str, Any], settings: Settings) -> str:
 def page(strong: Curves, weak: Curves, measured: Sequence[MeasuredRun], title: str) -> str:
     """Write the HTML page."""
     figures = [pages.Figure(svg, heading) for heading, svg in drawings(strong, weak, measured)]
-    sections = [pages.Section("Seconds of an epoch", figures=figures)]
+    sections = [pages.Section("Time of an epoch", figures=figures)]
     for heading, curves in (("The same graph", strong), ("As much of the graph per rank", weak)):
         heads, *rows = table(curves)
         sections.append(
@@ -132,17 +133,20 @@ def drawings(strong: Curves, weak: Curves, measured: Sequence[MeasuredRun]) -> l
     """
     crosses = []
     for way in dict.fromkeys(name(run.way) for run in measured):
-        points = [(run.ranks, run.seconds) for run in measured if name(run.way) == way]
+        points = [(run.ranks, 1e3 * run.seconds) for run in measured if name(run.way) == way]
         crosses.append(Line(f"{way}, measured", _colour(way), points, marker="cross", joined=False))
-    per_rank = f"weak: as much of it per rank as on {weak.ranks[0]}"
-    return [("strong: the same graph", _lines(strong, crosses)), (per_rank, _lines(weak, []))]
+    per_rank = f"Weak scaling: as much of the graph per rank as on {weak.ranks[0]}"
+    return [("Strong scaling: the same graph", _lines(strong, crosses)), (per_rank, _lines(weak, []))]
 
 
 def _lines(curves: Curves, measured: Sequence[Line]) -> str:
-    drawn = [Line(way, _colour(way), [*curves.seconds(way).items()]) for way in curves.algorithms]
+    drawn = [
+        Line(way, _colour(way), [(ranks, 1e3 * s) for ranks, s in curves.seconds(way).items()])
+        for way in curves.algorithms
+    ]
     if leads := _leads(curves):
         drawn.append(Line("becomes the fastest", INK, leads, marker="ring", joined=False))
-    return by_ranks("seconds", [*drawn, *measured], curves.ranks, "seconds of an epoch", base=10)
+    return by_ranks("milliseconds", [*drawn, *measured], curves.ranks, "milliseconds of an epoch", base=10)
 
 
 def _colour(way: str) -> str:
@@ -150,7 +154,7 @@ def _colour(way: str) -> str:
 
 
 def _leads(curves: Curves) -> list[tuple[float, float]]:
-    """Find where an algorithm becomes the fastest: (ranks, seconds), between points linear in logarithms."""
+    """Find where an algorithm becomes the fastest: (ranks, ms), between points linear in logarithms."""
     every = [curves.seconds(algorithm) for algorithm in curves.algorithms]
     points = []
     for cross in curves.crossovers():
@@ -161,5 +165,5 @@ def _leads(curves: Curves) -> list[tuple[float, float]]:
         ]
         lead = heights[curves.algorithms.index(cross.faster)]
         if lead <= min(heights) + TIE:
-            points.append((cross.at, float(np.exp(lead))))
+            points.append((cross.at, 1e3 * float(np.exp(lead))))
     return points

@@ -10,17 +10,16 @@ from typing import Any
 
 from distgnn import operators
 from distgnn.layout import written
-from distgnn.plan.choices import Choice, Plan, plan
+from distgnn.plan.choices import ERROR, Choice, Plan, plan
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine
-from distgnn.plan.tables import digits, name, wrap
+from distgnn.plan.tables import AS_1D, digits, name, wrap
 from distgnn.report.text import aligned
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way
 
 Graphs = Mapping[str | None, Graph]
 OPTIMUM = "*"
-TIE = 0.01  # a share of the seconds
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,12 @@ class Curves:
         return sorted(crossings, key=lambda cross: cross.between)
 
     def _crossings(self, first_name: str, other: str) -> Iterator[Crossover]:
-        """Find where the faster one of two algorithms changes, by more than a ``TIE`` on either side."""
+        """Find where the faster one of two algorithms changes, by more than a plan's error on either side."""
         first, second = self.seconds(first_name), self.seconds(other)
         before: tuple[int, float] | None = None
         for count in sorted(first.keys() & second.keys()):
             lead = math.log(second[count] / first[count])
-            if abs(lead) < TIE:
+            if abs(lead) < math.log1p(ERROR):
                 continue
             if before is not None and lead * before[1] < 0:
                 low, was = before
@@ -156,32 +155,32 @@ def table(curves: Curves) -> list[list[str]]:
     lines = [["ranks", *curves.algorithms, "fastest grid"]]
     for point in curves.points:
         fastest = next(iter(point.best), None)
-        cells = [_cell(point.best.get(algorithm), algorithm == fastest) for algorithm in curves.algorithms]
+        limit = (1 + ERROR) * point.best[fastest].seconds if fastest else 0.0
+        cells = [_cell(point.best.get(algorithm), limit) for algorithm in curves.algorithms]
         lines.append([str(point.ranks), *cells, written(point.best[fastest].way.grid) if fastest else ""])
     return lines
 
 
-def _cell(choice: Choice | None, fastest: bool) -> str:
-    return "-" if choice is None else digits(1e3 * choice.seconds) + OPTIMUM * fastest
+def _cell(choice: Choice | None, limit: float) -> str:
+    return "-" if choice is None else digits(1e3 * choice.seconds) + OPTIMUM * (choice.seconds <= limit)
 
 
 def sentences(curves: Curves) -> list[str]:
     """Describe the table in words."""
-    lines = ["ms of an epoch, the best grid of each algorithm; * the fastest; - infeasible."]
+    lines = [f"ms of an epoch, best grids. *: any will do, as a plan errs by {ERROR:.0%}. -: infeasible."]
     places: dict[tuple[int, int], dict[str, list[str]]] = {}
     for cross in curves.crossovers():
         places.setdefault(cross.between, {}).setdefault(cross.faster, []).append(cross.slower)
     for (low, high), overtaken in places.items():
         words = "; ".join(f"{faster} overtakes {', '.join(slower)}" for faster, slower in overtaken.items())
         lines += wrap(f"Between {low} and {high} ranks {words}.")
-    best = {
-        algorithm: min(seconds, key=seconds.__getitem__)
-        for algorithm in curves.algorithms
-        if (seconds := curves.seconds(algorithm))
-    }
-    stops = [
-        f"{algorithm} on {count}"
-        for algorithm, count in best.items()
-        if count < max(curves.seconds(algorithm))
-    ]
-    return lines + (wrap(f"Scaling stops: {', '.join(stops)}.") if stops else [])
+    stops, in_rows = list[str](), list[str]()
+    for algorithm in curves.algorithms:
+        seconds = curves.seconds(algorithm)
+        fewest = min(seconds, key=seconds.__getitem__)
+        if seconds[max(seconds)] > (1 + ERROR) * seconds[fewest]:
+            stops.append(f"{algorithm} on {fewest}")
+        rows = [str(p.ranks) for p in curves.points if (c := p.best.get(algorithm)) and c.way.as_1d]
+        in_rows += [f"{algorithm} on {', '.join(rows)}"] if rows else []
+    lines += wrap(f"Scaling stops: {', '.join(stops)}.") if stops else []
+    return lines + (wrap(AS_1D.format("; ".join(in_rows))) if in_rows else [])

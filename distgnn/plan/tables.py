@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from distgnn.layout import written
-from distgnn.plan.choices import Choice, Infeasible, Plan, amount
+from distgnn.plan.choices import ERROR, Choice, Infeasible, Plan, amount
 from distgnn.plan.explain import Explanation
 from distgnn.report import colours
 from distgnn.report.numbers import short
@@ -22,6 +22,8 @@ LEGEND = (
     "ms: of an epoch, and of it products, and communication that is waited for. Words and messages: of the "
     "rank with most. Memory: of the fullest rank. Grids: the last axis is the nearest within a node."
 )
+ALIKE = f"--- 1 to {{}} are within {ERROR:.0%}, the error of a plan: any of them will do ---"
+AS_1D = "As all their ranks stand in rows, these move what 1d moves, the same words: {}."
 #: What the price of an epoch leaves out.
 PRICED = "Priced are products, those with weights, and biases; the dry run has norms and the loss, too."
 
@@ -44,14 +46,19 @@ def shown(plan: Plan, everything: bool) -> list[tuple[int, Choice]]:
 
 def text(plan: Plan, everything: bool = False) -> str:
     """Write the choices, best first, and the infeasible ways."""
-    rows = [row(place, choice) for place, choice in shown(plan, everything)]
+    listed = shown(plan, everything)
+    rows = [row(place, choice) for place, choice in listed]
     orders = any(choice.way.order for choice in plan.choices)
     keep = [i for i, head in enumerate(HEADS) if head != "order" or orders]
     lines = aligned([[line[i] for i in keep] for line in (HEADS, *rows)], left=3 + orders)
+    if plan.alike > 1:
+        lines.insert(1 + sum(place <= plan.alike for place, _ in listed), ALIKE.format(plan.alike))
+    in_rows = ", ".join(str(place) for place, choice in listed if choice.way.as_1d)
+    notes = wrap(LEGEND) + (wrap(AS_1D.format(in_rows)) if in_rows else [])
     left_out = len(plan.choices) - len(rows)
     lines += [f"... and {left_out} more; --all shows them"] if left_out else []
     advice = [line for advised in plan.advice for line in wrap(advised)]
-    return "\n".join([*lines, "", *wrap(LEGEND), *advice, *infeasible(plan.infeasible)])
+    return "\n".join([*lines, "", *notes, *advice, *infeasible(plan.infeasible)])
 
 
 def row(place: int, choice: Choice) -> list[str]:
@@ -98,6 +105,7 @@ def explanation(explained: Explanation, place: int) -> str:
     order = f", order {choice.way.order}" if choice.way.order else ""
     near = " ".join(list(choice.way.grid)[::-1])
     lines = [f"{place}. {choice.way}{order}: {digits(1e3 * choice.seconds)} ms per epoch"]
+    lines += [AS_1D.format(name(choice.way))] if choice.way.as_1d else []
     lines += [f"axes, nearest in a node first: {near}", "", *_phases(explained), ""]
     lines += ["Communication of the rank that takes longest:", *_communication(explained), ""]
     lines += ["Kernels of this rank, each alone:", *_kernels(explained), ""]

@@ -12,6 +12,7 @@ from distgnn.report import colours
 from distgnn.report.groups import busiest, groups, name_of, summed
 from distgnn.report.logs import median_phases, seconds_by_rank
 from distgnn.report.metrics import score, title
+from distgnn.report.numbers import time_unit
 from distgnn.report.svg import DASHES, Axis, Line, bars, lines, matrix, spans
 from distgnn.report.trace import COMPUTE, EPOCHS, UNDER_WAY, WAITED
 
@@ -59,7 +60,7 @@ def curves(logs: Sequence[Log], value: Callable[[Epoch], float | None], label: s
 def phases(logs: Sequence[Log]) -> str:
     """Draw a bar per run, as MG-GCN Figure 5: an epoch of rank 0. comm: what it waited for or drove."""
     medians = [median_phases(log) for log in logs]
-    scale, unit = _scale(max(sum(seconds.values()) for seconds in medians))
+    scale, unit = time_unit(max(sum(seconds.values()) for seconds in medians))
     rows = [(log["name"], {phase: scale * value for phase, value in seconds.items()})
             for log, seconds in zip(logs, medians, strict=True)]  # fmt: skip
     return bars(
@@ -70,7 +71,7 @@ def phases(logs: Sequence[Log]) -> str:
 def balance(log: Log) -> str:
     """Draw seconds of each rank by phase, in the whole run; return "" if the log has none."""
     ranks = seconds_by_rank(log)
-    scale, unit = _scale(max((sum(seconds.values()) for seconds in ranks), default=0.0))
+    scale, unit = time_unit(max((sum(seconds.values()) for seconds in ranks), default=0.0))
     rows = [
         (name, {phase: scale * value for phase, value in seconds.items()}) for name, seconds in busiest(ranks)
     ]
@@ -138,7 +139,3 @@ def timeline(events: Sequence[dict[str, Any]], epoch: dict[str, Any]) -> str:
 def _shown(rows: Sequence[tuple[str, dict[str, float]]], known: dict[str, str]) -> dict[str, str]:
     """Return the colours of the parts that occur."""
     return {part: colour for part, colour in known.items() if any(parts.get(part) for _, parts in rows)}
-
-
-def _scale(most: float) -> tuple[float, str]:
-    return (1e3, "milliseconds") if most < 1 else (1.0, "seconds")

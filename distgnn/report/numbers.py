@@ -33,6 +33,11 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def time_unit(most: float) -> tuple[float, str]:
+    """Return the factor and the name of the unit for an axis of up to so many seconds."""
+    return (1e3, "milliseconds") if most < 1 else (1.0, "seconds")
+
+
 def size(nbytes: float | None) -> str:
     """Write bytes in binary units: 12.3 MiB."""
     if nbytes is None:

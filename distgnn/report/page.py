@@ -102,7 +102,7 @@ def overview(logs: Sequence[Log], series: Sequence[scaling.ScalingSeries]) -> li
     curves = [curve for curve in curves if curve.svg]
     if curves:
         sections.append(Section("Loss and scores", COINCIDE if len(logs) > 1 else "", curves))
-    sections.append(Section("Seconds of an epoch", EPOCH, [Figure(charts.phases(logs), "By phase")]))
+    sections.append(Section("Time of an epoch", EPOCH, [Figure(charts.phases(logs), "By phase")]))
     if any(len(curve.points) > 1 for curve in series):
         figures = [Figure(drawn, title) for title, drawn in scaling.drawings(series)]
         sections.append(
@@ -124,13 +124,13 @@ def timeline(path: str | Path) -> Section:
 def details(log: Log, folded: bool = False) -> Section:
     """Make the section of one run: its ranks, hosts and settings."""
     run, settings = log["run"], [tables.all_facts(log)]
-    text = f"{colours.way(run['config'])} on {len(run['ranks'])} ranks, grid {written(run['grid'])}; "
+    ranks = len(run["ranks"])
+    text = f"{colours.way(run['config'])} on {ranks} rank{'s' * (ranks > 1)}, grid {written(run['grid'])}; "
     text += f"an epoch takes {numbers.seconds(epoch_seconds(log))}."
     if not log["end"]:
         return Section(
             log["name"], f"{text} The run has not ended: no rank has reported.", [], settings, folded
         )
-    ranks = len(run["ranks"])
     of_each, of_pairs = (text.format(ranks // MOST) if ranks > MOST else "" for text in (FULLEST, SUMS))
     figures = [
         Figure(charts.balance(log), "Load balance", BALANCE + of_each),

@@ -25,7 +25,7 @@ from distgnn.report.svg import DASHES, Axis, Line, beside, lines
 VARY = ("grid", "replication", "seed", "epochs")
 #: Settings that are part of the name of a way to train.
 NAMED = ("algorithm", "sparsity_aware", "copies")
-HEADS = ("series", "ranks", "grid", "trials", "seconds per epoch", "speed-up", "efficiency",
+HEADS = ("series", "ranks", "grid", "trials", "time per epoch", "speed-up", "efficiency",
          "words per epoch, busiest rank")  # fmt: skip
 
 
@@ -171,15 +171,16 @@ def drawings(all_series: Sequence[ScalingSeries]) -> list[tuple[str, str]]:
             made += [Line(curve.label, curve.colour, points, curve.dash)] if points else []
         return made
 
-    seconds = curves(lambda _, p: p.seconds)
+    scale, unit = numbers.time_unit(max(point.most for curve in all_series for point in curve.points))
+    seconds = curves(lambda _, p: scale * p.seconds)
     for line, curve in zip(seconds, all_series, strict=True):
-        line.spread = {p.ranks: (p.least, p.most) for p in curve.points if p.trials > 1}
+        line.spread = {p.ranks: (scale * p.least, scale * p.most) for p in curve.points if p.trials > 1}
     ideal = Line("ideal", "#9c9c9c", [(p, p) for p in ends], "2 3", 1.5, marker="")
     perfect = Line("ideal", "#9c9c9c", [(p, 100.0) for p in ends], "2 3", 1.5, marker="")
     speed = [*curves(ScalingSeries.speedup), ideal]
     share = [*curves(lambda curve, p: 100 * curve.efficiency(p)), perfect]
     words = curves(lambda _, p: p.words or None)
-    made = [("Seconds of an epoch", by_ranks("seconds", seconds, ticks, "seconds", base=10))]
+    made = [("Time of an epoch", by_ranks(unit, seconds, ticks, f"{unit} of an epoch", base=10))]
     made.append(("Speed-up", by_ranks("speed-up", speed, ticks, "times one rank", base=2)))
     made.append(("Efficiency", by_ranks("efficiency", share, ticks, "% of ideal")))
     if words:

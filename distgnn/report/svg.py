@@ -130,7 +130,8 @@ def lines(what: str, curves: Sequence[Line], x: Axis, y: Axis, height: int = 250
     shown += [end for curve in curves for ends in (curve.spread or {}).values() for end in ends]
     ys = y.span(shown)
     named = [curve for curve in curves if curve.label]
-    legend, top = _legend([(curve.label, curve.colour, curve.dash) for curve in named])
+    looks = [(curve.colour, curve.dash if curve.joined else curve.marker) for curve in named]
+    legend, top = _legend([(curve.label, *look) for curve, look in zip(named, looks, strict=True)])
     left, right, bottom = 62.0, WIDTH - 14.0, top + height
     to_x = lambda value: left + (right - left) * x.place(value, *xs)  # noqa: E731
     to_y = lambda value: bottom - height * y.place(value, *ys)  # noqa: E731
@@ -186,7 +187,7 @@ def _curve(curve: Line, points: Sequence[tuple[float, float, str]]) -> list[str]
     return parts
 
 
-def _marker(marker: str, x: float, y: float, colour: str, title: str) -> str:
+def _marker(marker: str, x: float, y: float, colour: str, title: str = "") -> str:
     if marker == "cross":
         arms = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"
         return f'<path d="{arms}" stroke="{colour}" stroke-width="2" fill="none">{title}</path>'
@@ -315,7 +316,7 @@ def _drawing(what: str, height: float, parts: Iterable[str], width: float = WIDT
 
 
 def _legend(items: Sequence[tuple[str, str, str | None]]) -> tuple[list[str], float]:
-    """Draw names with a line, or without a dash a box, in as many rows as they need; return the end too."""
+    """Draw names with a dashed line, a marker, or for None a box, in rows; return where they end, too."""
     parts, x, y = [], 8.0, 14.0
     for label, colour, dash in items:
         wide = 34 + length(label)
@@ -323,6 +324,8 @@ def _legend(items: Sequence[tuple[str, str, str | None]]) -> tuple[list[str], fl
             x, y = 8.0, y + 18
         if dash is None:
             parts.append(f'<rect x="{x:.1f}" y="{y - 9}" width="12" height="11" fill="{colour}"/>')
+        elif dash.isalpha():
+            parts.append(_marker(dash, x + 8, y - 4, colour))
         else:
             look = f'stroke="{colour}" stroke-width="3" stroke-dasharray="{dash}"'
             parts.append(f'<path d="M{x:.1f} {y - 4}h16" {look}/>')

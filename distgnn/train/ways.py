@@ -31,6 +31,11 @@ class Way:
     order: str | None
     sparsity_aware: bool | str
 
+    @property
+    def as_1d(self) -> bool:
+        """Ranks that stand in rows alone: words and messages are then those of `1d`."""
+        return self.algorithm != "1d" and [axis for axis in self.grid if self.grid[axis] > 1] == ["rows"]
+
     def settings(self, given: Settings) -> Settings:
         """Return the given settings with this way to train."""
         chosen: Any = {"algorithm": self.algorithm, "grid": self.grid, "order": self.order}

@@ -58,7 +58,8 @@ def test_the_table_has_the_best_first_in_plain_columns(capsys):
     lines = text.splitlines()
     assert text.isascii() and all(len(line) <= WIDTH for line in lines)
     assert lines[0].split() == "algorithm grid ms spmm gemm comm other words messages memory".split()
-    assert [line.split()[0] for line in lines[1:13]] == [str(place) for place in range(1, 13)]
+    numbered = [line.split()[0] for line in lines[1:] if line[:1].isdigit()]
+    assert numbered[:12] == [str(place) for place in range(1, 13)]
     best = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 16, "--json"))["choices"][0]
     cells = lines[1].split()[3:]
     spent = [best["seconds"], *(best["phases"][phase] for phase in ("spmm", "gemm", "comm"))]
@@ -67,9 +68,37 @@ def test_the_table_has_the_best_first_in_plain_columns(capsys):
     assert " ".join(cells[7:]) == amount(max(best["peak_bytes"]))
     everything = printed(capsys, *GRAPH, *MACHINE, "--ranks", 16, "--all")
     more = next(int(line.split()[2]) for line in lines if line.startswith("..."))
-    assert len(everything.splitlines()) == len(lines) - 1 + more
+    assert sum(line[:1].isdigit() for line in everything.splitlines()) == len(numbered) + more
     names = {"1d", "1.5d", "2d", "3d-split", "3d"}
     assert names <= {line.split()[1] for line in lines[1:] if line.split()[:1] and line.split()[0].isdigit()}
+
+
+def test_choices_within_the_error_of_a_plan_are_one_group(capsys):
+    lines = printed(capsys, *GRAPH, *MACHINE, "--ranks", 4, "--all").splitlines()
+    found = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 4, "--json"))["choices"]
+    limit = 1.1 * found[0]["seconds"]
+    alike = sum(one["seconds"] <= limit for one in found)
+    assert 1 < alike < len(found)
+    said = f"--- 1 to {alike} are within 10%, the error of a plan: any of them will do ---"
+    assert lines[1 + alike] == said
+
+
+def test_grids_of_rows_alone_say_that_they_move_what_1d_moves(capsys):
+    """`2d` on 4x1 and the like: the words and messages of each rank are those of `1d`."""
+    found = json.loads(printed(capsys, *GRAPH, *MACHINE, "--ranks", 4, "--json"))["choices"]
+    in_rows, seen = {}, set()
+    for place, one in enumerate(found, 1):
+        sent = tuple(one["words"]), tuple(one["messages"])
+        if one["grid"].get("rows") == 4:
+            in_rows.setdefault(one["sparsity_aware"], set()).add(sent)
+            seen |= {(one["algorithm"], place)}
+    assert {name for name, _ in seen} >= {"1d", "1.5d", "2d", "3d-split", "rdm"}
+    assert all(len(sent) == 1 for sent in in_rows.values())
+    places = ", ".join(str(place) for name, place in sorted(seen, key=lambda one: one[1]) if name != "1d")
+    said = "As all their ranks stand in rows, these move what 1d moves, the same words: "
+    assert f"{said}{places}." in printed(capsys, *GRAPH, *MACHINE, "--ranks", 4, "--all").replace("\n", " ")
+    words = [*GRAPH, *MACHINE, "--ranks", 4, "--algorithm", "2d", "--grid", "4x1", "--explain", 1]
+    assert printed(capsys, *words).splitlines()[1] == f"{said}2d."
 
 
 @pytest.mark.parametrize(
@@ -196,13 +225,16 @@ def test_curves_are_drawn_on_a_page_and_in_an_svg(capsys, tmp_path):
     assert page.count("<svg") == 2 and "<td>rows=2</td><td>250</td>" in page
     assert "The same graph" in page and "As much of the graph per rank" in page
     assert "distgnn plan, perlmutter: 4000 nodes, 60000 non-zeros, gcn 16-16-8</title>" in page
-    crosses = re.findall("<title>1d, measured, 2: 0.25</title>", drawing.read_text())
-    assert len(crosses) == 1 and "weak: as much of it per rank as on 1" in drawing.read_text()
+    crosses = re.findall("<title>1d, measured, 2: 250</title>", drawing.read_text())
+    assert len(crosses) == 1 and "Weak scaling: as much of the graph per rank as on 1<" in drawing.read_text()
+    assert drawing.read_text().count(">milliseconds of an epoch<") == 2
     capsys.readouterr()
     assert call(*words) == 2  # they exist
     assert "--out" in capsys.readouterr().err
     found = json.loads(printed(capsys, *words, "--force", "--json"))
     assert {"machine", "graph", "settings", "ranks", "strong", "weak"} == found.keys()
+    one = next(way for way in found["strong"]["points"][0]["choices"] if way["algorithm"] == "1d")
+    assert f"<title>1d, 1: {short(1e3 * one['seconds'])}</title>" in drawing.read_text()
 
 
 BAD = {

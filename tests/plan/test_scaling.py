@@ -8,6 +8,7 @@ import pytest
 from distgnn.errors import UserError
 from distgnn.plan import Graph
 from distgnn.plan.choices import plan
+from distgnn.plan.curves import _leads
 from distgnn.plan.explain import explain
 from distgnn.plan.machine import read
 from distgnn.plan.scaling import Crossover, Curves, PlannedRanks, sentences, strong, table, text, weak
@@ -58,8 +59,24 @@ def test_the_text_says_who_is_fastest_and_where_scaling_stops():
         ["2", "2000*", "5000", "rows=2"],
         ["4", "3000", "1000*", "rows=4"],
     ]
-    assert sentences(found)[1:] == ["Between 2 and 4 ranks 2d overtakes 1d.", "Scaling stops: 1d on 2."]
+    assert sentences(found)[1:3] == ["Between 2 and 4 ranks 2d overtakes 1d.", "Scaling stops: 1d on 2."]
     assert all(len(line) <= WIDTH for line in text(found).splitlines())
+
+
+def test_what_lies_within_the_error_of_a_plan_is_alike():
+    found = made(**{"1d": [1.0, 1.0, 1.05], "2d": [1.05, 1.05, 1.0], "3d": [2.0, 1.2, 1.2]})
+    assert [line[1:4] for line in table(found)[1:]] == [
+        ["1000*", "1050*", "2000"], ["1000*", "1050*", "1200"], ["1050*", "1000*", "1200"],
+    ]  # fmt: skip
+    said = "As all their ranks stand in rows, these move what 1d moves, the same words: 2d on 2, 4; "
+    assert not found.crossovers() and " ".join(sentences(found)[1:]).startswith(said)
+
+
+def test_a_ring_is_where_no_other_algorithm_is_faster():
+    """2d overtakes 1d twice as slow as 3d."""
+    slow = {"1d": [2.0, 4.0], "2d": [4.0, 2.0]}
+    assert not _leads(made(**slow, **{"3d": [1.0, 1.0]}))
+    assert _leads(made(**slow)) == [(pytest.approx(math.sqrt(2)), pytest.approx(1e3 * math.sqrt(8)))]
 
 
 @pytest.mark.slow
