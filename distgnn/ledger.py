@@ -329,7 +329,7 @@ class Ledger(Totals):
 
 
 class OverRanks:
-    """What the ranks of a grid were charged. ``print`` shows a table of the sum and the busiest rank.
+    """Totals of the ranks of a grid. ``print`` shows a table of their sum and of the busiest rank.
 
     Attributes:
         ranks: the totals of each; sum: of all; busiest: of the rank that received the most bytes, or where

@@ -193,8 +193,8 @@ class Operator(Linear, ABC):
             return self._times_sparse(H)
         if not isinstance(H, DistDense):
             hint = "; aslinearoperator() takes whole arrays" if isinstance(H, np.ndarray) else ""
-            got = f"got {type(H).__name__}{hint}"
-            raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), {got}")
+            got = type(H).__name__ + hint
+            raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {got}")
         if H.shape[0] != self.shape[1]:
             raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
         if not H.layout.same(self.input_layout, H.shape):

@@ -52,7 +52,7 @@ class Reductions:
         return np.sqrt(sums) if axis == 0 else math.sqrt(sums.sum())
 
     def mean(self, axis: int | None = None) -> Any:
-        """Average columns, rows, or all entries; NaN of none."""
+        """Return the means of columns or rows, or of all entries; NaN of none."""
         counts = {None: self.shape[0] * self.shape[1], 0: self.shape[0], 1: self.shape[1]}
         return np.divide(self.sum(axis), counts[axis])
 
