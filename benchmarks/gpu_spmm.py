@@ -216,7 +216,7 @@ def kernels(xp: Any, block: CSR, B: Any, out: Any, variants: bool) -> dict[str, 
     works: dict[str, Work] = {"raw": lambda: cuda.spmm(block, B, out)}
     if variants:
         alignment = launch.address(B) & -launch.address(B) or 256
-        plan = csr.Plan.of(xp, block)
+        plan = csr.RowFacts.of(xp, block)
         for way in csr.candidates(plan.size(B.shape[1], B.dtype.itemsize), alignment):
             works[f"raw {way}"] = lambda way=way: cuda.spmm(block, B, out, variant=way)  # type: ignore[misc]
     if hasattr(xp.cuda, "cusparse"):
@@ -235,7 +235,7 @@ def narrow_kernels(xp: Any, block: CSR, B: Any, out: Any, kind: str, variants: b
         f"{ROUNDING} {kind}": lambda: cuda.rounded(B, kind, beyond),
     }
     if variants:
-        plan = csr.Plan.of(xp, block)
+        plan = csr.RowFacts.of(xp, block)
         for way in csr.candidates(plan.size(B.shape[1], 2), csr.VECTOR_BYTES):
             works[f"raw, {kind} {way}"] = lambda way=way: cuda.spmm(block, read, out, variant=way)  # type: ignore[misc]
     return works

@@ -108,15 +108,12 @@ def value_type(own: Any, asked: Any = None) -> np.dtype:
     return np.dtype(np.float32 if np.result_type(own, np.float32) == np.float32 else np.float64)
 
 
-COMPLEX = "complex values", ", as in the real form of complex matrices (docs/algebra.md)"
-
-
 def check_real(argument: str, dtype: Any) -> np.dtype:
     """Return the dtype; raise ArgumentError unless it is of real numbers or truth values."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "biuf":
-        what, hint = ("values that are no numbers", "") if dtype.kind != "c" else COMPLEX
-        raise ArgumentError(argument, dtype, f"holds {what}; expected real numbers, such as float32{hint}")
+        what = "complex values (docs/algebra.md: real form)" if dtype.kind == "c" else "values that are no numbers"
+        raise ArgumentError(argument, dtype, f"holds {what}; expected real numbers, such as float32")
     return dtype
 
 

@@ -15,7 +15,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.blocking import bounded
 from distgnn.arrays.canonical import canonical, value_type
-from distgnn.arrays.kernels import Functions, Kernels, Table
+from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
 
@@ -202,7 +202,7 @@ def _transposed_on_gpu(A: CSR, backend: Backend) -> CSR:
 
 
 _ANYWHERE: Functions = {"fill": _fill, "row_starts": _row_starts, "columns": _columns}
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[Kernels({**_ANYWHERE, "transposed": _transposed_on_host})],
     cupy=[Kernels({**_ANYWHERE, "transposed": _transposed_on_gpu})],
 )

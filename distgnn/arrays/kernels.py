@@ -31,7 +31,7 @@ class Kernels(NamedTuple):
     usable: Callable[[], bool] = always
 
 
-class Table:
+class KernelTable:
     """The kernels of a family of operations.
 
     Args:

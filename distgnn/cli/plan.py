@@ -218,7 +218,7 @@ def curves(
     from distgnn.plan import scaling
     from distgnn.plan.choices import asked_for, beyond
 
-    files = drawings.Files(args.out, args.svg, args.logs, args.force)
+    files = drawings.CurveFiles(args.out, args.svg, args.logs, args.force)
     strong = scaling.strong(settings, graphs, args.ranks, machine)
     asked = asked_for(machine, settings, graphs)
     record = asked | {"ranks": args.ranks, "strong": strong.record()} if args.json else {}

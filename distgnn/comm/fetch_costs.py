@@ -21,7 +21,7 @@ from distgnn.comm.group import Comm
 
 
 @dataclass(frozen=True)
-class Costs:
+class FetchCosts:
     """Seconds: `sent` β and `packed` π per byte, `call` λ."""
 
     sent: float
@@ -37,7 +37,7 @@ class Costs:
         return np.arange(height) if height * b * self.sent < alone else rows
 
 
-def measure(grid: Grid, comm: Comm) -> Costs:
+def measure(grid: Grid, comm: Comm) -> FetchCosts:
     """Measure the costs between the ranks of ``comm``: medians over all ranks of ``grid``. Collective.
 
     Cost: 1 + TUNING.probes messages of TUNING.probe_rows rows to a neighbour, and as many of one; about 20 ms
@@ -60,5 +60,7 @@ def measure(grid: Grid, comm: Comm) -> Costs:
     latency, sending = (seconds(send, count) if comm.size > 1 else 0.0 for count in (1, height))
     call, packing = (seconds(pack, count) for count in (1, height))
     nbytes = (height - 1) * width * 4
-    mine = Costs(max(sending - latency, 0) / nbytes, max(packing - call, 0) / nbytes, call)
-    return Costs(*np.median([astuple(costs) for costs in grid.world.gather_objects(mine)], axis=0).tolist())
+    mine = FetchCosts(max(sending - latency, 0) / nbytes, max(packing - call, 0) / nbytes, call)
+    return FetchCosts(
+        *np.median([astuple(costs) for costs in grid.world.gather_objects(mine)], axis=0).tolist()
+    )

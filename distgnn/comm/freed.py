@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from distgnn.errors import TrainingError, UserError
 
 
-class Held(Protocol):
+class Holder(Protocol):
     """A holder of communicators: a Comm or a Grid."""
 
     def free(self) -> None:
@@ -17,7 +17,7 @@ class Held(Protocol):
         ...
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=Holder)
 
 
 @contextmanager

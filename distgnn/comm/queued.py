@@ -51,7 +51,7 @@ def _follow(group: Wires, flight: Flight, mark: Mark) -> None:
 
 
 @dataclass
-class _Panel:
+class _QueuedPanel:
     """A panel of a relay.
 
     Attributes:
@@ -87,7 +87,7 @@ class QueuedRelay(Relay):
         super().__init__(comm, roots, turns, *args, **options)
         self.nccl, self.buffers = _connected(comm), len(self.free)
         self.turn, self.awaited, self.step = 0, 0, 0  # asked for; not yet waited for; to be queued next
-        self.held: dict[int, _Panel] = {}  # by turn
+        self.held: dict[int, _QueuedPanel] = {}  # by turn
         self.rooms, self.lent = dict[int, Array](), list[Array]()  # for 16 bits: by buffer; all
         self.common = isinstance(turns, range)  # upstream may rise, too, on one rank
         self.steps = [(turn, None) for turn in range(len(self.turns))] if self.common else self._around()
@@ -175,19 +175,19 @@ class QueuedRelay(Relay):
         if send is not None:
             self._used(send)
 
-    def _came(self, panel: _Panel, moved: Mark, begun: float) -> None:
+    def _came(self, panel: _QueuedPanel, moved: Mark, begun: float) -> None:
         apart, flat = self.comm.apart(panel.wire, panel.array), panel.array.reshape(-1)
         panel.came = self.comm.unwire(panel.wire, flat, moved) if apart else moved
         self.flight.after(moved, partial(self.flight.landed, begun, panel.wire.nbytes))
 
-    def _panel(self, turn: int) -> _Panel:
+    def _panel(self, turn: int) -> _QueuedPanel:
         """Return the panel of a turn; begin those up to it that have not begun."""
         while self.next <= turn:
             uses, number = 1 + self.handed_on[self.next], self.next
             array, buffer = self._begin()
             wire = self._wire(array, buffer)
             filled = self.comm.fill(wire, array.reshape(-1), self.comm.backend.mark()) if buffer < 0 else DONE
-            self.held[number] = _Panel(array, wire, buffer, uses, filled)
+            self.held[number] = _QueuedPanel(array, wire, buffer, uses, filled)
         return self.held[turn]
 
     def _wire(self, array: Array, buffer: int) -> Array:

@@ -15,7 +15,7 @@ from distgnn import ledger, progress
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import every, rows_within
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.kernels import Functions, Kernels, Table
+from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.local import cuda, host
 from distgnn.local.array_edges import rows_of
 from distgnn.local.spmm import spmm
@@ -152,7 +152,7 @@ def _slope_sums_anywhere(
 
 _CUDA: Functions = {"scores": cuda.edge_scores, "slope_sums": cuda.edge_slopes}
 _ANYWHERE: Functions = {"scores": _scores_anywhere, "slope_sums": _slope_sums_anywhere}
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[Kernels({"scores": _scores, "slope_sums": _slope_sums}, "fd", host.usable), Kernels(_ANYWHERE)],
     cupy=[Kernels(_CUDA, "fd"), Kernels(_ANYWHERE)],
 )

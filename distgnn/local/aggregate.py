@@ -17,7 +17,7 @@ from distgnn import ledger, progress
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import cuda, host
 from distgnn.local.edges import rows_of
@@ -217,7 +217,7 @@ def _best_back(At: CSR, G: Array, C: Array, codes: Codes, how: Semiring, out: Ar
             out[top:bottom][filled] = np.add.reduceat(X, rows.indptr[filled], axis=0)
 
 
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[
         Kernels({"best": _best_compiled, "best_back": _best_back_compiled}, "fd", host.usable),
         Kernels({"best": _best, "best_back": _best_back}),

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 
 
 def cover(A: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
@@ -71,4 +71,4 @@ def _entries(A: sp.csr_array, owner: np.ndarray, kept: np.ndarray) -> sp.csr_arr
     return sp.csr_array((A.data[kept], A.indices[kept], indptr), shape=A.shape)
 
 
-KERNELS = Table(numpy=[Kernels({"split": _split})])
+KERNELS = KernelTable(numpy=[Kernels({"split": _split})])

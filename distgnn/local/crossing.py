@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays.csr import index_type
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 
 
 class Crossing(NamedTuple):
@@ -67,4 +67,4 @@ def _by_rank(has: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
     return [np.flatnonzero(has[first:last]) for first, last in pairwise(ends.tolist())]
 
 
-KERNELS = Table(numpy=[Kernels({"crossing": _crossing})])
+KERNELS = KernelTable(numpy=[Kernels({"crossing": _crossing})])

@@ -15,7 +15,7 @@ from scipy.sparse import _sparsetools
 from distgnn.arrays import backend
 from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import index_type
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 
 Array = Any
 Packed = tuple[Array, Array, Array]  # of rows, one after another: lengths, column numbers, values
@@ -195,7 +195,7 @@ def _side_by_side(blocks: Sequence[Any]) -> Any:
     return sp.hstack(blocks, format="csr")
 
 
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[
         Kernels({
             "gather": _gather_on_host, "owners": _owners_on_host, "repeated": _repeated_on_host,

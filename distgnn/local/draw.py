@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgnn.arrays import backend
-from distgnn.arrays.kernels import Kernel, Kernels, Table
+from distgnn.arrays.kernels import Kernel, Kernels, KernelTable
 from distgnn.local import array_draw, cuda, host
 from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.local.stack import Stack
@@ -185,7 +185,7 @@ def _keys_on_gpu(vertices: Stack, keys: Array) -> Array:
     return cuda.row_keys(vertices.arrays, keys)
 
 
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[
         Kernels({
             "draw": partial(_draw_on_host, _mark_compiled), "draw_selected": _selected_compiled,

@@ -16,7 +16,7 @@ from distgnn import ledger, progress
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.kernels import Functions, Kernels, Table
+from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import array_edges as arrays
 from distgnn.local import cuda, host
@@ -240,7 +240,7 @@ _ON_GPU: Functions = {
     "row_sums": arrays.row_sums_on_gpu, "row_maxima": arrays.row_maxima_on_gpu,
     "transposition": _transposition_on_gpu,
 }  # fmt: skip
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[Kernels(_COMPILED, "fd", host.usable), Kernels({**_ANYWHERE, **_PLAIN})],
     cupy=[Kernels(_CUDA, "fd"), Kernels({**_ANYWHERE, **_ON_GPU})],
 )

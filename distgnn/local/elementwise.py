@@ -13,7 +13,7 @@ import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays import backend
-from distgnn.arrays.kernels import Functions, Kernels, Table
+from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.local import array_elementwise, cuda, host, host_elementwise
 from distgnn.local.array_elementwise import clear_others as clear_others
 from distgnn.local.epilogue import Epilogue, Mask
@@ -264,7 +264,7 @@ _ARRAYS: Functions = {
     "squared_error": array_elementwise.squared_error,
 }  # fmt: skip
 
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[Kernels(_COMPILED, "fd", host.usable), Kernels(_ARRAYS)],
     cupy=[Kernels(_CUDA, "fd"), Kernels({**_ARRAYS, "column_sums": array_elementwise.column_sums_in_parts})],
 )

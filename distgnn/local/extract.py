@@ -16,7 +16,7 @@ from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.blocking import every, rows_within
 from distgnn.arrays.csr import CSR, index_type
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
 from distgnn.local import cuda
@@ -200,7 +200,7 @@ def _edges_on_gpu(
     return pointers, Stack(labels, bounds, ends), values
 
 
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[
         Kernels({
             "held": _held_on_host, "multiply": _multiply_on_host, "row_blocks": _row_blocks_on_host,

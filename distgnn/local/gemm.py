@@ -7,7 +7,7 @@ from typing import Any
 from distgnn import ledger, progress
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import every
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
 from distgnn.local.forms import Form, laid
 
@@ -55,4 +55,4 @@ def _at_once(A: Any, B: Any, out: Any, accumulate: bool, form: Form | None, whol
     _in_row_blocks(A, B, out, accumulate, form, True)
 
 
-KERNELS = Table(numpy=[Kernels({"gemm": _in_row_blocks})], cupy=[Kernels({"gemm": _at_once})])
+KERNELS = KernelTable(numpy=[Kernels({"gemm": _in_row_blocks})], cupy=[Kernels({"gemm": _at_once})])

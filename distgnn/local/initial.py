@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 
 Array = Any
 
@@ -20,4 +20,4 @@ def glorot(
 
 
 _DRAWN = [Kernels({"glorot": rng.glorot})]
-KERNELS = Table(numpy=_DRAWN, cupy=_DRAWN)
+KERNELS = KernelTable(numpy=_DRAWN, cupy=_DRAWN)

@@ -13,7 +13,7 @@ import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays import backend
-from distgnn.arrays.kernels import Functions, Kernels, Table
+from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.local import cuda, host
 
 Array = Any
@@ -100,4 +100,4 @@ _COMPILED: Functions = {
 _NUMPY: Functions = {"narrow": _narrow_numpy, "narrow_rows": _narrow_rows_numpy, "widen": _widen_numpy}
 _CUDA: Functions = {"narrow": cuda.narrow, "narrow_rows": cuda.narrow_rows, "widen": cuda.widen}
 
-KERNELS = Table(numpy=[Kernels(_COMPILED, usable=host.usable), Kernels(_NUMPY)], cupy=[Kernels(_CUDA)])
+KERNELS = KernelTable(numpy=[Kernels(_COMPILED, usable=host.usable), Kernels(_NUMPY)], cupy=[Kernels(_CUDA)])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays import backend
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.local import cuda, host
 from distgnn.local.stack import Stack
 
@@ -95,7 +95,7 @@ def _extend_on_gpu(labels: Relabelling, stack: Stack, known: Stack) -> tuple[Sta
     return Stack(numbers, stack.bounds, ends), Stack(ids, numbering.bounds, lists)
 
 
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[
         Kernels({"find": _find_compiled, "extend": _extend_compiled}, usable=host.usable),
         Kernels({"find": _find_numpy, "extend": _extend_numpy}),

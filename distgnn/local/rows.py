@@ -8,7 +8,7 @@ import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays import backend
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.local import cuda, host
 
 Array = Any
@@ -56,7 +56,7 @@ def _scatter_numpy(X: Array, rows: Array, out: Array) -> None:
     out[rows] += X
 
 
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[
         Kernels({"gather_rows": _gather_compiled}, usable=host.usable),
         Kernels({"scatter_add": _scatter_compiled}, "fd", host.usable),

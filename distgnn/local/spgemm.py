@@ -13,7 +13,7 @@ from distgnn import ledger
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import bounded
 from distgnn.arrays.csr import index_type
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.layout import Range
 from distgnn.local import csr_rows, cuda
 
@@ -107,7 +107,7 @@ def _on_gpu(A: Any, B: Any) -> Any:
     return type(B)(arrays, shape=C.shape)
 
 
-KERNELS = Table(numpy=[Kernels({"spgemm": _by_scipy})], cupy=[Kernels({"spgemm": _on_gpu})])
+KERNELS = KernelTable(numpy=[Kernels({"spgemm": _by_scipy})], cupy=[Kernels({"spgemm": _on_gpu})])
 
 
 def _check(A: Any, B: Any) -> None:

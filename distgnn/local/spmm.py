@@ -14,7 +14,7 @@ from distgnn import ledger, progress
 from distgnn.arrays import backend
 from distgnn.arrays.blocking import rows_within
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
 from distgnn.local import cuda, host
@@ -118,7 +118,7 @@ def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     _sparsetools.csr_matvecs(m, k, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), out.ravel())
 
 
-KERNELS = Table(
+KERNELS = KernelTable(
     numpy=[Kernels({"spmm": _in_row_blocks})],
     cupy=[Kernels({"spmm": _at_once, "spmm_then": _then}), Kernels({"rounded": _rounded}, types="f")],
 )

@@ -5,7 +5,7 @@ With G the gradient of Z, S = Aᵀ G, and d before the name of any other matrix 
     aggregate first   T = A H   Z = T W      dW = Tᵀ G   dT = G Wᵀ   dH = Aᵀ dT
     transform first   Y = H W   Z = A Y      S = Aᵀ G    dW = Hᵀ S   dH = S Wᵀ
 
-A network makes a :class:`Plan` for each of its layers once: the layouts and shapes of these matrices.
+A network makes :class:`LayerProducts` for each of its layers once: layouts and shapes of these matrices.
 :class:`Buffers` puts the matrices of a pass into memory of the grid's workspace. Z takes the place of H, or H
 stays and Y is temporary; dH takes the place of G. So L layers of one width need L + 1 buffers, one for each
 layer and one for all of them; with the two that panels are received into these are the L + 3 of MG-GCN. The
@@ -80,7 +80,7 @@ class Products(Protocol):
         """Compute the gradients of the weights and, given ``W``, of H. Collective over the grid of A."""
 
 
-class Plan:
+class LayerProducts:
     """The products of a layer on one graph, in one mode, and layout and shape of all its matrices.
 
     Args:
@@ -138,7 +138,7 @@ class Buffers:
     own: tuple[DistDense, ...] = ()
     later: Later | None = None
 
-    def __init__(self, plan: Plan, epoch: int | DeviceEpoch | None) -> None:
+    def __init__(self, plan: LayerProducts, epoch: int | DeviceEpoch | None) -> None:
         self.plan, self.epoch, self.kept = plan, epoch, plan.kept
         self.live: dict[str, DistDense] = {}
         self.ended: set[str] = set()

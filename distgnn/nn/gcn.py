@@ -18,7 +18,7 @@ from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import Layout
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.activation import ACTIVATIONS, RELU
-from distgnn.nn.buffers import Buffers, LayerGraph, Mode, Plan, lent
+from distgnn.nn.buffers import Buffers, LayerGraph, LayerProducts, Mode, lent
 from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
@@ -110,7 +110,7 @@ class GCN:
             self.convolution(operator, index, shape, options=shared[index])
             for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
         ]
-        self.plans: dict[Mode, list[Plan]] = {}  # of the whole graph, by the mode of layer 0
+        self.plans: dict[Mode, list[LayerProducts]] = {}  # of the whole graph, by the mode of layer 0
         self.buffers: list[Buffers] = []  # of a forward pass until its backward pass
         for index, (below, above) in enumerate(pairwise(operators)):
             if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
@@ -186,20 +186,20 @@ class GCN:
         on, ordered = self.grid.backend, layout.rows.order is not None
         return on.asarray(layout.row_ids) if ordered else on.xp.arange(*layout.row_range, dtype=np.int64)
 
-    def _plans(self, keep: bool, need_input: bool = True) -> list[Plan]:
+    def _plans(self, keep: bool, need_input: bool = True) -> list[LayerProducts]:
         """Return the plans of all layers on the whole graph, made the first time."""
         mode = Mode(keep, need_input, scratch=False)
         if mode not in self.plans:
             self.plans[mode] = self._planned(self.graphs, mode)
         return self.plans[mode]
 
-    def _planned(self, graphs: Sequence[LayerGraph], mode: Mode) -> list[Plan]:
+    def _planned(self, graphs: Sequence[LayerGraph], mode: Mode) -> list[LayerProducts]:
         """Plan every layer. ``mode``: of layer 0."""
         pairs = zip(self.layers, graphs, strict=True)
         return [layer.plan(graph, Mode(mode.keep) if layer.index else mode) for layer, graph in pairs]
 
     def _forward(
-        self, plans: Sequence[Plan], X: DistDense, epoch: int | DeviceEpoch | None, after: int = 0
+        self, plans: Sequence[LayerProducts], X: DistDense, epoch: int | DeviceEpoch | None, after: int = 0
     ) -> DistDense:  # fmt: skip
         """Compute the logits, in memory of the workspace, from X after so many layers."""
         A = plans[0].A

@@ -19,7 +19,7 @@ from distgnn.local import elementwise
 from distgnn.local.epilogue import Epilogue
 from distgnn.local.initial import glorot
 from distgnn.nn.activation import RELU, Activation
-from distgnn.nn.buffers import Buffers, Gradients, LayerGraph, Mode, Plan, Products
+from distgnn.nn.buffers import Buffers, Gradients, LayerGraph, LayerProducts, Mode, Products
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import TRANSFORM, AggregateFirst, FixedAggregate, TransformFirst, choose, multiply
@@ -144,9 +144,9 @@ class GraphConvolution:
         buffers.close("dH")
         return [*dW, *gradients], dH
 
-    def plan(self, graph: LayerGraph, mode: Mode) -> Plan:
+    def plan(self, graph: LayerGraph, mode: Mode) -> LayerProducts:
         """Plan this layer's passes over a graph."""
-        return Plan(graph, self.weights(graph.A), self.shape, self.products(graph.A, mode), mode)
+        return LayerProducts(graph, self.weights(graph.A), self.shape, self.products(graph.A, mode), mode)
 
     def weights(self, A: Operator) -> DistDense:
         """Cut W as the dense products of A take it. A minibatch's block has a grid of this rank alone."""

@@ -11,7 +11,7 @@ from distgnn.arrays import backend, blocking
 from distgnn.layout import Cut, Layout
 from distgnn.local import elementwise
 from distgnn.operators.dense import DistDense
-from distgnn.operators.later import Later, Made, block_of, summed_over
+from distgnn.operators.later import Later, MadeLater, block_of, summed_over
 
 Array = Any
 EPSILON = 1e-5
@@ -92,7 +92,7 @@ class LayerNorm:
         else:
             own = self._backward_in_parts(Z, scales, G)
         sums = summed_over(later, Z.grid.along(*Z.layout.row_axes), own, lambda own: own.astype(G.dtype))
-        gain, shift = Made(lambda: block_of(sums)[:1]), Made(lambda: block_of(sums)[1:])
+        gain, shift = MadeLater(lambda: block_of(sums)[:1]), MadeLater(lambda: block_of(sums)[1:])
         return (gain, shift) if later is not None else (gain.block, shift.block)
 
     def _backward_in_parts(self, Z: DistDense, scales: Array, G: DistDense) -> Array:

@@ -19,7 +19,7 @@ from distgnn.nn.layers import GraphConvolution
 from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, associative
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
-from distgnn.operators.later import Made, stacked
+from distgnn.operators.later import MadeLater, stacked
 
 Array = Any
 
@@ -97,7 +97,7 @@ def _halves(W: DistDense) -> tuple[DistDense, DistDense]:
     return DistDense(W.block[:f], W.layout, (f, width)), DistDense(W.block[f:], W.layout, (f, width))
 
 
-def _stacked(A: Operator, shares: Sequence[Array], H: DistDense, buffers: Buffers) -> Made:
+def _stacked(A: Operator, shares: Sequence[Array], H: DistDense, buffers: Buffers) -> MadeLater:
     """Sum shares of gradients of W over ranks; one below the other. Collective."""
     return stacked(*(A.weights.sum(share, H, buffers.later) for share in shares))
 

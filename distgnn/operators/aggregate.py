@@ -22,7 +22,7 @@ from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local.aggregate import COMBINATIONS, REDUCTIONS, Semiring
-from distgnn.operators.aggregate_passes import Adding, Columns, Pass, Picking, columns_of
+from distgnn.operators.aggregate_passes import Adding, ColumnCodes, Pass, Picking, columns_of
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_operators import EdgeOperators, check_operand
 from distgnn.operators.edge_passes import row_sums
@@ -160,7 +160,7 @@ class Aggregates(EdgeOperators):
         return F
 
     @cached_property
-    def _columns(self) -> Columns:
+    def _columns(self) -> ColumnCodes:
         """The columns that this rank's blocks read. Collective the first time."""
         return columns_of(self.pattern)
 

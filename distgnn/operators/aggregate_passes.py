@@ -19,7 +19,7 @@ from distgnn.operators.moves import Moves, Step
 Array = Any
 
 
-class Columns:
+class ColumnCodes:
     """The columns that this rank reads, which have codes in the order of their nodes.
 
     Where consecutive nodes are in consecutive columns, the code of a node is its number. Else codes are
@@ -54,7 +54,7 @@ class Columns:
         ledger.holds(self, "adjacency", 3 * ids.size * self.dtype.itemsize)
 
     @classmethod
-    def of(cls, grid: Grid, cut: Cut, ranges: Sequence[Range], dtype: Any) -> Columns:
+    def of(cls, grid: Grid, cut: Cut, ranges: Sequence[Range], dtype: Any) -> ColumnCodes:
         """Make those of blocks of consecutive columns, at these positions. Collective."""
         with grid.world.together():  # the order of a store is a file
             nodes = [range(*ends) if cut.order is None else cut.ids(*ends) for ends in ranges]
@@ -81,17 +81,17 @@ class Columns:
         return xp.where(C < 0, self.dtype.type(-1), table[xp.maximum(C, 0)])
 
 
-def columns_of(moves: Moves) -> Columns:
+def columns_of(moves: Moves) -> ColumnCodes:
     """Return the columns that the blocks of these moves read. Collective."""
     cut, grid, given = moves.A.input_layout.rows, moves.grid, moves.needed()
     if not grid.shape:  # a minibatch's block, which this rank has alone
-        return Columns(grid, [range(*ends) for ends in moves.ranges()], moves.dtype)
+        return ColumnCodes(grid, [range(*ends) for ends in moves.ranges()], moves.dtype)
     if given is None:
-        return Columns.of(grid, cut, moves.ranges(), moves.dtype)
+        return ColumnCodes.of(grid, cut, moves.ranges(), moves.dtype)
     with grid.world.together():
         taken = lambda ids, rows: ids if rows is None else ids[grid.backend.to_host(rows)]  # noqa: E731
         nodes = [np.concatenate([taken(cut.ids(*ends), rows) for ends, rows in block]) for block in given]
-    return Columns(grid, nodes, moves.dtype)
+    return ColumnCodes(grid, nodes, moves.dtype)
 
 
 class Adding(summed.Sum):
@@ -117,7 +117,7 @@ class Picking(summed.Sum):
         held: codes by call of :meth:`begin`, what the way back needs.
     """
 
-    def __init__(self, how: Semiring, columns: Columns, held: Any = ()) -> None:
+    def __init__(self, how: Semiring, columns: ColumnCodes, held: Any = ()) -> None:
         self.how, self.columns, self.held = how, columns, list(held)
         self.on = columns.grid.backend
         self.C: Array = None

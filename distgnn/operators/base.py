@@ -250,7 +250,7 @@ class Operator(Linear, ABC):
         """Make an operator for SciPy's solvers. Its vectors, (n,) or (n, k) by node, are whole on every rank.
 
         On several ranks all run the solver alike, from a start that all have, such as ``v0``; see
-        :class:`~distgnn.operators.linear_operator.Replicated` for the cost and the errors of a product.
+        :class:`~distgnn.operators.base.ReplicatedProduct` for the cost and the errors of a product.
         """
         return linear_operator(self)
 
@@ -456,7 +456,7 @@ def _check_alike(A: Operator, B: Operator) -> None:
 SAME = "a solver's vector, for which a start that all ranks have, such as v0 or X, may be missing,"
 
 
-class Replicated:
+class ReplicatedProduct:
     """A product ``A x`` of arrays (n,) or (n, k) that every rank has whole. Collective.
 
     All ranks run the same solver on the same numbers. Before each product they compare the arrays.
@@ -498,5 +498,7 @@ class Replicated:
 def linear_operator(A: Any) -> LinearOperator:
     """Make the operator; see :meth:`~distgnn.operators.operator.DistSparse.aslinearoperator`."""
     alone = A.grid.size == 1
-    forward, back = (A.__matmul__, A.T.__matmul__) if alone else (Replicated(A), Replicated(A.T))
+    forward, back = (
+        (A.__matmul__, A.T.__matmul__) if alone else (ReplicatedProduct(A), ReplicatedProduct(A.T))
+    )
     return LinearOperator(A.shape, forward, back, forward, A.dtype, back)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays.csr import index_type
-from distgnn.arrays.kernels import Functions, Kernels, Table
+from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.comm.group import Comm
 from distgnn.comm.rows import all_to_all
 from distgnn.local.covers import split
@@ -79,4 +79,4 @@ def _coordinates(A: sp.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 _ANYWHERE: Functions = {"exchanged": _sent_as_coordinates}
-KERNELS = Table(numpy=[Kernels(_ANYWHERE)], cupy=[Kernels(_ANYWHERE)])
+KERNELS = KernelTable(numpy=[Kernels(_ANYWHERE)], cupy=[Kernels(_ANYWHERE)])

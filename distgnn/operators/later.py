@@ -16,7 +16,7 @@ from distgnn.comm.group import Comm
 Array = Any
 
 
-class Sum:
+class LaterSum:
     """A sum that is made later.
 
     Attributes:
@@ -33,14 +33,16 @@ class Later:
     """Sums over groups of ranks. All ranks of a group add arrays of the same shapes in the same order."""
 
     def __init__(self) -> None:
-        self.sums: dict[tuple[int, str], tuple[Comm, list[Sum]]] = {}
+        self.sums: dict[tuple[int, str], tuple[Comm, list[LaterSum]]] = {}
 
-    def add(self, group: Comm, array: Array, then: Callable[[Array], Array] = lambda total: total) -> Sum:
+    def add(
+        self, group: Comm, array: Array, then: Callable[[Array], Array] = lambda total: total
+    ) -> LaterSum:
         """Sum an array over a group, at the latest in :meth:`finish`, and make ``then(total)`` of it.
 
         The array is left as scratch. ``then`` may be collective over the group.
         """
-        made = Sum(array, then)
+        made = LaterSum(array, then)
         self.sums.setdefault((id(group), array.dtype.str), (group, []))[1].append(made)
         return made
 
@@ -59,7 +61,7 @@ class Later:
         self.sums.clear()
 
 
-class Made:
+class MadeLater:
     """Array that is made of sums when it is asked for, which is after :meth:`Later.finish`."""
 
     def __init__(self, make: Callable[[], Array]) -> None:
@@ -71,14 +73,14 @@ class Made:
         return self.make()
 
 
-def stacked(*sums: Any) -> Made:
+def stacked(*sums: Any) -> MadeLater:
     """Put the blocks of sums, made later or already, below each other."""
 
     def make() -> Array:
         blocks = list(map(block_of, sums))
         return backend.module(blocks[0]).concatenate(blocks)
 
-    return Made(make)
+    return MadeLater(make)
 
 
 def block_of(made: Any) -> Array:
@@ -89,7 +91,7 @@ def block_of(made: Any) -> Array:
 def summed_over(
     later: Later | None, group: Comm, array: Array, then: Callable[[Array], Array] = lambda total: total
 ) -> Any:
-    """Return ``then`` of the sum, made now, or the :class:`Sum` where it is made later. Collective."""
+    """Return ``then`` of the sum, made now, or the :class:`LaterSum` where it is made later. Collective."""
     if later is not None:
         return later.add(group, array, then)
     return then(group.allreduce(array, matrix="gradients"))

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
-from distgnn.comm.fetch_costs import Costs
+from distgnn.comm.fetch_costs import FetchCosts
 from distgnn.comm.group import Comm
 from distgnn.comm.node_rows import by_nearness, rows
 from distgnn.local.csr_rows import columns_read, keep_columns, side_by_side
@@ -42,7 +42,7 @@ class NeededRows:
 
     def __init__(
         self, holders: Holders, comm: Comm, blocks: dict[int, sp.csr_array], heights: np.ndarray, dtype: Any,
-        costs: Costs | None, matrix: str = "H",
+        costs: FetchCosts | None, matrix: str = "H",
     ) -> None:  # fmt: skip
         self.grid, self.comm, self.holders, self.matrix = holders.grid, comm, holders, matrix
         with self.grid.world.together():

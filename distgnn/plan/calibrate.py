@@ -19,8 +19,8 @@ from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import collectives, fit, measure
 from distgnn.plan.collectives import Collective
 from distgnn.plan.cost_model import Clock, Network, compute_seconds
-from distgnn.plan.dry.recorder import Step
-from distgnn.plan.fit import Fit, Sample
+from distgnn.plan.dry.recorder import ProgramStep
+from distgnn.plan.fit import Fit, Measurement
 from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, SpmmRates
 from distgnn.plan.measure import Budget, Timed
 
@@ -186,7 +186,7 @@ def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Ma
     return measured, fits
 
 
-def _of_passes(phase: str, samples: Sequence[Sample], machine: Machine) -> Fit:
+def _of_passes(phase: str, samples: Sequence[Measurement], machine: Machine) -> Fit:
     rate, some = machine.passes.rate(phase), [sample for sample in samples if sample.steps[0].phase == phase]
     values = {"call": rate.call, "bandwidth": rate.bandwidth}
     return fit.of("rows" if phase == "spmm" else phase, "", values, some, machine)
@@ -216,22 +216,22 @@ def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, lis
     return series, sorted(fits, key=lambda sample: sample.level)
 
 
-def _of_link(kind: str, level: Level, samples: Sequence[Sample], machine: Machine) -> Fit:
+def _of_link(kind: str, level: Level, samples: Sequence[Measurement], machine: Machine) -> Fit:
     if kind not in KINDS:
         return fit.of(f"{kind}, not fitted", level.name, {}, samples, machine)
     return fit.of(kind, level.name, vars(level.kinds[kind]), samples, machine)
 
 
-Alone = dict[tuple[int, str], list[Sample]]
+Alone = dict[tuple[int, str], list[Measurement]]
 
 
-def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[Sample]]:
+def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[Measurement]]:
     """Return samples by level and kind, of groups that have their links to themselves.
 
     And of groups of which each rank of a node is in another, at once.
     """
     alone: Alone = {}
-    crowded: list[Sample] = []
+    crowded: list[Measurement] = []
     plans = list(_plans(machine, grid))
     for number, (level, axes, collective, at_once) in enumerate(plans):
         active = at_once or level == 0 or grid.index("outer", "inner") == 0
@@ -263,13 +263,13 @@ def _overlap(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
     """Return the parameters that explain a product in which messages take about as long as computing, and one
     where they take less.
     """
-    world, cases, samples = budget.world, list[Timed](), list[Sample]()
+    world, cases, samples = budget.world, list[Timed](), list[Measurement]()
     for number, share in enumerate((1.0, 0.4)):
         n, degree = _balanced(machine, world.size, min(OVERLAP_SECONDS, max(budget.left() / 50, 1e-3)), share)
         cases.append(measure.overlapping(budget.part(1 / (2 - number)), n, degree, OVERLAP_WIDTH))
         what = f"{n} nodes, {degree} non-zeros per row; {cases[-1].computing:.3g} s of computing, "
         what += f"{cases[-1].apart:.3g} s without overlap"
-        samples.append(Sample(what, cases[-1].together, cases[-1].steps, {"rows": world.size}))
+        samples.append(Measurement(what, cases[-1].together, cases[-1].steps, {"rows": world.size}))
     slowdown = max(sum(case.slowed for case in cases) / sum(case.computing for case in cases) - 1, 0.0)
     tried = [Overlap(progress, min(slowdown, 10.0)) for progress in np.linspace(1, 0, 21).tolist()]
     explained = [[_product(case, world.size, trial) for case in cases] for trial in tried]
@@ -286,12 +286,12 @@ def _balanced(machine: Machine, ranks: int, seconds: float, share: float) -> tup
     network, width, rows = Network(machine, {"rows": ranks}), OVERLAP_WIDTH, 256
 
     def messages(rows: int) -> float:
-        panel = Step("comm", "bcast", "rows", "H", rows * width * 4.0, 1)
+        panel = ProgramStep("comm", "bcast", "rows", "H", rows * width * 4.0, 1)
         return (ranks - 1) * network.seconds(panel)[1]
 
     def degree(rows: int) -> int:
         n, degree_found = rows * ranks, 2
-        more = lambda: Step("spmm", "spmm", "", "", shape=(rows, n, rows * 2 * degree_found, width))  # noqa: E731
+        more = lambda: ProgramStep("spmm", "spmm", "", "", shape=(rows, n, rows * 2 * degree_found, width))  # noqa: E731
         while compute_seconds(machine, more()) < seconds and n * degree_found < MOST_NONZEROS:
             degree_found *= 2
         return degree_found
@@ -331,7 +331,7 @@ def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
     Of each epoch, and wherever ranks wait for each other. Epochs of all algorithms with whole blocks on all
     grids, in a random order, as many as the budget allows.
     """
-    world, samples = budget.world, list[Sample]()
+    world, samples = budget.world, list[Measurement]()
     names = list(ALGORITHMS) if world.size > 1 else ["1d"]
     ways = [(name, sizes) for name in names for sizes in grids(name, world.size)]
     cases = list(product(ways, EPOCHS))

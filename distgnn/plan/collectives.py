@@ -19,7 +19,7 @@ from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.layout import partition
 from distgnn.operators.summed import add_up
-from distgnn.plan.fit import Sample
+from distgnn.plan.fit import Measurement
 from distgnn.plan.machine import SUMS
 from distgnn.plan.measure import LEAST, Budget, Run, filled, sample
 
@@ -138,14 +138,14 @@ def series(
     collective: Collective,
     active: bool,
     least: int = SMALLEST,
-) -> list[Sample]:
+) -> list[Measurement]:
     """Measure a collective of groups along ``axes`` with messages of rising sizes, as many as the budget
     allows.
 
     Args:
         active: whether this rank takes part; least: bytes of the smallest message.
     """
-    group, samples, each = grid.along(*axes), list[Sample](), budget.left() / 10
+    group, samples, each = grid.along(*axes), list[Measurement](), budget.left() / 10
     nbytes = max(least, collective.least)
     while nbytes <= LARGEST:
         if len(samples) >= 2 and FACTOR * samples[-1].seconds * (LEAST + 2) > budget.left():

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distgnn.layout import Axes
-from distgnn.plan.dry.recorder import Step
+from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import SUMS, Link, Machine, SpmmRates
 
 OTHER = "other"  # the phase of what no step accounts for
@@ -78,7 +78,7 @@ class Network:
             self._places[group] = together, sharing
         return self._places[group]
 
-    def seconds(self, step: Step) -> tuple[int, float]:
+    def seconds(self, step: ProgramStep) -> tuple[int, float]:
         """Return the level that a transfer takes, and its seconds alone."""
         route = self.route(step)
         direct = step.operation in DIRECT or bool(step.shape)
@@ -91,7 +91,7 @@ class Network:
         """Return seconds that ranks of a group wait for the last of them."""
         return self.machine.skew * math.log2(self.together(group)[-1])
 
-    def route(self, step: Step) -> Route:
+    def route(self, step: ProgramStep) -> Route:
         """Return the cost of such a transfer, however large it is."""
         direct = step.operation in DIRECT or bool(step.shape)
         kind = SUMS if step.operation == "allreduce" and direct else step.operation
@@ -153,7 +153,7 @@ class Network:
         return self.machine.levels[level].link(kind)
 
 
-def compute_seconds(machine: Machine, step: Step, itemsize: int = FLOAT) -> float:
+def compute_seconds(machine: Machine, step: ProgramStep, itemsize: int = FLOAT) -> float:
     """Estimate a local step, alone on its rank; ``itemsize``: of the values."""
     scale = itemsize / FLOAT
     if step.operation == "spmm":
@@ -205,7 +205,7 @@ class Clock:
         self.exposed: dict[tuple[str, str, str], float] = defaultdict(float)
         self.flight: dict[tuple[str, str, str], float] = defaultdict(float)
 
-    def run(self, steps: Sequence[Step]) -> Clock:
+    def run(self, steps: Sequence[ProgramStep]) -> Clock:
         """Go through the steps of an epoch; what is still under way at its end is waited for."""
         for step in steps:
             if step.phase == "comm":
@@ -217,10 +217,10 @@ class Clock:
             else:
                 self._compute(step)
         for key in list(self.places):
-            self._wait(Step("wait", *key, nbytes=-1))
+            self._wait(ProgramStep("wait", *key, nbytes=-1))
         return self
 
-    def _post(self, step: Step) -> None:
+    def _post(self, step: ProgramStep) -> None:
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
         if seconds > 0:
@@ -229,7 +229,7 @@ class Clock:
             self.unmet.add(key)
             self.queues[level].append(_Transfer(key, step.nbytes, seconds))
 
-    def _send(self, step: Step) -> None:
+    def _send(self, step: ProgramStep) -> None:
         """Send beside receiving. Sending adds to the transfers under way as far as it takes longer."""
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
@@ -241,7 +241,7 @@ class Clock:
             self.places[key] = level
             self.sending[level].append(_Transfer(key, 0.0, seconds))
 
-    def _wait(self, step: Step) -> None:
+    def _wait(self, step: ProgramStep) -> None:
         """Wait until so many bytes of this key are there, and all that its level moves before them."""
         key = step.operation, step.group, step.matrix
         level, through = self.places.get(key, 0), step.nbytes < 0
@@ -262,7 +262,7 @@ class Clock:
         if meet:
             self.stretches.append(defaultdict(float))
 
-    def _compute(self, step: Step) -> None:
+    def _compute(self, step: ProgramStep) -> None:
         seconds, overlap = compute_seconds(self.machine, step, self.itemsize), self.machine.overlap
         slowed = seconds * (1 + overlap.slowdown)
         pending = self._pending(slowed * overlap.progress)
@@ -329,7 +329,10 @@ class Estimate:
 
 
 def estimate(
-    machine: Machine, grid: Mapping[str, int], programs: Sequence[Sequence[Step]], itemsize: int = FLOAT
+    machine: Machine,
+    grid: Mapping[str, int],
+    programs: Sequence[Sequence[ProgramStep]],
+    itemsize: int = FLOAT,
 ) -> Estimate:
     """Estimate the seconds of these programs, one for each kind of rank, on a grid of the machine's ranks.
 

@@ -19,7 +19,7 @@ from distgnn.report.colours import ALGORITHMS, PHASES
 from distgnn.report.logs import epoch_seconds, read_log
 from distgnn.report.scaling import by_ranks
 from distgnn.report.svg import INK, Line, beside
-from distgnn.report.tables import Table
+from distgnn.report.tables import ReportTable
 from distgnn.report.text import aligned
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Way
@@ -28,7 +28,7 @@ HEADS = ("log", "ranks", "algorithm", "grid", "measured ms", "predicted ms")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """A run: the median of its epochs' seconds."""
 
     log: str
@@ -37,7 +37,7 @@ class Measured:
     seconds: float
 
     @classmethod
-    def read(cls, path: str) -> Measured:
+    def read(cls, path: str) -> MeasuredRun:
         """Read a log of train. Raise UserError if it is none."""
         log = read_log(Path(path))
         run, config = log["run"], log["run"]["config"]
@@ -62,7 +62,7 @@ def _same(planned: Way, run: Way) -> bool:
     return same and grids[0] == grids[1] and planned.order in (None, run.order)
 
 
-class Files:
+class CurveFiles:
     """Files to write and to read, checked before the work.
 
     Raises:
@@ -73,7 +73,7 @@ class Files:
         self.outputs = {what: Path(path) for what, path in (("out", page), ("svg", drawing)) if path}
         for argument, path in self.outputs.items():
             check_output(argument, path, force)
-        self.measured = [Measured.read(log) for log in logs]
+        self.measured = [MeasuredRun.read(log) for log in logs]
 
     def write(self, strong: Curves, weak: Curves, title: str) -> None:
         """Write all files. ArgumentError: one can't be written."""
@@ -92,24 +92,26 @@ def title(asked: dict[str, Any], settings: Settings) -> str:
     return f"{asked['machine']}: {sizes}, {settings.model or 'gcn'} {widths}{trained}"
 
 
-def page(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str) -> str:
+def page(strong: Curves, weak: Curves, measured: Sequence[MeasuredRun], title: str) -> str:
     """Write the HTML page."""
     figures = [pages.Figure(svg, heading) for heading, svg in drawings(strong, weak, measured)]
     sections = [pages.Section("Seconds of an epoch", figures=figures)]
     for heading, curves in (("The same graph", strong), ("As much of the graph per rank", weak)):
         heads, *rows = table(curves)
-        sections.append(pages.Section(heading, " ".join(sentences(curves)), tables=[Table(heads, rows)]))
+        sections.append(
+            pages.Section(heading, " ".join(sentences(curves)), tables=[ReportTable(heads, rows)])
+        )
     if measured:
-        sections.append(pages.Section("Measured", tables=[Table(HEADS, rows_of(strong, measured))]))
+        sections.append(pages.Section("Measured", tables=[ReportTable(HEADS, rows_of(strong, measured))]))
     return pages.render(f"distgnn plan, {title}", sections)
 
 
-def text(strong: Curves, measured: Sequence[Measured]) -> str:
+def text(strong: Curves, measured: Sequence[MeasuredRun]) -> str:
     """Write measured beside predicted seconds."""
     return "\n".join(aligned([HEADS, *rows_of(strong, measured)], left=4))
 
 
-def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
+def rows_of(curves: Curves, measured: Sequence[MeasuredRun]) -> list[list[str]]:
     """Return rows of the table that puts measured epochs beside predicted ones."""
     rows = []
     for run in measured:
@@ -119,12 +121,12 @@ def rows_of(curves: Curves, measured: Sequence[Measured]) -> list[list[str]]:
     return rows
 
 
-def drawing(strong: Curves, weak: Curves, measured: Sequence[Measured], title: str) -> str:
+def drawing(strong: Curves, weak: Curves, measured: Sequence[MeasuredRun], title: str) -> str:
     """Draw both kinds of scaling side by side, as an SVG file of its own."""
     return beside(title, drawings(strong, weak, measured))
 
 
-def drawings(strong: Curves, weak: Curves, measured: Sequence[Measured]) -> list[tuple[str, str]]:
+def drawings(strong: Curves, weak: Curves, measured: Sequence[MeasuredRun]) -> list[tuple[str, str]]:
     """Draw strong and weak scaling: (title, SVG) each. Rings: an algorithm becomes the fastest; crosses:
     measured epochs.
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from distgnn.plan.choices import Choice, Plan, counted, held_once
 from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
-from distgnn.plan.dry.recorder import Step
+from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.dry.run import Costs
 from distgnn.plan.formulas import Formula, formula
 from distgnn.train.resolve import resolved
@@ -103,7 +103,7 @@ def collectives(costs: Costs, clock: Clock) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda record: -record["under_way"])
 
 
-def kernels(steps: list[Step], clock: Clock) -> list[dict[str, Any]]:
+def kernels(steps: list[ProgramStep], clock: Clock) -> list[dict[str, Any]]:
     """List the kernels of a rank, the slowest first."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = defaultdict(
         lambda: {"calls": 0, "nonzeros": 0, "flops": 0, "touched": 0, "seconds": 0.0}

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import least_squares, nnls
 
 from distgnn.plan.cost_model import RELAY, Clock, Network, estimate
-from distgnn.plan.dry.recorder import Step
+from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import PASSES, Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
 
 FREE = float("inf")  # a rate at which nothing takes any time
@@ -27,7 +27,7 @@ _NO_RATES = SpmmRates(0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Sample:
+class Measurement:
     """A measurement.
 
     Attributes:
@@ -38,9 +38,9 @@ class Sample:
 
     what: str
     seconds: float
-    steps: Sequence[Step]
+    steps: Sequence[ProgramStep]
     grid: Mapping[str, int] = field(default_factory=dict)
-    others: Sequence[Sequence[Step]] = ()
+    others: Sequence[Sequence[ProgramStep]] = ()
 
     def epoch(self, machine: Machine) -> float:
         """Return the seconds that the cost model gives an epoch."""
@@ -66,7 +66,7 @@ class Fit:
     kind: str
     level: str
     values: dict[str, float]
-    samples: Sequence[Sample]
+    samples: Sequence[Measurement]
     predicted: Sequence[float]
 
     @property
@@ -96,7 +96,9 @@ class Fit:
         return record | {"samples": points}
 
 
-def of(kind: str, level: str, values: dict[str, float], samples: Sequence[Sample], machine: Machine) -> Fit:
+def of(
+    kind: str, level: str, values: dict[str, float], samples: Sequence[Measurement], machine: Machine
+) -> Fit:
     """Fit: compare a machine with samples."""
     return Fit(kind, level, values, samples, [sample.on(machine) for sample in samples])
 
@@ -113,7 +115,7 @@ def _nothing() -> Machine:
     return free([Level("machine", None, 0.0, FREE)])
 
 
-def solve(samples: Sequence[Sample], units: Mapping[str, Machine]) -> dict[str, float]:
+def solve(samples: Sequence[Measurement], units: Mapping[str, Machine]) -> dict[str, float]:
     """Solve for how many times each unit the samples took.
 
     None below zero, and such that relative errors count.
@@ -168,7 +170,7 @@ def rate(seconds: float) -> float:
     return 1 / max(seconds, 1 / FASTEST)
 
 
-def link(samples: Sequence[Sample], levels: Sequence[Level], number: int, kind: str) -> Link:
+def link(samples: Sequence[Measurement], levels: Sequence[Level], number: int, kind: str) -> Link:
     """Fit the link of a kind of messages at a level, from samples that cross it and no other."""
 
     def unit(link: Link) -> Machine:
@@ -182,7 +184,7 @@ def link(samples: Sequence[Sample], levels: Sequence[Level], number: int, kind: 
     return _relay(samples, unit, fitted) if kind == RELAY else fitted
 
 
-def _relay(samples: Sequence[Sample], unit: Callable[[Link], Machine], start: Link) -> Link:
+def _relay(samples: Sequence[Measurement], unit: Callable[[Link], Machine], start: Link) -> Link:
     """Fit the link of a relay: the longer of alpha and bytes counts, weighted as in :func:`solve`."""
     measured = np.array([sample.seconds for sample in samples])
 
@@ -202,7 +204,7 @@ def _relay(samples: Sequence[Sample], unit: Callable[[Link], Machine], start: Li
     return link(min(solutions, key=lambda solution: solution.cost).x)
 
 
-def no_faster(fitted: Link, samples: Sequence[Sample]) -> Link:
+def no_faster(fitted: Link, samples: Sequence[Measurement]) -> Link:
     """Limit the link to the highest rate at which bytes came in any of these samples.
 
     A line through short messages may promise more for long ones.
@@ -214,7 +216,7 @@ def no_faster(fitted: Link, samples: Sequence[Sample]) -> Link:
     return replace(fitted, bandwidth=min(fitted.bandwidth, max(rates)))
 
 
-def injection(samples: Sequence[Sample], machine: Machine, number: int) -> float:
+def injection(samples: Sequence[Measurement], machine: Machine, number: int) -> float:
     """Return bytes per second out of a unit below this level, of samples in which all its ranks send at once.
 
     The rate that fits best among many; what is sent cannot be slower than what was measured.
@@ -233,7 +235,7 @@ def injection(samples: Sequence[Sample], machine: Machine, number: int) -> float
     return float(min(rates.tolist(), key=missed))
 
 
-def spmm(samples: Sequence[Sample], caches: Sequence[float]) -> Spmm:
+def spmm(samples: Sequence[Measurement], caches: Sequence[float]) -> Spmm:
     """Fit rates of sparse products, with the one of these sizes of a cache that fits best.
 
     Non-zeros in no cache never take less time than cached ones.
@@ -241,7 +243,7 @@ def spmm(samples: Sequence[Sample], caches: Sequence[float]) -> Spmm:
     return min((_spmm(samples, cache) for cache in caches), key=lambda fitted: fitted[0])[1]
 
 
-def _spmm(samples: Sequence[Sample], cache: float) -> tuple[float, Spmm]:
+def _spmm(samples: Sequence[Measurement], cache: float) -> tuple[float, Spmm]:
     """Fit with a cache of this size; return also how bad the fit is."""
     nothing, names = _nothing(), list(vars(_NO_RATES))
     rates = {name: replace(_NO_RATES, **{name: 1.0}) for name in names}
@@ -256,7 +258,7 @@ def _spmm(samples: Sequence[Sample], cache: float) -> tuple[float, Spmm]:
     return float(np.sum(np.log1p(fitted.residuals) ** 2)), spmm_rates
 
 
-def gemm(samples: Sequence[Sample]) -> Gemm:
+def gemm(samples: Sequence[Measurement]) -> Gemm:
     """Return rates of dense products."""
     nothing = _nothing()
     units = {
@@ -268,9 +270,9 @@ def gemm(samples: Sequence[Sample]) -> Gemm:
     return Gemm(times["call"], rate(times["flop"]), rate(times["byte"]))
 
 
-def passes(samples: Sequence[Sample]) -> Passes:
+def passes(samples: Sequence[Measurement]) -> Passes:
     """Return rates of passes over dense blocks, of each phase that there are samples of."""
-    by_phase = {sample.steps[0].phase: list[Sample]() for sample in samples}
+    by_phase = {sample.steps[0].phase: list[Measurement]() for sample in samples}
     for sample in samples:
         by_phase[sample.steps[0].phase].append(sample)
     rates = {phase: _pass(samples_of_phase) for phase, samples_of_phase in by_phase.items()}
@@ -278,14 +280,14 @@ def passes(samples: Sequence[Sample]) -> Passes:
     return Passes(usual.call, usual.bandwidth, {phase: rates[phase] for phase in PASSES if phase in rates})
 
 
-def _pass(samples: Sequence[Sample]) -> Rate:
+def _pass(samples: Sequence[Measurement]) -> Rate:
     nothing = _nothing()
     units = {name: replace(nothing, passes=rate) for name, rate in _PASS.items()}
     times = solve(samples, units)
     return Rate(times["call"], rate(times["byte"]))
 
 
-def beyond(samples: Sequence[Sample], machine: Machine) -> tuple[float, float]:
+def beyond(samples: Sequence[Measurement], machine: Machine) -> tuple[float, float]:
     """Fit (update, skew) to the seconds of epochs beyond those of this machine, which has neither."""
     seconds = np.array([sample.seconds for sample in samples])
     steps = np.array([sample.epoch(machine) for sample in samples])

@@ -27,8 +27,8 @@ from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import LocalBlocks
-from distgnn.plan.dry.recorder import Recorder, Step
-from distgnn.plan.fit import Sample
+from distgnn.plan.dry.recorder import ProgramStep, Recorder
+from distgnn.plan.fit import Measurement
 from distgnn.train.full_graph import train
 
 Run = Callable[[], object]
@@ -55,14 +55,14 @@ class Budget:
 
 def sample(
     world: Comm, what: str, run: Run, most: float, group: Comm | None = None, active: bool = True
-) -> Sample:
+) -> Measurement:
     """Measure a call: its seconds and its charges. Collective over ``world``.
 
     Args:
         most: seconds to spend, if that allows a few calls.
         group: the ranks that call it together, default: each for itself; active: whether this rank calls.
     """
-    once, steps = 0.0, list[Step]()
+    once, steps = 0.0, list[ProgramStep]()
     for _ in range(2):  # the first to warm up
         world.barrier()
         if active:
@@ -74,21 +74,21 @@ def sample(
     median = _median(world.backend, run, calls, batches, group) if active else 0.0
     reports = world.gather_objects((median, steps))
     longest = max((steps for _, steps in reports), key=_traffic)
-    return Sample(what, max(median for median, _ in reports), longest)
+    return Measurement(what, max(median for median, _ in reports), longest)
 
 
-def _traffic(steps: Sequence[Step]) -> float:
+def _traffic(steps: Sequence[ProgramStep]) -> float:
     """Count bytes and messages that come or are sent, whichever are more."""
     ways = ([step for step in steps if step.phase == way] for way in ("comm", "sent"))
     return max(sum(step.nbytes + step.messages for step in some) for some in ways)
 
 
-def _messages(steps: Sequence[Step]) -> tuple[Step, ...]:
+def _messages(steps: Sequence[ProgramStep]) -> tuple[ProgramStep, ...]:
     """List the messages received and sent: ranks that do so alike are of one kind."""
     return tuple(step for step in steps if step.phase in ("comm", "sent"))
 
 
-def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[Step]]:
+def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[ProgramStep]]:
     if group is not None:
         group.barrier()
     with Recorder() as book:
@@ -129,14 +129,14 @@ DEVICE = Scale(
 TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8, 1 << 11), 1e8)
 
 
-def sparse_products(budget: Budget, scale: Scale) -> list[Sample]:
+def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
     """Measure products of random matrices with few and many non-zeros per row; B fits a cache or does not."""
     world, random = budget.world, np.random.default_rng(budget.world.rank)
     room, results = (
         _memory(world.backend, max(scale.operands)),
         _memory(world.backend, 64 * scale.nonzeros * 4),
     )
-    samples: list[Sample] = []
+    samples: list[Measurement] = []
     for most, number, (nbytes, width, degree) in _cases(budget, scale.operands, (16, 64, 128), (2, 8, 32)):
         k = max(nbytes // (4 * width), 1)
         few = scale.nonzeros // (64 if number % 4 == 3 else 1)  # some of them are short
@@ -179,9 +179,9 @@ def filled(on: Backend, shape: tuple[int, int], number: float = 1) -> Any:
     return block
 
 
-def dense_products(budget: Budget, scale: Scale) -> list[Sample]:
+def dense_products(budget: Budget, scale: Scale) -> list[Measurement]:
     """Measure H W, G Wᵀ and Hᵀ G, of tall H and G."""
-    on, samples = budget.world.backend, list[Sample]()
+    on, samples = budget.world.backend, list[Measurement]()
     widths = [(256, 256), (128, 128), (16, 64), (64, 16), (16, 16)]
     for most, _, (rows, (inner, columns), form) in _cases(
         budget, scale.rows, widths, ("H W", "G Wt", "Ht G")
@@ -197,9 +197,9 @@ def dense_products(budget: Budget, scale: Scale) -> list[Sample]:
     return samples
 
 
-def dense_passes(budget: Budget, scale: Scale) -> list[Sample]:
+def dense_passes(budget: Budget, scale: Scale) -> list[Measurement]:
     """Measure rows gathered and added, and the passes of a network on this rank alone."""
-    world, samples = budget.world, list[Sample]()
+    world, samples = budget.world, list[Measurement]()
     on, random = world.backend, np.random.default_rng(world.rank)
     for most, _, (rows, width) in _cases(budget.part(0.5), scale.rows, (16, 128)):
         X, some = filled(on, (rows, width)), filled(on, (rows // 2, width))
@@ -212,7 +212,7 @@ def dense_passes(budget: Budget, scale: Scale) -> list[Sample]:
     return samples
 
 
-def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
+def _passes_of_epochs(budget: Budget, rows: int) -> list[Measurement]:
     """Measure the passes of a small network with trained features, by the ledger."""
     kinds = ("activation", "loss", "optimizer")
     epochs = network(Grid(MPI.COMM_SELF, backend=budget.world.backend, rows=1), rows, 2, (64, 64, 16), True)
@@ -226,7 +226,9 @@ def _passes_of_epochs(budget: Budget, rows: int) -> list[Sample]:
     medians = budget.world.gather_objects({kind: float(np.median(seconds[kind])) for kind in kinds})
     steps = {kind: [step for step in book.steps if step.phase == kind] for kind in kinds}
     slowest = {kind: max(median[kind] for median in medians) for kind in kinds}
-    return [Sample(f"{kind} of {rows} nodes", slowest[kind], steps[kind]) for kind in kinds if steps[kind]]
+    return [
+        Measurement(f"{kind} of {rows} nodes", slowest[kind], steps[kind]) for kind in kinds if steps[kind]
+    ]
 
 
 # -- products and epochs ---------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ class Timed(NamedTuple):
     apart: float
     slowed: float
     together: float
-    steps: Sequence[Step]
+    steps: Sequence[ProgramStep]
 
 
 def overlapping(budget: Budget, n: int, degree: int, width: int) -> Timed:
@@ -312,7 +314,7 @@ def network(
 
 def epoch(
     budget: Budget, algorithm: str, sizes: Mapping[str, int], n: int, degree: int, widths: Sequence[int]
-) -> Sample:
+) -> Measurement:
     """Measure an epoch on all ranks, on a grid of these sizes."""
     world = budget.world
     grid = operators.make_grid(world.mpi, algorithm, sizes, backend=world.backend)
@@ -328,4 +330,4 @@ def epoch(
     what = (
         f"{algorithm}, {', '.join(f'{axis}={size}' for axis, size in sizes.items())}: an epoch on {n} nodes"
     )
-    return Sample(what, slowest, steps, sizes, others)
+    return Measurement(what, slowest, steps, sizes, others)

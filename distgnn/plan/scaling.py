@@ -24,7 +24,7 @@ TIE = 0.01  # a share of the seconds
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRanks:
     """A number of ranks.
 
     Attributes:
@@ -57,7 +57,7 @@ class Crossover:
 class Curves:
     """Points by number of ranks."""
 
-    points: list[Planned]
+    points: list[PlannedRanks]
 
     @property
     def ranks(self) -> list[int]:
@@ -70,8 +70,7 @@ class Curves:
         ways = {algorithm: choice.way for point in self.points for algorithm, choice in point.best.items()}
         order = list(operators.ALGORITHMS)
         return sorted(
-            ways,
-            key=lambda name: (order.index(ways[name].algorithm), str(ways[name].sparsity_aware)),
+            ways, key=lambda name: (order.index(ways[name].algorithm), str(ways[name].sparsity_aware))
         )
 
     def seconds(self, algorithm: str) -> dict[int, float]:
@@ -138,13 +137,13 @@ def weak(settings: Settings, graphs: Graphs, ranks: Sequence[int], machine: Mach
     return Curves(points)
 
 
-def _point(planned: Plan) -> Planned:
+def _point(planned: Plan) -> PlannedRanks:
     best: dict[str, Choice] = {}
     for choice in planned.choices:
         best.setdefault(name(choice.way), choice)
     ways = [(choice.way, choice.seconds) for choice in planned.choices]
     node = planned.machine.node
-    return Planned(planned.ranks, best, ways, [way.record(node) for way in planned.infeasible], node)
+    return PlannedRanks(planned.ranks, best, ways, [way.record(node) for way in planned.infeasible], node)
 
 
 def text(curves: Curves) -> str:

@@ -19,7 +19,7 @@ from distgnn.records import Log
 from distgnn.report import charts, colours, numbers, scaling, svg, tables
 from distgnn.report.groups import MOST
 from distgnn.report.logs import epoch_seconds, read_logs, read_trace
-from distgnn.report.tables import Table
+from distgnn.report.tables import ReportTable
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Section:
     title: str
     text: str = ""
     figures: list[Figure] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
     folded: bool = False
 
 
@@ -95,7 +95,7 @@ def _template() -> Any:
     return kept.get_template("page.html")
 
 
-def overview(logs: Sequence[Log], series: Sequence[scaling.Series]) -> list[Section]:
+def overview(logs: Sequence[Log], series: Sequence[scaling.ScalingSeries]) -> list[Section]:
     """Make the sections that compare all runs."""
     sections = [Section("Runs", RUNS, tables=[tables.runs(logs)])]
     curves = [Figure(charts.losses(logs), "Training loss"), Figure(charts.scores(logs), "Validation")]
@@ -105,7 +105,9 @@ def overview(logs: Sequence[Log], series: Sequence[scaling.Series]) -> list[Sect
     sections.append(Section("Seconds of an epoch", EPOCH, [Figure(charts.phases(logs), "By phase")]))
     if any(len(curve.points) > 1 for curve in series):
         figures = [Figure(drawn, title) for title, drawn in scaling.drawings(series)]
-        sections.append(Section("Scaling", SCALING, figures, [Table(scaling.HEADS, scaling.rows(series))]))
+        sections.append(
+            Section("Scaling", SCALING, figures, [ReportTable(scaling.HEADS, scaling.rows(series))])
+        )
     odd = tables.differing(logs) if len(logs) > 1 else None
     shown = [tables.compared(group) for group in tables.equal_runs(logs)] + ([odd] if odd else [])
     return [*sections, Section("Differences between runs", tables=shown)] if shown else sections

@@ -46,7 +46,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Series:
+class ScalingSeries:
     """A way to train on rising numbers of ranks."""
 
     label: str
@@ -63,7 +63,7 @@ class Series:
         return self.speedup(point) / point.ranks
 
 
-def of_logs(paths: Sequence[str | Path], mean_of_last: int | None = None) -> list[Series]:
+def of_logs(paths: Sequence[str | Path], mean_of_last: int | None = None) -> list[ScalingSeries]:
     """Return the series of these logs, the fastest on most ranks first.
 
     Args:
@@ -75,7 +75,7 @@ def of_logs(paths: Sequence[str | Path], mean_of_last: int | None = None) -> lis
     return series(read_logs(paths), mean_of_last)
 
 
-def series(logs: Sequence[Log], mean_of_last: int | None = None) -> list[Series]:
+def series(logs: Sequence[Log], mean_of_last: int | None = None) -> list[ScalingSeries]:
     """Return the series of logs that were read: see :func:`of_logs`."""
     runs: dict[tuple[Any, ...], list[Log]] = defaultdict(list)
     for log in logs:
@@ -87,7 +87,7 @@ def series(logs: Sequence[Log], mean_of_last: int | None = None) -> list[Series]
         config = members[0]["run"]["config"]
         dash = DASHES[used[colours.way(config)] % len(DASHES)]
         used[colours.way(config)] += 1
-        curves.append(Series(label, colours.of_way(config), dash, _points(members, mean_of_last)))
+        curves.append(ScalingSeries(label, colours.of_way(config), dash, _points(members, mean_of_last)))
     return sorted(curves, key=lambda curve: (-curve.points[-1].ranks, curve.points[-1].seconds))
 
 
@@ -131,7 +131,7 @@ def _points(logs: Iterable[Log], mean_of_last: int | None) -> list[Point]:
     return [best[ranks] for ranks in sorted(best)]
 
 
-def rows(curves: Sequence[Series]) -> list[list[str]]:
+def rows(curves: Sequence[ScalingSeries]) -> list[list[str]]:
     """Return the table's lines, by :data:`HEADS`."""
     return [
         [curve.label, str(point.ranks), point.grid, str(point.trials), numbers.seconds(point.seconds),
@@ -140,12 +140,12 @@ def rows(curves: Sequence[Series]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def markdown(curves: Sequence[Series]) -> str:
+def markdown(curves: Sequence[ScalingSeries]) -> str:
     """Write the table in Markdown."""
     return "".join(f"{line}\n" for line in text.markdown(HEADS, rows(curves), left=1))
 
 
-def csv(curves: Sequence[Series]) -> str:
+def csv(curves: Sequence[ScalingSeries]) -> str:
     """Write the table with plain numbers; with the seconds of the fastest and slowest trial too."""
     file = io.StringIO()
     writer = Sheet(file)
@@ -159,12 +159,12 @@ def csv(curves: Sequence[Series]) -> str:
     return file.getvalue()
 
 
-def drawings(all_series: Sequence[Series]) -> list[tuple[str, str]]:
+def drawings(all_series: Sequence[ScalingSeries]) -> list[tuple[str, str]]:
     """Draw seconds, speed-up, efficiency and words against the number of ranks: (title, SVG) of each."""
     ticks = sorted({point.ranks for curve in all_series for point in curve.points})
     ends = (float(ticks[0]), float(ticks[-1]))
 
-    def curves(value: Callable[[Series, Point], float | None]) -> list[Line]:
+    def curves(value: Callable[[ScalingSeries, Point], float | None]) -> list[Line]:
         made = []
         for curve in all_series:
             points = [(p.ranks, y) for p in curve.points if (y := value(curve, p)) is not None]
@@ -176,7 +176,7 @@ def drawings(all_series: Sequence[Series]) -> list[tuple[str, str]]:
         line.spread = {p.ranks: (p.least, p.most) for p in curve.points if p.trials > 1}
     ideal = Line("ideal", "#9c9c9c", [(p, p) for p in ends], "2 3", 1.5, marker="")
     perfect = Line("ideal", "#9c9c9c", [(p, 100.0) for p in ends], "2 3", 1.5, marker="")
-    speed = [*curves(Series.speedup), ideal]
+    speed = [*curves(ScalingSeries.speedup), ideal]
     share = [*curves(lambda curve, p: 100 * curve.efficiency(p)), perfect]
     words = curves(lambda _, p: p.words or None)
     made = [("Seconds of an epoch", by_ranks("seconds", seconds, ticks, "seconds", base=10))]
@@ -192,6 +192,6 @@ def by_ranks(what: str, curves: Sequence[Line], ticks: Sequence[int], unit: str,
     return lines(f"{what} by ranks", curves, Axis("ranks", base=2, ticks=ticks), Axis(unit, **axis))
 
 
-def svg(curves: Sequence[Series]) -> str:
+def svg(curves: Sequence[ScalingSeries]) -> str:
     """Draw the four drawings into one file."""
     return beside("scaling", drawings(curves))

@@ -21,7 +21,7 @@ from distgnn.report.metrics import metric, score, title
 
 
 @dataclass
-class Table:
+class ReportTable:
     """Texts in rows under heads. ``folded``: shown on demand."""
 
     heads: Sequence[str]
@@ -72,9 +72,9 @@ def _hosts(log: Log) -> str:
     return ", ".join(ranks if len(ranks) <= MOST_NAMED else [*ranks[:MOST_NAMED], f"{len(ranks)} places"])
 
 
-def runs(logs: Sequence[Log]) -> Table:
+def runs(logs: Sequence[Log]) -> ReportTable:
     """Make the table with a row per run."""
-    return Table(RUNS, [_run(log) for log in logs])
+    return ReportTable(RUNS, [_run(log) for log in logs])
 
 
 def _run(log: Log) -> list[str]:
@@ -114,7 +114,7 @@ def columns(log: Log) -> dict[str, Sequence[float]]:
     return work | {"peak memory, MiB": [value / 2**20 for value in end["peak_bytes"]]}
 
 
-def balance(log: Log) -> Table:
+def balance(log: Log) -> ReportTable:
     """Make the table of the most, the mean and their ratio over ranks: 1 is even."""
     rows = []
     for name, values in columns(log).items():
@@ -124,10 +124,12 @@ def balance(log: Log) -> Table:
         rows.append(
             [name, numbers.short(most), worst, numbers.short(mean), numbers.short(min(values)), ratio]
         )
-    return Table(("by rank", "most", "where", "mean", "least", "most / mean"), rows, "Balance over ranks")
+    return ReportTable(
+        ("by rank", "most", "where", "mean", "least", "most / mean"), rows, "Balance over ranks"
+    )
 
 
-def by_rank(log: Log) -> Table:
+def by_rank(log: Log) -> ReportTable:
     """Make the table with a row per rank, and its host and device."""
     work = columns(log)
     places = [f"{rank.get('host', '')} {rank.get('device', '')}".strip() for rank in log["run"]["ranks"]]
@@ -135,10 +137,10 @@ def by_rank(log: Log) -> Table:
         [str(rank), place, *(numbers.short(values[rank]) for values in work.values())]
         for rank, place in enumerate(places)
     ]
-    return Table(("rank", "runs on", *work), rows, "Every rank", folded=True)
+    return ReportTable(("rank", "runs on", *work), rows, "Every rank", folded=True)
 
 
-def sent(log: Log) -> Table | None:
+def sent(log: Log) -> ReportTable | None:
     """Make the table of words that each rank sent and received; None if the log has no traffic."""
     traffic = log["end"].get("traffic", [])
     if len(traffic) < 2:
@@ -149,7 +151,7 @@ def sent(log: Log) -> Table | None:
         peer = max(range(len(row)), key=row.__getitem__)
         most = f"{numbers.short(row[peer])} to rank {peer}" if row[peer] else ""
         rows.append([str(rank), numbers.short(sum(row)), numbers.short(received[rank]), most])
-    return Table(
+    return ReportTable(
         ("rank", "words sent", "received", "most to one rank"), rows, "Words by rank", folded=len(rows) > 16
     )
 
@@ -173,14 +175,14 @@ def _written(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def differing(logs: Sequence[Log]) -> Table | None:
+def differing(logs: Sequence[Log]) -> ReportTable | None:
     """Make the table of settings and facts that differ between runs, a column for each; None without any."""
     every = [facts(log) for log in logs]
     names = [name for name in dict.fromkeys(name for known in every for name in known) if name not in OWN]
     odd = [name for name in names if len({known.get(name) for known in every}) > 1]
     pairs = zip(logs, every, strict=True)
     rows = [[log["name"], *(known.get(name, "") for name in odd)] for log, known in pairs]
-    return Table(("run", *odd), rows, "Settings that differ") if odd else None
+    return ReportTable(("run", *odd), rows, "Settings that differ") if odd else None
 
 
 def equal_runs(logs: Sequence[Log]) -> list[list[Log]]:
@@ -192,12 +194,12 @@ def equal_runs(logs: Sequence[Log]) -> list[list[Log]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def compared(group: Sequence[Log]) -> Table:
+def compared(group: Sequence[Log]) -> ReportTable:
     """Make the table of differences from the first of equal runs: losses, seconds, bytes, hosts."""
     first = group[0]
     heads = ("run", "losses", "seconds of an epoch", "bytes", "messages", "peak memory", "else")
     rows = [[log["name"], *_compared(log, first)] for log in group[1:]]
-    return Table(heads, rows, f"Equal settings: compared with {first['name']}")
+    return ReportTable(heads, rows, f"Equal settings: compared with {first['name']}")
 
 
 def _compared(log: Log, first: Log) -> list[str]:
@@ -229,6 +231,6 @@ def losses(log: Log, other: Log) -> str:
     return f"differ from epoch {odd[0][0]} on, {most}"
 
 
-def all_facts(log: Log) -> Table:
+def all_facts(log: Log) -> ReportTable:
     """Make the table of every setting of a run."""
-    return Table(("name", "value"), list(facts(log).items()), "Settings and versions", folded=True)
+    return ReportTable(("name", "value"), list(facts(log).items()), "Settings and versions", folded=True)

@@ -64,7 +64,7 @@ class Serial(Losses, Protocol):
         ...
 
 
-class Data:
+class WholeData:
     """The matrix, features, targets and sampler of a run on one rank. Reads all of the store; not collective.
 
     Args:
@@ -98,7 +98,7 @@ class Data:
 class OnMinibatches(MinibatchTraining):
     """Training on minibatches whose samples must have entries of the stored matrix."""
 
-    def __init__(self, data: Data, model: GCN) -> None:
+    def __init__(self, data: WholeData, model: GCN) -> None:
         s, self.stored = data.settings, data.stored
         sizes = int(s.batch_size or 1), int(s.batches_per_update or 1)
         super().__init__(model, data.X, data.targets, data.sampler, *sizes, seed=s.seed)
@@ -110,7 +110,7 @@ class OnMinibatches(MinibatchTraining):
         return samples
 
 
-class Start(NamedTuple):
+class FirstState(NamedTuple):
     """The parameters that a training begins with, and the state and the steps of its optimiser."""
 
     blocks: list[Array]
@@ -118,10 +118,10 @@ class Start(NamedTuple):
     steps: int
 
 
-class OneRank:
+class SerialTraining:
     """A training on one rank, from the parameters of the seed or, if there is one, from a checkpoint."""
 
-    def __init__(self, data: Data, saved: CheckpointReader | None = None) -> None:
+    def __init__(self, data: WholeData, saved: CheckpointReader | None = None) -> None:
         self.data, s = data, data.settings
         self.model, self.X = data.network(), data.X
         if s.train_features:
@@ -150,12 +150,14 @@ class OneRank:
             yield loss
             update(self.stepper, self.trained, gradients, dX)
 
-    def start(self) -> Start:
+    def start(self) -> FirstState:
         """Copy the state of the training."""
         optimizer = self.optimizer
-        return Start([p.block.copy() for p in self.trained], copy.deepcopy(optimizer.state), optimizer.steps)
+        return FirstState(
+            [p.block.copy() for p in self.trained], copy.deepcopy(optimizer.state), optimizer.steps
+        )
 
-    def begin(self, start: Start, seed: int, size: float) -> None:
+    def begin(self, start: FirstState, seed: int, size: float) -> None:
         """Go on from a state, with errors of the parameters."""
         for p, block in zip(self.trained, start.blocks, strict=True):
             p.block[...] = block
@@ -191,25 +193,25 @@ class Shaking:
         self.shake()
 
 
-class Reference(OneRank):
+class Reference(SerialTraining):
     """The training of a run in float64, and others beside that show how far rounding moves the run's losses.
 
-    Args: of :class:`Data` and :class:`OneRank`.
+    Args: of :class:`WholeData` and :class:`SerialTraining`.
     """
 
     def __init__(
         self, store: Store, order: Order, widths: Sequence[int], settings: Settings,
         saved: CheckpointReader | None = None,
     ) -> None:  # fmt: skip
-        self.load = partial(Data, store, order, widths, settings)
+        self.load = partial(WholeData, store, order, widths, settings)
         super().__init__(self.load("float64"), saved)
         self.began = self.start()
-        self.rough: Data | None = self.data if settings.dtype == "float64" else None
+        self.rough: WholeData | None = self.data if settings.dtype == "float64" else None
 
-    def shaken(self, seed: int, size: float) -> OneRank:
+    def shaken(self, seed: int, size: float) -> SerialTraining:
         """Make a training with errors; see :class:`Serial`."""
         self.rough = self.rough or self.load(self.data.settings.dtype)
-        other = OneRank(self.rough)
+        other = SerialTraining(self.rough)
         other.begin(self.began, seed, size)
         return other
 

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.arrays.canonical import canonical
 from distgnn.nn.reference import normalize
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
@@ -17,8 +18,6 @@ from distgnn.sampling import Replicated, sample_rows
 from distgnn.sampling.rows import row_keys
 from distgnn.store.from_arrays import of_arrays
 from oracle import GCNReference
-
-from ..nn.problem import wide_grid
 
 FORMATS = ("csr", "csr", "csr_matrix", "csc", "coo", "bsr", "lil", "dok", "dia", "dense")
 KINDS = ("f4", "f4", "f8", "f2", "i1", "i8", "u2", "?", ">f8")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distgnn.arrays import backend
-from distgnn.arrays.kernels import Kernels, Table
+from distgnn.arrays.kernels import Kernels, KernelTable
 
 
 class Other(np.ndarray):
@@ -15,7 +15,7 @@ class Other(np.ndarray):
 
 def test_the_first_usable_kernel_for_backend_and_dtype_is_taken(monkeypatch):
     built = [True]
-    table = Table(
+    table = KernelTable(
         numpy=[
             Kernels({"add": "compiled"}, "fd", lambda: built[0]),
             Kernels({"add": "arrays", "sort": "arrays"}),
@@ -33,7 +33,7 @@ def test_a_backend_registers_its_arrays_and_its_kernels(monkeypatch):
         name = "strange"
 
     monkeypatch.setitem(backend._backends, Other, Strange())
-    table = Table(numpy=[Kernels({"add": "numpy"})])
+    table = KernelTable(numpy=[Kernels({"add": "numpy"})])
     table.register("strange", {"add": "strange"})
     array = np.zeros(1).view(Other)
     assert table.kernel("add", array) == table.on(backend.of(array), "add") == "strange"
@@ -41,7 +41,7 @@ def test_a_backend_registers_its_arrays_and_its_kernels(monkeypatch):
 
 
 def test_an_operation_without_a_kernel_is_refused():
-    table = Table(numpy=[Kernels({"add": "floats"}, "f")])
+    table = KernelTable(numpy=[Kernels({"add": "floats"}, "f")])
     assert table.find("add", np.zeros(1)) is None
     with pytest.raises(TypeError, match="add: no kernel takes float64 arrays of the backend numpy"):
         table.kernel("add", np.zeros(1))

@@ -11,7 +11,7 @@ from distgnn import cli
 from distgnn.cli.calibrate import table
 from distgnn.plan import machine
 from distgnn.plan.calibrate import Calibration
-from distgnn.plan.fit import Fit, Sample
+from distgnn.plan.fit import Fit, Measurement
 from mpi_helpers import mpiexec
 
 
@@ -45,7 +45,7 @@ def test_a_lone_rank_prints_its_machine(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_fits_are_shown_in_units_of_people() -> None:
     values = {"alpha": 2e-6, "row": 3e-9, "bandwidth": 5e9, "injection": 1e15, "flops": 2e10, "progress": 0.5}
-    one = Fit("bcast", "node", {"cache": 2.0**21} | values, [Sample("", 2.0, [])], [3.0])
+    one = Fit("bcast", "node", {"cache": 2.0**21} | values, [Measurement("", 2.0, [])], [3.0])
     line = table(Calibration(machine.read("perlmutter"), [one], [])).splitlines()[1]
     told = "2 us, row 3 ns, bandwidth 5 GB/s, injection no limit found, flops 20 GFLOP/s, progress 50%"
     assert line.split() == f"bcast node 1 - 50.0% 50.0% cache 2 MiB, alpha {told}".split()

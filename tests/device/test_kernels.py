@@ -94,7 +94,7 @@ def test_large_blocks_are_tried_sorted_and_padded(stand_in, width, padded, monke
 
 def test_too_many_rows_for_their_numbers(stand_in):
     with pytest.raises(ValueError, match="a block of 2147483647 rows must be cut"):
-        csr.Plan(None, SimpleNamespace(shape=(2**31 - 1, 1)))
+        csr.RowFacts(None, SimpleNamespace(shape=(2**31 - 1, 1)))
 
 
 @pytest.mark.parametrize("status", [0, 7])

@@ -329,8 +329,8 @@ def test_nothing_to_multiply(gpu, shape, f):
 
 def test_plan(gpu):
     block = block_of(gpu, HUBS, np.float32)
-    plan = csr.Plan.of(gpu.xp, block)
-    assert csr.Plan.of(gpu.xp, block) is plan
+    plan = csr.RowFacts.of(gpu.xp, block)
+    assert csr.RowFacts.of(gpu.xp, block) is plan
     assert plan.longer_rows() == (np.diff(HUBS.indptr) > csr.SHORT).sum()
     lengths = np.diff(HUBS.indptr)
     rows, begins, counts = (gpu.to_host(x) for x in plan.by_length())
@@ -348,7 +348,7 @@ def test_plan_of_a_large_block(gpu, monkeypatch):
     """Rows are sorted at once, and the number of pieces is known."""
     monkeypatch.setattr(csr, "LARGE", 1)
     block = block_of(gpu, HUBS, np.float32)
-    plan = csr.Plan.of(gpu.xp, block)
+    plan = csr.RowFacts.of(gpu.xp, block)
     assert plan.pieces(100).most == 7 + 13
     assert csr.candidates(plan.size(256, 4), 256)[0].sorted
     B, exact = dense((block.shape[1], 256), np.float32)
@@ -394,7 +394,7 @@ def test_rows_by_length_keep_lanes_busy(gpu):
     """At f = 16 on a power-law graph: of the lanes of a warp, and of the warps of a thread block."""
     A = gallery.rmat(1 << 17).A
     way = csr.candidates(size_of(A, 16), 256)[0]
-    plan, lengths, groups = csr.Plan(gpu.xp, block_of(gpu, A, np.float32)), np.diff(A.indptr), 32 // way.G
+    plan, lengths, groups = csr.RowFacts(gpu.xp, block_of(gpu, A, np.float32)), np.diff(A.indptr), 32 // way.G
     assert way.sorted and way.P == 1
     rows = lengths[lengths <= 256]  # in the order of the matrix, the longest elsewhere: as once it was
     assert busy(rows, way, groups) < 0.19 and busy(rows, way, 8 * groups) < 0.07

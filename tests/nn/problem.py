@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn.nn.gcn import collect
 from distgnn.nn.optim import make
-from distgnn.operators import ALGORITHMS, grids, make_grid
+from distgnn.operators import ALGORITHMS
 from distgnn.train.full_graph import train
 from oracle import GCNReference
 
@@ -111,27 +111,4 @@ def central_differences(
     return DIFFERENCES[key]
 
 
-def some_grids(algorithm: str, ranks: int) -> list[dict[str, int]]:
-    """Return the default grid of an algorithm and the most lopsided one; of few ranks, one between too."""
-    possible = grids(algorithm, ranks)
-    wanted = {0, len(possible) - 1} | ({len(possible) // 2} if ranks <= 4 else set())
-    return [possible[i] for i in sorted(wanted)]
-
-
-def wide(algorithm: str, ranks: int) -> dict[str, int]:
-    """Return the first grid with the most axes longer than 1: an algorithm takes all its steps on it."""
-    return max(grids(algorithm, ranks), key=lambda sizes: sum(size > 1 for size in sizes.values()))
-
-
-def wide_grid(comm: Any, algorithm: str, backend: Any = None) -> Any:
-    """Make the grid of `wide`."""
-    return make_grid(comm, algorithm, wide(algorithm, comm.Get_size()), backend=backend)
-
-
-def each_grid(comm: Any, algorithm: str, backend: Any) -> Any:
-    """Make each grid of `some_grids`."""
-    for sizes in some_grids(algorithm, comm.Get_size()):
-        yield make_grid(comm, algorithm, sizes, backend=backend)
-
-
-__all__ = ["ALGORITHMS", "Problem", "central_differences", "each_grid", "some_grids", "wide", "wide_grid"]
+__all__ = ["ALGORITHMS", "Problem", "central_differences"]

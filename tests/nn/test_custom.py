@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.nn import GCN, NETWORKS, Adam, CustomLayer, custom
 from distgnn.operators import make_grid
 from distgnn.plan import Graph, dry_run
@@ -20,7 +21,7 @@ from distgnn.train.resolve import resolved
 from oracle_scores import labelled, softmax_cross_entropy
 
 from ..train.stores import small_store
-from .problem import ALGORITHMS, Problem, central_differences, wide_grid
+from .problem import ALGORITHMS, Problem, central_differences
 
 PROBLEM, WIDTHS = Problem(), [11, 7, 5]
 

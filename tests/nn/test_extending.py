@@ -12,12 +12,13 @@ import pytest
 
 import distgnn as dg
 import documents
+from chosen_grids import wide_grid
 from distgnn.nn import Adam
 from distgnn.split import TRAIN
 from distgnn.train import train
 from oracle_scores import labelled, softmax_cross_entropy
 
-from .problem import ALGORITHMS, Problem, central_differences, wide_grid
+from .problem import ALGORITHMS, Problem, central_differences
 
 PROBLEM, WIDTHS = Problem(), [11, 7, 5]
 NAMES = {

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.layout import NodeOrder
 from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, TransformFirst
 from distgnn.operators import make_grid
 from distgnn.operators.sources import MatrixSource
 
-from .problem import ALGORITHMS, Problem, wide_grid
+from .problem import ALGORITHMS, Problem
 
 PROBLEM = Problem()
 

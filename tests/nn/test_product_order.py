@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.local import elementwise
 from distgnn.nn.optim import make
 from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, FixedAggregate, sparse_width
 from distgnn.operators import make_grid
 from distgnn.train.full_graph import train
 
-from .problem import ALGORITHMS, Problem, wide_grid
+from .problem import ALGORITHMS, Problem
 
 PROBLEM = Problem()
 REPLICATED = [name for name in ALGORITHMS if name != "3d"]

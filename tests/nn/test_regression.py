@@ -7,6 +7,7 @@ import pytest
 
 import distgnn as dg
 import oracle_scores as reference
+from chosen_grids import wide_grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.nn.loss import LossRows, Targets, checked_loss, checked_metric, cross_entropy
@@ -15,7 +16,7 @@ from distgnn.nn.optim import make
 from distgnn.train.full_graph import train
 from oracle_scores import labelled
 
-from .problem import ALGORITHMS, Problem, wide_grid
+from .problem import ALGORITHMS, Problem
 from .test_loss import N, layouts
 
 PARTS = {"train": 1, "val": 2, "test": 3}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.layout import Cut, Layout
 from distgnn.nn import SageMean
 from distgnn.nn.gcn import collect
@@ -15,7 +16,7 @@ from distgnn.operators import make_grid
 from distgnn.operators.relayout import relayout
 
 from ..operators.orders import Permuted
-from .problem import ALGORITHMS, Problem, wide_grid
+from .problem import ALGORITHMS, Problem
 
 PROBLEM = Problem()
 #: Layer 0 and layer 2 have an input as wide as their output; layer 3 as well, which is the last.

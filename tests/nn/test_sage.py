@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import each_grid
 from distgnn.nn import Adam, SageMean
 from distgnn.operators import make_grid
 from distgnn.split import TRAIN
@@ -17,7 +18,7 @@ from distgnn.store.read.neighbours import Neighbours
 from distgnn.train import train
 from oracle_scores import labelled, softmax_cross_entropy
 
-from .problem import ALGORITHMS, Problem, central_differences, each_grid
+from .problem import ALGORITHMS, Problem, central_differences
 
 PROBLEM = Problem()
 ABLE = [name for name in ALGORITHMS if name != "3d"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from chosen_grids import each_grid
 from distgnn.nn.optim import make
 from distgnn.operators import SPARSITY_AWARE
 from distgnn.partition import Wanted
@@ -17,7 +18,7 @@ from distgnn.train.run import Run
 from distgnn.train.settings import Settings
 
 from ..train.stores import events, run, small_store
-from .problem import Problem, each_grid
+from .problem import Problem
 
 PROBLEM = Problem()
 names = pytest.mark.parametrize("name", SPARSITY_AWARE)

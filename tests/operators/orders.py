@@ -1,4 +1,4 @@
-"""Matrices whose nodes were permuted, as a stored order has them; the grids that tests of algebra take."""
+"""Matrices whose nodes were permuted, as a stored order has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from distgnn.layout import NodeOrder
-from distgnn.operators import grids
 from distgnn.operators.sources import MatrixSource
 
 
@@ -25,11 +24,3 @@ class Permuted(MatrixSource):
         cols = rows if cols is None else cols
         super().__init__(A[rows][:, cols])
         self.row_order, self.col_order = node_order(rows), node_order(cols)
-
-
-def first_last_or_even(algorithm: str, ranks: int) -> list[dict[str, int]]:
-    """Return the first grid and the one with the most copies; of more than 4 ranks the most even one."""
-    possible = grids(algorithm, ranks)
-    if ranks > 4:
-        return [min(possible, key=lambda sizes: max(sizes.values()))]
-    return possible[:: len(possible) - 1] if len(possible) > 1 else possible

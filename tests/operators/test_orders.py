@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.operators import ALGORITHMS, make_grid
 
-from ..nn.problem import wide_grid
 from .orders import Permuted
 
 N, WIDTH = 29, 3

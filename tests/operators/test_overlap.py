@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import some_grids
 from distgnn import local, progress
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import PeerError
@@ -235,8 +236,7 @@ def test_operations_after_an_error_of_one_rank_alone_are_right(comm, name, small
     M = rmat(300, degree=9, directed=True, features=0, classes=0).A.astype(np.float64)
     r = np.random.default_rng(1)
     X, u = r.standard_normal((300, 16)), r.standard_normal((300, 4))
-    possible = grids(name, comm.Get_size())
-    for sizes in possible[:: max(1, len(possible) // 2)]:
+    for sizes in some_grids(name, comm.Get_size()):
         grid = make_grid(comm, name, sizes)
         todo = operations(dg.distribute(M, grid, name), X, u)
         expected = [operation().copy() for operation in todo]
@@ -248,8 +248,8 @@ def test_operations_after_an_error_of_one_rank_alone_are_right(comm, name, small
             except (ZeroDivisionError, PeerError) as error:
                 assert isinstance(error, ZeroDivisionError) == (grid.rank == failed)
             grid.links.fail()  # also on ranks that waited for nothing
-            for again, numbers in zip(todo, expected, strict=True):
-                np.testing.assert_array_equal(again(), numbers)
+            for again in number, (number + 1) % len(todo):
+                np.testing.assert_array_equal(todo[again](), expected[again])
         grid.free()
 
 

@@ -10,13 +10,13 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from awkward_shapes import awkward
+from chosen_grids import some_grids
 from distgnn.arrays.tuning import TUNING
 from distgnn.gallery import rmat
 from distgnn.layout import nested, partition
-from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 
 from .counts import check_price
-from .test_products import representative
 
 MATRICES = awkward()
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
@@ -30,11 +30,11 @@ def operator_on(comm, name, aware, sizes, matrix, backend="numpy"):
     return dg.distribute(matrix, make_grid(comm, name, sizes, backend=backend), name, aware)
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 12)
+@pytest.mark.ranks(1, 3, 4, 8)
 @pytest.mark.parametrize(("name", "aware"), WAYS)
 def test_operations_on_entries_cost_their_price(comm, name, aware, backend):
     """Matrices are directed, or wide; entries have one head, or three of two columns each."""
-    for number, sizes in enumerate(representative(name, comm.Get_size())):
+    for number, sizes in enumerate(some_grids(name, comm.Get_size())):
         m, n = (matrix := MATRICES[("directed", "wide")[number % 2]]).shape
         A, heads = operator_on(comm, name, aware, sizes, matrix, backend), 1 + 2 * (number % 3)
         f, price, label = 2 * heads, A.prices, f"{sizes}, {heads} heads"
@@ -58,7 +58,7 @@ def test_products_with_weights_cost_their_price(comm, name, backend):
     """With and without the gradient of the input."""
     matrix, (f, h) = MATRICES["symmetric"], (7, 4)
     n = matrix.shape[0]
-    for sizes in representative(name, comm.Get_size()):
+    for sizes in some_grids(name, comm.Get_size()):
         A = operator_on(comm, name, False, sizes, matrix, backend)
         weights = A.weights
         T, W = made((n, f), weights.input_layout), made((f, h), weights.weight_layout)
@@ -70,7 +70,7 @@ def test_products_with_weights_cost_their_price(comm, name, backend):
         A.grid.free()
 
 
-@pytest.mark.ranks(3, 4, 12)
+@pytest.mark.ranks(3, 4, 8)
 @pytest.mark.parametrize(("name", "aware"), [*WAYS, *((name, "cover") for name in SPARSITY_AWARE)])
 def test_what_travels_in_pieces_has_more_messages_and_as_many_words(comm, name, aware, monkeypatch):
     """Several panels, parts of columns and row blocks of sums, above MPI's eager limit."""
@@ -79,7 +79,7 @@ def test_what_travels_in_pieces_has_more_messages_and_as_many_words(comm, name, 
         monkeypatch.setattr(TUNING, limit, value)
     matrix = rmat(512, degree=12, directed=True, features=0, classes=0).A.astype(np.float32)
     n, f = matrix.shape[0], 96
-    for sizes in representative(name, comm.Get_size()):
+    for sizes in some_grids(name, comm.Get_size()):
         A = operator_on(comm, name, aware, sizes, matrix)
         H, G = made((n, f), A.input_layout, np.float32), made((n, f), A.output_layout, np.float32)
         T = made((n, f), A.weights.input_layout, np.float32)
@@ -148,12 +148,12 @@ TOGETHER = {
 }
 
 
-@pytest.mark.ranks(4, 6, 12)
+@pytest.mark.ranks(4, 12)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_all_ranks_together_receive_what_the_papers_say(comm, name):
     """Blocks and widths are uneven."""
     matrix, f = MATRICES["wide"], 5
-    for sizes in grids(name, comm.Get_size()):
+    for sizes in some_grids(name, comm.Get_size()):
         A = operator_on(comm, name, False, sizes, matrix)
         (m, n), total = A.shape, Counter()
         for words in A.grid.world.gather_objects(A.prices.product(f).by_matrix()):

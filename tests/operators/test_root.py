@@ -15,7 +15,7 @@ MATRICES = {name: awkward()[name] for name in ("directed", "wide", "stored_zeros
 WAYS = [*((name, False) for name in ALGORITHMS), *((name, True) for name in SPARSITY_AWARE)]
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 def test_products_and_adjoints_are_those_of_the_whole_matrix(comm, backend, algorithm, aware) -> None:
     root = comm.size - 1

@@ -7,13 +7,13 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import some_grids, wide_grid
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.gallery import rmat
 from distgnn.operators import make_grid
 
-from ..nn.problem import wide_grid
-from .test_products import MATRICES, WIDTH, awkward_matrices, check_product, check_words, representative
+from .test_products import MATRICES, WIDTH, awkward_matrices, check_product, check_words
 
 names = pytest.mark.parametrize("name", ["2d", "3d-split"])
 
@@ -22,7 +22,7 @@ names = pytest.mark.parametrize("name", ["2d", "3d-split"])
 @names
 @pytest.mark.parametrize("block_size", [1, 5, 1000])
 def test_products_and_words_of_panels(comm, name, backend, block_size):
-    for sizes in representative(name, comm.Get_size()):
+    for sizes in some_grids(name, comm.Get_size()):
         grid = make_grid(comm, name, sizes, backend=backend)
         for matrix in ("prime", "wide") if block_size == 5 else ("wide",):
             A, label = MATRICES[matrix], f"{matrix} on {sizes}"

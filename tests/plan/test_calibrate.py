@@ -17,8 +17,8 @@ from distgnn.plan import calibrate as calibration
 from distgnn.plan import collectives, fit, machine, measure
 from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
 from distgnn.plan.cost_model import estimate
-from distgnn.plan.dry.recorder import Step
-from distgnn.plan.fit import Sample
+from distgnn.plan.dry.recorder import ProgramStep
+from distgnn.plan.fit import Measurement
 from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
 
 KINDS = {
@@ -42,13 +42,13 @@ def products():
     """Return sparse products with B in a cache, beyond it, and partly in it."""
     shapes = [(m, k, m * d, w) for m in (64, 4096) for k in (256, 8192, 10**5, 10**6)
               for d in (1, 9, 40) for w in (16, 100)]  # fmt: skip
-    return [Step("spmm", "spmm", "", "", shape=shape) for shape in shapes]
+    return [ProgramStep("spmm", "spmm", "", "", shape=shape) for shape in shapes]
 
 
 def dense():
     sizes = [(m, k, n) for m in (10, 1000, 10**5) for k in (16, 200) for n in (8, 64)]
     return [
-        Step(
+        ProgramStep(
             "gemm", "gemm", "", "", flops=2 * m * k * n, touched=4 * (m * k + k * n + m * n), shape=(m, k, n)
         )
         for m, k, n in sizes
@@ -57,7 +57,7 @@ def dense():
 
 def passes():
     return [
-        Step(phase, "", "", "", touched=size)
+        ProgramStep(phase, "", "", "", touched=size)
         for phase in ("spmm", "activation")
         for size in (100, 10**4, 10**7)
     ]
@@ -70,8 +70,8 @@ def messages(kind):
     for group, size in GROUPS.items():
         for nbytes in (1e3, 1e5, 1e7):
             count = 1 if operation == "bcast" else (2 if operation == "allreduce" else 1) * (size - 1)
-            steps = [Step("comm", operation, group, "H", nbytes, count, shape=shape)]
-            found.append(Sample(group, 0.0, steps, GRID))
+            steps = [ProgramStep("comm", operation, group, "H", nbytes, count, shape=shape)]
+            found.append(Measurement(group, 0.0, steps, GRID))
     return found
 
 
@@ -83,7 +83,7 @@ def timed(samples, on=KNOWN, noise=0.0):
 
 
 def local(steps, noise=0.0):
-    return timed([Sample("", 0.0, [step]) for step in steps], noise=noise)
+    return timed([Measurement("", 0.0, [step]) for step in steps], noise=noise)
 
 
 @pytest.mark.parametrize(("noise", "near"), [(0.0, 1e-6), (0.1, 0.3)])
@@ -119,8 +119,11 @@ def test_links_are_found(kind, noise, near):
 
 @pytest.mark.parametrize("known", [(2e-3, 3e-4), (0.0, 1e-3), (1e-3, 0.0)])
 def test_what_epochs_take_beyond_their_steps_is_found(known):
-    wait = Step("comm", "allgather", "far+near", "H", 1e5, 3), Step("wait", "allgather", "far+near", "H")
-    samples = [Sample("", 0.0, [*dense()[:size], *wait * meetings], GRID)
+    wait = (
+        ProgramStep("comm", "allgather", "far+near", "H", 1e5, 3),
+        ProgramStep("wait", "allgather", "far+near", "H"),
+    )
+    samples = [Measurement("", 0.0, [*dense()[:size], *wait * meetings], GRID)
                for size in (1, 9) for meetings in (2, 3, 12)]  # fmt: skip
     machine = replace(KNOWN, update=0.0)
     theirs = replace(machine, update=known[0], skew=known[1])
@@ -135,9 +138,12 @@ def test_ranks_that_do_not_wait_may_be_the_slowest():
 
     If ranks meet twice they are through before one that computes more; if they meet often, after.
     """
-    wait = Step("comm", "allgather", "far+near", "H", 8.0, 3), Step("wait", "allgather", "far+near", "H")
-    work = lambda flops: Step("gemm", "gemm", "", "", flops=flops, shape=(1, 1, 1))  # noqa: E731
-    samples = [Sample("", 0.0, [work(10**9), *wait * meetings], GRID, [[work(1_100_000_000)]])
+    wait = (
+        ProgramStep("comm", "allgather", "far+near", "H", 8.0, 3),
+        ProgramStep("wait", "allgather", "far+near", "H"),
+    )
+    work = lambda flops: ProgramStep("gemm", "gemm", "", "", flops=flops, shape=(1, 1, 1))  # noqa: E731
+    samples = [Measurement("", 0.0, [work(10**9), *wait * meetings], GRID, [[work(1_100_000_000)]])
                for meetings in (2, 12, 20)]  # fmt: skip
     machine = replace(KNOWN, update=0.0)
     theirs = replace(machine, update=1e-3, skew=2e-4)
@@ -151,7 +157,7 @@ def test_overlap_is_measured_in_turns(comm, monkeypatch):
 
     def sample(world, what, run, *rest):
         told.append(run.func.__self__.grid.overlap)
-        return Sample(what, 5.0 if told[-1] else 7.0, [])
+        return Measurement(what, 5.0 if told[-1] else 7.0, [])
 
     def computing(world, run):
         return 3.0 if run.func.__self__.grid.overlap else 2.0
@@ -169,7 +175,7 @@ def test_what_is_found_is_never_negative():
     random = np.random.default_rng(1)
     for _ in range(20):
         wild = lambda steps: [  # noqa: E731
-            Sample("", float(10 ** random.uniform(-7, 0)), [step]) for step in steps
+            Measurement("", float(10 ** random.uniform(-7, 0)), [step]) for step in steps
         ]
         found = fit.spmm(wild(products()), CACHES[:3])
         for cached, uncached in zip(vars(found.cached).values(), vars(found.uncached).values(), strict=True):
@@ -183,8 +189,10 @@ def test_what_is_found_is_never_negative():
 
 def test_no_kind_is_faster_than_bytes_were_ever_seen_to_come():
     """A line through short messages may be too fast."""
-    steps = [Step("comm", "allgather", "near", "H", nbytes, 1) for nbytes in (1e3, 1e6, 2e6)]
-    samples = [Sample("", seconds, [step]) for seconds, step in zip((1e-3, 2e-2, 2.5e-2), steps, strict=True)]
+    steps = [ProgramStep("comm", "allgather", "near", "H", nbytes, 1) for nbytes in (1e3, 1e6, 2e6)]
+    samples = [
+        Measurement("", seconds, [step]) for seconds, step in zip((1e-3, 2e-2, 2.5e-2), steps, strict=True)
+    ]
     assert fit.no_faster(Link(1e-3, 1e9, 2e-3), samples) == Link(1e-3, 8e7, 2e-3)
     assert fit.no_faster(Link(1e-3, 7e7), samples) == Link(1e-3, 7e7)
 
@@ -300,7 +308,7 @@ def test_small_epochs_of_all_ways_are_measured_while_there_is_time(comm, monkeyp
 
     def epoch(budget, algorithm, sizes, n, degree, widths):
         told.append((algorithm, sizes, n // comm.Get_size()))
-        return Sample("", 1.0, [], {"rows": comm.Get_size()})
+        return Measurement("", 1.0, [], {"rows": comm.Get_size()})
 
     monkeypatch.setattr(measure, "epoch", epoch)
     grid, _ = by_nodes(comm, "numpy")
@@ -339,7 +347,7 @@ def test_ranks_are_put_in_the_order_of_their_nodes(comm):
 
 @pytest.mark.ranks(1, 4)
 def test_a_poor_fit_and_shared_cores_are_warned_of(comm, monkeypatch):
-    samples = [Sample("", seconds, []) for seconds in (1.0, 2.0, 3.0)]
+    samples = [Measurement("", seconds, []) for seconds in (1.0, 2.0, 3.0)]
     values = {"call": 1.0}
     good, bad = (
         fit.Fit("gemm", level, values, samples, [1.0, some, 3.0]) for level, some in (("", 2), ("node", 4))

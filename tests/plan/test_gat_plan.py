@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from chosen_grids import wide
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE
 from distgnn.train.settings import Settings
 
-from ..nn.problem import wide
 from .test_dry_run import compare, graph
 
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]

@@ -12,7 +12,7 @@ from distgnn.files.text import tomllib
 from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import Graph, dry_run
 from distgnn.plan.cost_model import Network, compute_seconds, estimate
-from distgnn.plan.dry.recorder import Step
+from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import KINDS, Spmm, SpmmRates, known, of, read
 from distgnn.train.settings import Settings
 from loops import each
@@ -201,13 +201,13 @@ def drawn_steps(random, grid):
         matrix, others = str(random.choice(["H", "sums", ""])), groups[group] - 1
         nbytes = float(10 ** random.uniform(0, 9)) if others else 0.0
         what = {"nbytes": nbytes, "messages": int(random.integers(0, others + 1))}
-        steps.append(Step("comm", operation, group, matrix, **what))
+        steps.append(ProgramStep("comm", operation, group, matrix, **what))
         m, k, width = random.integers(1, 10**6, 3).tolist()
-        steps.append(Step("spmm", "spmm", "self", "", shape=(m, k, 3 * m, width % 512)))
-        steps.append(Step("gemm", "gemm", "self", "", flops=m * k, touched=m))
-        steps.append(Step("optimizer", "step", "self", "", touched=int(random.integers(0, 10**8))))
+        steps.append(ProgramStep("spmm", "spmm", "self", "", shape=(m, k, 3 * m, width % 512)))
+        steps.append(ProgramStep("gemm", "gemm", "self", "", flops=m * k, touched=m))
+        steps.append(ProgramStep("optimizer", "step", "self", "", touched=int(random.integers(0, 10**8))))
         share = -1.0 if random.uniform() < 0.5 else what["nbytes"] / 2
-        steps.append(Step("wait", operation, group, matrix, nbytes=share))
+        steps.append(ProgramStep("wait", operation, group, matrix, nbytes=share))
     return steps
 
 
@@ -241,9 +241,9 @@ def test_ranks_wait_for_the_last_of_them_where_they_meet():
         step
         for operation, group in (("allreduce", "x"), ("allgather", "x+y"), ("reduce", "z"), ("bcast", "y"))
         for step in (
-            Step("comm", operation, group, "H", nbytes=8.0, messages=int(group != "z")),
-            Step("wait", operation, group, "H", nbytes=4.0),
-            Step("wait", operation, group, "H"),
+            ProgramStep("comm", operation, group, "H", nbytes=8.0, messages=int(group != "z")),
+            ProgramStep("wait", operation, group, "H", nbytes=4.0),
+            ProgramStep("wait", operation, group, "H"),
         )
     ]
     found = [estimate(machine, grid, [steps]) for machine in (late, replace(late, skew=0.0))]
@@ -312,7 +312,7 @@ def test_rates_of_perlmutter_are_those_that_were_measured():
 def nanoseconds(spmm: Spmm, rates: SpmmRates, rows: int, per_row: int, width: int) -> float:
     """Return nanoseconds per non-zero, where all rows of B are found alike."""
     machine = replace(read("perlmutter"), spmm=replace(spmm, cached=rates, uncached=rates))
-    step = Step("spmm", "spmm", "self", "", shape=(rows, rows, rows * per_row, width))
+    step = ProgramStep("spmm", "spmm", "self", "", shape=(rows, rows, rows * per_row, width))
     return compute_seconds(machine, step) / (rows * per_row) * 1e9
 
 
@@ -321,14 +321,14 @@ def test_narrow_columns_gain_little():
     a split of the rows of the features.
     """
     machine, n, nonzeros, width = read("perlmutter"), 2_449_029, 126_167_053, 128
-    inner = Step("spmm", "spmm", "self", "", shape=(n, n // 64, nonzeros // 64, width))
-    column = Step("spmm", "spmm", "self", "", shape=(n, n, nonzeros, width // 64))
+    inner = ProgramStep("spmm", "spmm", "self", "", shape=(n, n // 64, nonzeros // 64, width))
+    column = ProgramStep("spmm", "spmm", "self", "", shape=(n, n, nonzeros, width // 64))
     assert 4 < compute_seconds(machine, column) / compute_seconds(machine, inner) < 12
 
 
 def test_frontier_is_an_order_of_magnitude_slower_in_sparse_products():
     """Plexus section 7.2."""
-    step = Step("spmm", "spmm", "self", "", shape=(10**5, 10**5, 4 * 10**6, 128))
+    step = ProgramStep("spmm", "spmm", "self", "", shape=(10**5, 10**5, 4 * 10**6, 128))
     ratio = compute_seconds(read("frontier"), step) / compute_seconds(read("perlmutter"), step)
     assert 7 < ratio < 15
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from chosen_grids import wide
 from distgnn import cli
 from distgnn.errors import ArgumentError
 from distgnn.plan import Graph, dry_run
 from distgnn.train.settings import Settings
 
-from ..nn.problem import Problem, wide
+from ..nn.problem import Problem
 from ..train.test_multilabel_job import several
 from .test_dry_run import HIDDEN, WAYS, compare
 

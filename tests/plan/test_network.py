@@ -9,7 +9,7 @@ import pytest
 from distgnn.comm.sums import STRAIGHT
 from distgnn.plan import Graph, dry_run
 from distgnn.plan.cost_model import Clock, Network
-from distgnn.plan.dry.recorder import Step
+from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import Level, Link, read
 from distgnn.train.settings import Settings
 
@@ -25,7 +25,7 @@ def bandwidth(network, axis, operation="allgather", matrix="H"):
     """Return bytes per second into a rank: "bus" bandwidth."""
     nbytes, size = 1 << 40, network.together(axis)[-1]
     straight = STRAIGHT if matrix == "sums" else ()
-    step = Step("comm", operation, axis, matrix, nbytes=nbytes, messages=size - 1, shape=straight)
+    step = ProgramStep("comm", operation, axis, matrix, nbytes=nbytes, messages=size - 1, shape=straight)
     return nbytes / network.seconds(step)[1]
 
 
@@ -69,7 +69,7 @@ def test_sums_cross_the_network_once_per_node(node, each):
     """A rank of 8 sends (8/node - 1)/7 of its words over the network; other links cost nothing here."""
     levels = Level("node", node, 0.0, 1e30), Level("network", None, 0.0, 1e9, injection=1e30)
     network = Network(machine(*levels), {"x": 8})
-    step = Step("comm", "allreduce", "x", "sums", nbytes=7e9, messages=14, shape=STRAIGHT)
+    step = ProgramStep("comm", "allreduce", "x", "sums", nbytes=7e9, messages=14, shape=STRAIGHT)
     assert network.seconds(step)[1] == pytest.approx(7 * each, abs=1e-9)
 
 

@@ -10,7 +10,7 @@ from distgnn.plan import Graph
 from distgnn.plan.choices import plan
 from distgnn.plan.explain import explain
 from distgnn.plan.machine import read
-from distgnn.plan.scaling import Crossover, Curves, Planned, sentences, strong, table, text, weak
+from distgnn.plan.scaling import Crossover, Curves, PlannedRanks, sentences, strong, table, text, weak
 from distgnn.plan.tables import WIDTH, name
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way
@@ -29,7 +29,7 @@ def made(**seconds):
             if some[power] is not None
         }
         best = dict(sorted(best.items(), key=lambda one: one[1].seconds))
-        points.append(Planned(2**power, best, [], []))
+        points.append(PlannedRanks(2**power, best, [], []))
     return Curves(points)
 
 

@@ -9,12 +9,12 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.nn import GCN
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, Features, GraphSage, Ladies, Partitioned, Replicated, Saint
 from distgnn.train import MinibatchTraining
 
-from ..nn.problem import wide_grid
 from ..operators.orders import Permuted
 
 N = 40

@@ -9,12 +9,11 @@ import pytest
 import scipy.sparse as sp
 from mpi4py import MPI
 
+from chosen_grids import wide_grid
 from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
 from distgnn.train import Minibatches
-
-from ..nn.problem import wide_grid
 
 N = 60
 

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from awkward_shapes import awkward
+from chosen_grids import wide_grid
 from distgnn.arrays.blocking import bounded
 from distgnn.gallery import rmat
 from distgnn.layout import partition
@@ -23,7 +24,6 @@ from mpi_helpers import on_nodes
 from train.stores import small_store
 
 from ..comm.test_group import StagedBackend
-from ..nn.problem import wide_grid
 from ..operators.counts import column_shares
 
 MATRICES = awkward()

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn import UserError, cli
 from distgnn.layout import Cut, Layout, partition
 from distgnn.operators import make_grid
@@ -20,7 +21,6 @@ from distgnn.store import Store, load, load_features, load_targets, prepare
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.read.node_files import NodeFiles
 
-from ..nn.problem import wide_grid
 from .graphs import AWKWARD, Graph, adjacency, assert_same, permuted, random_graph, reseal
 from .test_writer import store_small_limits  # noqa: F401
 

@@ -9,7 +9,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers import open_source
 from distgnn.store.importers.arrow import converted
 from distgnn.store.importers.arrow_tables import ParquetTable
-from distgnn.store.importers.table import Wanted
+from distgnn.store.importers.table import WantedColumn
 from distgnn.store.source import ImportOptions
 
 from .importing import adjacency, all_features, refused
@@ -47,7 +47,7 @@ def test_rows_with_wide_vectors_come_a_few_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(LIMITS, "entries", 18)
     path = saved(tmp_path / "t.parquet", x=[[0.0] * 8] * 5, y=[1] * 5)
     table = ParquetTable(path, by_node=True)
-    found = [[len(some) for (some,) in table.batches([Wanted(k, "numbers", "")])] for k in range(2)]
+    found = [[len(some) for (some,) in table.batches([WantedColumn(k, "numbers", "")])] for k in range(2)]
     assert found == [[2, 2, 1], [4, 1]]
 
 

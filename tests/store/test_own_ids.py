@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn import UserError
 from distgnn.errors import DisagreementError
 from distgnn.layout import Cut, Layout
@@ -24,7 +25,6 @@ from distgnn.train import train
 from mpi_helpers.programs import scratch
 from oracle import GCNReference
 
-from ..nn.problem import wide_grid
 from .graphs import adjacency, random_graph
 
 N = 41

@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn import UserError, operators
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
@@ -25,7 +26,6 @@ from distgnn.store.read import windows
 from distgnn.store.team import Team
 from distgnn.store.write import adjacency as writer
 
-from ..nn.problem import wide_grid
 from .graphs import Graph, adjacency, random_graph
 
 PRIME = random_graph(47, 400, weighted=True)

@@ -103,7 +103,7 @@ def test_a_resumed_run_is_checked_from_its_checkpoint_on(comm, kind, shared_tmp_
     assert comm.bcast(found["largest_difference"]) < 1e-13
 
 
-@pytest.mark.ranks(1, 4)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize(("kind", "per_epoch"), [("deep", 1), ("ladies", 3)])
 def test_the_first_updates_are_compared(comm, kind, per_epoch, shared_tmp_path) -> None:
     store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log"
@@ -284,7 +284,8 @@ def test_what_is_wrong_is_found_and_what_is_right_is_not(comm, kind, shared_tmp_
         prepare(Communities(directed=True), store, order=("random",))
     comm.Barrier()
     own = KINDS[kind].replace("--optimizer sgd", "") if "gat" in kind else KINDS[kind]
-    words = [store, *own.split(), "--epochs", 6, "--seed", 1, "--check", "all", "--quiet"]
+    epochs = 6 if kind == "ladies" else 3  # few minibatches draw the edge
+    words = [store, *own.split(), "--epochs", epochs, "--seed", 1, "--check", "all", "--quiet"]
     assert run(comm, *words) == 0
     for wrong in FOUND[kind].split(", "):
         plain = ["--optimizer", "sgd"] if "sampled" in kind and "edge" in wrong else []

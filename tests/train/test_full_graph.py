@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from chosen_grids import each_grid, wide, wide_grid
 from distgnn.nn.optim import make
 from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import MatrixSource
 from distgnn.train.full_graph import parameters, train
 
-from ..nn.problem import ALGORITHMS, Problem, each_grid, wide, wide_grid
+from ..nn.problem import ALGORITHMS, Problem
 from ..operators.orders import Permuted
 
 PROBLEM = Problem()
@@ -52,7 +53,7 @@ def test_trained_features(comm, name, backend):
         )
 
 
-@pytest.mark.ranks(1, 6)
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize(
     ("name", "hidden"),
     [

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.errors import DisagreementError
 from distgnn.nn import GCN, SGD, Adam, SageMean
 from distgnn.operators import grids, make_grid
@@ -19,8 +20,6 @@ from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated
 from distgnn.train import Minibatches, MinibatchTraining, train
 from distgnn.train.minibatch import STEPS
 from oracle import GCNReference
-
-from ..nn.problem import wide_grid
 
 N, WIDTH, CLASSES = 41, 6, 3
 SAMPLERS = ("sage", "sage-mean", "ladies", "fastgcn", "saint")

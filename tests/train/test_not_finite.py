@@ -11,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import distgnn as dg
+from chosen_grids import wide_grid
 from distgnn.errors import TrainingError
 from distgnn.nn import SGD, Adam
 from distgnn.nn.finite import NotFiniteError
@@ -20,7 +21,7 @@ from distgnn.train import MinibatchTraining, Run, Settings, train
 from distgnn.train.check import CheckFailedError, SerialCheck
 from distgnn.train.full_graph import parameters
 
-from ..nn.problem import ALGORITHMS, Problem, wide_grid
+from ..nn.problem import ALGORITHMS, Problem
 from .stores import events, run, small_store
 
 PROBLEM = Problem()

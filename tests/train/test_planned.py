@@ -74,15 +74,15 @@ assert str(bool(entered)) == sys.argv[1], entered
 @pytest.mark.parametrize(
     ("asked", "planned"),
     [
-        (["1d"], False), (["1d", "--grid", "auto"], False), (["2d", "--grid", "2x2"], False),
-        (["3d-split", "--grid", "2x2x1"], False), (["1.5d", "--sampler", "sage"], False),
-        (["2d"], True), (["2d", "--grid", "auto"], True), (["1d", "--order", "auto"], True),
+        (["1d", "--grid", "auto"], False), (["2d", "--grid", "2x1"], False),
+        (["1.5d", "--sampler", "sage"], False), (["2d", "--grid", "auto"], True),
+        (["1d", "--order", "auto"], True),
     ],
 )  # fmt: skip
 def test_a_run_enters_the_planner_only_where_there_is_a_choice(tmp_path, asked, planned):
     store = small_store(tmp_path)
     words = [str(planned), "train", store, "--epochs", "1", "--quiet", "--algorithm", *asked]
-    done = mpiexec(4, "-c", ALONE, *words)
+    done = mpiexec(2, "-c", ALONE, *words)
     assert done.code == 0, done.err
 
 

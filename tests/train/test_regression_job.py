@@ -11,6 +11,7 @@ import pytest
 
 import distgnn as dg
 import oracle_scores as reference
+from chosen_grids import wide
 from distgnn import cli
 from distgnn.errors import ArgumentError, UserError
 from distgnn.operators.dense import gather
@@ -19,7 +20,7 @@ from distgnn.train import Run, Settings
 from distgnn.train.predict import Predictor
 from oracle_scores import labelled
 
-from ..nn.problem import Problem, wide
+from ..nn.problem import Problem
 from ..plan.test_dry_run import HIDDEN, compare
 from .stores import events, run
 

@@ -44,7 +44,7 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.ranks(1, 4)
 @each("way", WAYS)
 def test_losses_are_those_of_features_that_numpy_standardised(comm, way) -> None:
     ours = fitted(comm, X, standardize_features=True, dtype="float64", check=True, **way)

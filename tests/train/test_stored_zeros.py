@@ -23,7 +23,7 @@ from distgnn.train.check import CheckFailedError
 N, WIDTH, CLASSES, HEADS, RATE = 120, 12, 4, 2, 0.05
 MODELS = "gcn", "sage", "gat", "gatv2"
 GRAPHS = list(product((False, True), ("gcn", "row", "none"), (False, True)))  # loops, normalize, weighted
-SOME = [(False, "gcn", False), (False, "row", True), (True, "gcn", True), (False, "none", True)]
+SOME = [(False, "gcn", False), (False, "row", True), (True, "none", False), (True, "gcn", True)]
 WAYS: dict[str, dict[str, Any]] = {
     "full": {},
     "sampled": {"sampler": "sage", "partition_graph": False},
@@ -125,7 +125,7 @@ def prepared(comm: Any, folder: Path, loops: bool, normalize: str, weighted: boo
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.slow
 def test_every_stored_entry_is_an_edge(comm: Any, way: str, shared_tmp_path: Path) -> None:
-    for loops, normalize, weighted in GRAPHS if comm.size == 1 else SOME:
+    for loops, normalize, weighted in GRAPHS if comm.size == 1 and way == "full" else SOME[:: comm.size]:
         graph, store = prepared(comm, shared_tmp_path, loops, normalize, weighted)
         for model in MODELS:
             check_run(comm, store, model, way, dense(model, graph, loops, normalize))

@@ -8,7 +8,7 @@ import numpy as np
 
 from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import csr
-from distgnn.local.cuda.edges import ADD, SET, Cut, by_head, types
+from distgnn.local.cuda.edges import ADD, SET, CutRows, by_head, types
 from distgnn.local.cuda.launch import WARP, Array, check, library
 
 FILE = "additive.cu"
@@ -28,7 +28,7 @@ def edge_scores(
     V = _columns(bounds, f, L, R, a)
     G = 1 if V == BYTE and f < 4 * BYTE * heads else 8
     slope, width = out.dtype.type(slope), np.int32(f)
-    numbers, cut = (*by_head(A, bounds, out), L, R, a, width, slope, out, signs), Cut(A, FILE)
+    numbers, cut = (*by_head(A, bounds, out), L, R, a, width, slope, out, signs), CutRows(A, FILE)
     cut.both(f"edge_scores<{types(A, out)},{G},{V}>", True, *numbers)
     if V == 1 and f:
         cut.both(f"edge_signs<{types(A, out)}>", True, L, R, width, signs)
@@ -48,7 +48,7 @@ def edge_slopes(
         raise ValueError(f"edge_slopes: signs must have {A.nnz} rows, got {len(signs)}")
     V = _columns(bounds, f)
     G = 8 if V == BYTE and f <= 8 * BYTE else WARP
-    name, cut = f"edge_slopes<{types(A, out)},{G},{V}>", Cut(A, FILE)
+    name, cut = f"edge_slopes<{types(A, out)},{G},{V}>", CutRows(A, FILE)
     how = *by_head(A, bounds, out), values, order, signs, np.int32(f), out.dtype.type(slope)
     if m and f:
         cut.rows(name, G, False, *how, out, np.int32(add))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.csr import CSR
-from distgnn.local.cuda.csr import Plan
+from distgnn.local.cuda.csr import RowFacts
 from distgnn.local.cuda.launch import Array, blocks_for, c_type, check, lanes_for, launch, library
 
 FILE = "aggregate.cu"
@@ -22,7 +22,7 @@ def best(A: CSR, B: Array, codes: Any, how: Any, T: Array, C: Array, merge: bool
     check("best", (k,), C.dtype, codes=codes.table)
     if m and f:
         xp, lanes = library(B), lanes_for(f)
-        plan = Plan.of(xp, A)
+        plan = RowFacts.of(xp, A)
         values = None if how.combine == "pattern" else A.data
         flags = np.int32(how.combine == "plus"), np.int32(how.least), np.int32(merge)
         given = values, B, np.int32(f), codes.table, np.int64(codes.first), *flags
@@ -40,7 +40,7 @@ def best_back(At: CSR, G: Array, C: Array, codes: Any, how: Any, out: Array) -> 
     check("best_back", (k,), C.dtype, codes=codes.table)
     if k and f:
         xp, lanes = library(G), lanes_for(f)
-        plan = Plan.of(xp, At)
+        plan = RowFacts.of(xp, At)
         values = At.data if how.combine == "times" else None
         given = values, G, C, np.int32(f), codes.table, np.int64(codes.first)
         name = f"best_back<{c_type(G)},{c_type(plan.indices)}>"

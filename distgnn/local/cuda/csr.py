@@ -152,7 +152,7 @@ def candidates(size: Size, alignment: int) -> list[Variant]:
     return variants
 
 
-class Plan:
+class RowFacts:
     """The facts that are known of a block's rows; kept in ``block.cached``.
 
     Made without waiting for the GPU, unless the block is `LARGE`.
@@ -173,7 +173,7 @@ class Plan:
         self._longer: int | None = None
 
     @classmethod
-    def of(cls, xp: Any, A: CSR) -> Plan:
+    def of(cls, xp: Any, A: CSR) -> RowFacts:
         """Return the plan of a block, made once."""
         if "cuda" not in A.cached:
             A.cached["cuda"] = cls(xp, A)
@@ -254,7 +254,7 @@ def spmm(
     check("spmm", (k, f), A.dtype, B=B)
     check("spmm", (m, f), A.dtype, out=out)
     if m and f:
-        plan = Plan.of(xp, A)
+        plan = RowFacts.of(xp, A)
         width = 0 if variant is None else variant.width  # that of a chosen one is a multiple of 8 if f is
         then = None if then is not None and then.remember and (f % 8 or width % 8) else then
         work = lambda way: _launch(xp, plan, A.data, B, out, accumulate, way, then)  # noqa: E731
@@ -266,8 +266,8 @@ def spmm(
 
 
 def _launch(
-    xp: Any, plan: Plan, weights: Array, B: Array | Rounded, out: Array, accumulate: bool, variant: Variant,
-    then: Epilogue | None,
+    xp: Any, plan: RowFacts, weights: Array, B: Array | Rounded, out: Array, accumulate: bool,
+    variant: Variant, then: Epilogue | None,
 ) -> None:  # fmt: skip
     (m, f), panels = out.shape, variant.panels(out.shape[1])
     number, stored = (KINDS[B.kind], B.bits) if isinstance(B, Rounded) else (c_type(B), B)
@@ -299,7 +299,7 @@ def _ending(xp: Any, then: Epilogue, out: Array) -> tuple[Any, ...]:
     return then.bias, np.int32(then.relu), *mask_factors(xp, out, then.mask), then.bits
 
 
-def _shares(plan: Plan, variant: Variant) -> tuple[int, int]:
+def _shares(plan: RowFacts, variant: Variant) -> tuple[int, int]:
     """Return how many rows stand alone, and up to which length the others are in bundles; 0: none are."""
     m = plan.shape[0]
     if variant.K == 1:
@@ -310,7 +310,7 @@ def _shares(plan: Plan, variant: Variant) -> tuple[int, int]:
     return longer, min(SHORT, variant.S) if longer < m else 0
 
 
-def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: Plan, ending: bool) -> Tuner[Variant]:
+def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: RowFacts, ending: bool) -> Tuner[Variant]:
     """Return the tuner of such products, apart for those with an epilogue."""
     number, stored = (B.kind, B.bits) if isinstance(B, Rounded) else (B.dtype.name, B)
     f, alignment = B.shape[1], min(address(stored) & -address(stored), VECTOR_BYTES)

@@ -31,7 +31,11 @@ def edge_products(
         raise ValueError(f"edge_products: bounds must go from 0 to {f}, got {list(bounds)}")
     V, heads = _vector(bounds, B, out), by_head(A, bounds, out)
     G = (8 if f <= 8 else WARP) if V == 1 else 16 if f <= 16 * V else WARP
-    name, factors, cut = f"edge_products<{types(A, out)},{G},{V}>", (values, order, B, np.int32(f)), Cut(A)
+    name, factors, cut = (
+        f"edge_products<{types(A, out)},{G},{V}>",
+        (values, order, B, np.int32(f)),
+        CutRows(A),
+    )
     if m and f:
         cut.rows(name, G, True, *heads, *factors, out, np.int32(add))
     if cut.most:
@@ -49,7 +53,7 @@ def edge_dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> 
     together = _vector(bounds, U, V)
     G = 8 if bounds[-1] > 8 * together * heads else 1
     how = *by_head(A, bounds, out), U, V, np.int32(U.shape[1]), out
-    Cut(A).both(f"edge_dots<{types(A, out)},{G},{together}>", True, *how)
+    CutRows(A).both(f"edge_dots<{types(A, out)},{G},{together}>", True, *how)
 
 
 def edge_softmax(
@@ -64,7 +68,7 @@ def edge_softmax(
     check("edge_softmax", (k, heads), x.dtype, v=v)
     numbers = x.dtype.type(slope), x, _words(signs, first + x.size), np.int64(first)
     how = np.int32(heads), u, v, *numbers, maxima, sums
-    name, cut = f"edge_softmax<{types(A, x)}>", Cut(A)
+    name, cut = f"edge_softmax<{types(A, x)}>", CutRows(A)
     cut.rows(name, WARP, True, *how, np.int32(phases), None)
     for phase, gives, fold in zip(PHASES, (maxima, sums, None), (MOST, ADD, ADD), strict=True):
         cut.phase(name, True, how, phases & phase, gives, fold)
@@ -82,14 +86,14 @@ def edge_softmax_back(
     how, name, cut = (
         (np.int32(heads), *numbers, x, sums, totals),
         f"edge_softmax_back<{types(A, x)}>",
-        Cut(A),
+        CutRows(A),
     )
     cut.rows(name, WARP, False, *how, np.int32(phases), None)
     for phase, gives in zip(PHASES, (sums, totals), strict=False):
         cut.phase(name, False, how, phases & phase, gives, ADD)
 
 
-class Cut:
+class CutRows:
     """The rows of a block: short ones, and the pieces of those of more than `LONGEST` entries.
 
     Args:
@@ -101,7 +105,7 @@ class Cut:
 
     def __init__(self, A: CSR, file: str = FILE) -> None:
         self.file = file
-        self.A, self.plan = A, csr.Plan.of(library(A.indptr), A)
+        self.A, self.plan = A, csr.RowFacts.of(library(A.indptr), A)
         self.cut = self.plan.pieces(LONGEST) if A.nnz >= CUT_FROM else None
         self.most = self.cut.most if self.cut else 0
 

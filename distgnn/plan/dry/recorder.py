@@ -11,7 +11,7 @@ from distgnn import ledger
 from distgnn.ledger import Key, Ledger, Peers, Totals
 
 
-class Step(NamedTuple):
+class ProgramStep(NamedTuple):
     """A step of a rank's program: a charge, a wait for what was charged before, or a message that is sent in
     an exchange, for which others are charged.
 
@@ -32,11 +32,11 @@ class Step(NamedTuple):
 
 
 class Recorder(Ledger):
-    """A ledger that also keeps a :class:`Step` for everything charged, sent and waited for, in ``steps``."""
+    """A ledger that keeps a :class:`ProgramStep` for everything charged, sent and waited for in ``steps``."""
 
     def __init__(self, timing: bool = False) -> None:
         super().__init__(timing)
-        self.steps: list[Step] = []
+        self.steps: list[ProgramStep] = []
 
     def charged(
         self, key: Key, words: Fraction | int, nbytes: Fraction | int, messages: int, flops: int,
@@ -45,7 +45,7 @@ class Recorder(Ledger):
     ) -> None:  # fmt: skip
         """Count a charge and keep it as a step."""
         super().charged(key, words, nbytes, messages, flops, touched, peers, shape, far)
-        self.steps.append(Step(*key, float(nbytes), messages, flops, touched, shape))
+        self.steps.append(ProgramStep(*key, float(nbytes), messages, flops, touched, shape))
 
     def sent(self, key: Key, nbytes: int) -> None:
         """Keep a message; those sent one after another are one step."""
@@ -54,11 +54,11 @@ class Recorder(Ledger):
             last = self.steps[-1]
             self.steps[-1] = last._replace(nbytes=last.nbytes + nbytes, messages=last.messages + 1)
         else:
-            self.steps.append(Step(*what, nbytes, 1))
+            self.steps.append(ProgramStep(*what, nbytes, 1))
 
     def waited(self, key: Key, nbytes: int) -> None:
         """Keep a wait."""
-        self.steps.append(Step("wait", *key[1:], nbytes))
+        self.steps.append(ProgramStep("wait", *key[1:], nbytes))
 
     def add(self, other: Totals, times: int = 1) -> None:
         """Add the totals and the steps of another ledger, so many times over."""

@@ -23,7 +23,7 @@ from distgnn.store.importers.files import (
     size_of,
     unpacked,
 )
-from distgnn.store.importers.table import ID_NAMES, Table, Wanted
+from distgnn.store.importers.table import ID_NAMES, Table, WantedColumn
 
 
 class ArrowTable(Table):
@@ -53,7 +53,7 @@ class ArrowTable(Table):
         )
         return next(lengths, 0)
 
-    def batches(self, wanted: Sequence[Wanted]) -> Iterator[list[pa.Array]]:
+    def batches(self, wanted: Sequence[WantedColumn]) -> Iterator[list[pa.Array]]:
         widths, done = [self.width(item.column) for item in wanted], 0
         for batch in self.records([item.column for item in wanted]):
             columns = []
@@ -70,7 +70,7 @@ class ArrowTable(Table):
             yield columns
             done += batch.num_rows
 
-    def _at(self, error: Exception, given: pa.Array, item: Wanted, width: int, done: int) -> UserError:
+    def _at(self, error: Exception, given: pa.Array, item: WantedColumn, width: int, done: int) -> UserError:
         """Make the error for the first value that cannot be converted."""
         for row in range(len(given)):
             try:

@@ -14,7 +14,7 @@ from distgnn.store.importers.coded_edges import NO_NAMES, Batch, CodedEdges
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.names import Names, integer, is_number
 from distgnn.store.importers.roles import END_NAMES, comments, edge_roles
-from distgnn.store.importers.table import ID_NAMES, Wanted, WrongValue
+from distgnn.store.importers.table import ID_NAMES, WantedColumn, WrongValue
 from distgnn.store.importers.table_files import open_table
 from distgnn.store.importers.text_table import TextTable
 from distgnn.store.source import IDS, Edges, ImportOptions
@@ -65,9 +65,9 @@ class EdgeTable:
         return self.options.weights and self.weight is not None
 
     def _batches(self, kind: str, expected: str) -> Iterator[Batch]:
-        wanted, done = [Wanted(column, kind, expected) for column in self.ends], 0
+        wanted, done = [WantedColumn(column, kind, expected) for column in self.ends], 0
         if self.weighted and self.weight is not None:
-            wanted.append(Wanted(self.weight, "numbers", "a finite number as weight"))
+            wanted.append(WantedColumn(self.weight, "numbers", "a finite number as weight"))
         for columns in self.table.batches(wanted) if self.table.names else ():
             weight = None
             if self.weighted:
@@ -159,7 +159,7 @@ class EdgeTable:
 
     def _some_weight(self) -> bool:
         """Return True if one of the first weights is another number than 1."""
-        for columns in self.table.batches([Wanted(self.weight or 0, "words", "a number")]):
+        for columns in self.table.batches([WantedColumn(self.weight or 0, "words", "a number")]):
             return any(
                 is_number(text or "1") and float(text or "1") != 1 for text in columns[0][:1000].to_pylist()
             )

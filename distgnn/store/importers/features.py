@@ -19,9 +19,9 @@ from distgnn.store.importers.imported import HIGHEST_WIDTH, Imported
 from distgnn.store.importers.made import FEATURES, made_features
 from distgnn.store.importers.names import Names, shown
 from distgnn.store.importers.roles import Roles, feature_roles
-from distgnn.store.importers.table import MISSING, Table, Wanted
+from distgnn.store.importers.table import MISSING, Table, WantedColumn
 from distgnn.store.importers.table_files import is_array, is_json, is_table, open_table
-from distgnn.store.importers.tables import DenseRows, Features, SparseRows, StoredMatrix
+from distgnn.store.importers.tables import DenseRows, FeatureRows, SparseRows, StoredMatrix
 from distgnn.store.source import ImportOptions
 
 JSON = "expected {node: [active feature ids]}"
@@ -76,7 +76,7 @@ def note_missing(source: Imported, listed: np.ndarray, path: str) -> None:
         source.notes.append(f"{path}: {what}; their features are zeros")
 
 
-def read_features(path: Path, options: ImportOptions, source: Imported) -> Features:
+def read_features(path: Path, options: ImportOptions, source: Imported) -> FeatureRows:
     """Read features in the format that the file's name implies."""
     if is_array(path) or is_json(path):
         source.readings.append(f"{path.name} (features)")
@@ -114,7 +114,7 @@ def column_features(path: Path, options: ImportOptions, source: Imported) -> Den
     if roles.ids is not None:
         ids = node_table.read_ids(table, roles.ids, source.names)
     source.note_table(roles.described(table, "features"), table, [roles.ids, *roles.values])
-    nodes = node_table.Rows(path, ids, table.place).any_nodes(source) if ids is not None else None
+    nodes = node_table.RowIds(path, ids, table.place).any_nodes(source) if ids is not None else None
     return copied(table, roles, options, nodes)
 
 
@@ -130,7 +130,7 @@ class Filled:
     """Features on their way into a file: what stands for missing numbers, and their sums by column."""
 
     table: Table
-    wanted: list[Wanted]
+    wanted: list[WantedColumn]
     missing: str
     categories: dict[int, list[str]]
 
@@ -144,7 +144,7 @@ class Filled:
             done += len(rows)
             yield rows
 
-    def _part(self, column: pa.Array, item: Wanted) -> np.ndarray:
+    def _part(self, column: pa.Array, item: WantedColumn) -> np.ndarray:
         if item.kind == "words":
             words = pc.utf8_trim_whitespace(column.cast(pa.string()))
             numbers = numpy_of(pc.index_in(words, pa.array(self.categories[item.column])))
@@ -177,7 +177,7 @@ def copied(table: Table, roles: Roles, options: ImportOptions, nodes: np.ndarray
     """Copy features to a temporary float32 array; `nodes` have its rows, without them row i is node i's."""
     expected = "a finite number; missing=mean or missing=zero fills gaps, categorical=NAME takes words"
     expected = "a number" if options.missing == "nothing" else expected
-    wanted = [Wanted(k, "words" if k in roles.asked else "numbers", expected) for k in roles.values]
+    wanted = [WantedColumn(k, "words" if k in roles.asked else "numbers", expected) for k in roles.values]
     categories = {}
     for item in wanted:
         if item.kind == "words":

@@ -18,7 +18,7 @@ from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import Archive, indices
 from distgnn.store.importers.names import Names, whole
-from distgnn.store.importers.tables import Features
+from distgnn.store.importers.tables import FeatureRows
 from distgnn.store.source import Edges, ImportOptions, Source
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Imported(Source):
     window: Window | None = None
     matrix = False  # edges are entries of a matrix: zeros are none, and repeated ones add up
     zeros = 0  # entries of the matrix that were zero, when they were last read
-    table: Features | None = None
+    table: FeatureRows | None = None
     half = weighted = False
     names: Names | None = None  # the ids of nodes whose ids are not their numbers
     listed = True  # the user said in which order the nodes are
@@ -117,7 +117,7 @@ class Imported(Source):
                 self.left.append(f"{', '.join(rest[: 8 if more else 9])}{more} of {path.name}")
         self.left += [path.name for path in files]
 
-    def set_features(self, table: Features | None) -> None:
+    def set_features(self, table: FeatureRows | None) -> None:
         """Take a table of features; UserError for one that is too wide."""
         self.table, self.width = table, table.width if table else 0
         self.feature_names = getattr(table, "names", None)

@@ -25,7 +25,7 @@ from distgnn.store.importers.imported import HIGHEST_ID, NO_LABEL, UNLABELLED, I
 from distgnn.store.importers.made import is_made, made_labels
 from distgnn.store.importers.names import Names
 from distgnn.store.importers.roles import ZEROS_AND_ONES, Roles, label_roles
-from distgnn.store.importers.table import Table, Wanted
+from distgnn.store.importers.table import Table, WantedColumn
 from distgnn.store.importers.table_files import is_array, is_json, open_table
 from distgnn.store.importers.tables import StoredMatrix
 from distgnn.store.source import ImportOptions
@@ -168,7 +168,7 @@ def _attach_vectors(source: Imported, table: Table, roles: Roles) -> bool:
     widths = {table.width(k) for k in roles.values if table.kinds[k] == "vectors"}
     if source.options.regression or len(roles.values) != 1 or not widths or max(widths) < 2:
         return False
-    wanted, parts = [Wanted(roles.values[0], "numbers", "0 or 1 for each class")], []
+    wanted, parts = [WantedColumn(roles.values[0], "numbers", "0 or 1 for each class")], []
     try:
         for (column,) in table.batches(wanted):
             parts.append(numpy_of(column.flatten()).reshape(len(column), -1))
@@ -178,7 +178,7 @@ def _attach_vectors(source: Imported, table: Table, roles: Roles) -> bool:
         return False
     counted = roles.ids is None
     ids = np.arange(len(numbers)) if counted else node_table.read_ids(table, roles.ids or 0, source.names)
-    nodes = node_table.Rows(table.path, ids, table.place, counted).nodes(source)
+    nodes = node_table.RowIds(table.path, ids, table.place, counted).nodes(source)
     rows = np.full((source.n, numbers.shape[1]), -1, np.int8)
     rows[nodes] = zeros_and_ones(lambda lo, hi: numbers[lo:hi], numbers.shape, table.path)
     source.set_labels(rows, table.path)

@@ -10,7 +10,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.files import check_declared, check_line, reading, unpacked
 from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.names import whole
-from distgnn.store.importers.table import Wanted, numbers_of
+from distgnn.store.importers.table import WantedColumn, numbers_of
 from distgnn.store.importers.tables import check_square
 from distgnn.store.importers.text_table import TextTable
 from distgnn.store.source import Edges, ImportOptions
@@ -54,7 +54,7 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     pattern, symmetric, n, entries, line, start = read_banner(path)
     kinds = ["integers", "integers", *([] if pattern else ["numbers"])]
     expected = ("a row", "a column", "a finite number")
-    wanted = [Wanted(k, kind, expected[k]) for k, kind in enumerate(kinds)]
+    wanted = [WantedColumn(k, kind, expected[k]) for k, kind in enumerate(kinds)]
     table = TextTable.plain(path, kinds, separator=" ", start=start, line=line, comments="%")
 
     def stream() -> Iterator[Edges]:

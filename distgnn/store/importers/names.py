@@ -59,7 +59,7 @@ class Names:
         return np.where(self.names[places] == names, places, -1)
 
 
-class Numbers:
+class NumberIds:
     """Ids that are the numbers of nodes, 0..n-1."""
 
     words = False
@@ -145,7 +145,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def places_of(ids: Names | Numbers, listed: np.ndarray, place: Place, where: str) -> np.ndarray:
+def places_of(ids: Names | NumberIds, listed: np.ndarray, place: Place, where: str) -> np.ndarray:
     """Look up the numbers of the ids in a table; UserError for the first unknown or repeated id.
 
     `where` describes the nodes of the graph.

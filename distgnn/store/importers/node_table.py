@@ -26,7 +26,7 @@ from distgnn.store.importers.imported import HIGHEST_ID, Imported, check_dense
 from distgnn.store.importers.names import (
     LONGEST,
     Names,
-    Numbers,
+    NumberIds,
     Place,
     check_once,
     encoded,
@@ -35,7 +35,7 @@ from distgnn.store.importers.names import (
     whole,
 )
 from distgnn.store.importers.roles import Roles
-from distgnn.store.importers.table import Table, Wanted
+from distgnn.store.importers.table import Table, WantedColumn
 from distgnn.store.importers.tables import StoredMatrix
 
 
@@ -61,7 +61,7 @@ def open_array(path: Path, what: str, scratch: str | None = None, kinds: str = "
 
 
 @dataclass
-class Rows:
+class RowIds:
     """The ids that the rows of a table name; `counted`: none, as row i is node i's."""
 
     path: Path
@@ -73,7 +73,7 @@ class Rows:
         """Look up the numbers of the nodes; UserError for an unknown or repeated id."""
         if self.counted:
             source.check_rows(self.path)
-        known = Numbers(source.n) if self.counted or source.names is None else source.names
+        known = NumberIds(source.n) if self.counted or source.names is None else source.names
         return places_of(known, self.ids, self.place, source.described())
 
     def any_nodes(self, source: Imported) -> np.ndarray:
@@ -85,11 +85,11 @@ class Rows:
         return self.ids
 
 
-def id_wanted(column: int, names: Names | None) -> Wanted:
+def id_wanted(column: int, names: Names | None) -> WantedColumn:
     """Describe a column of ids of the kind of `names`."""
     words = names is not None and names.words
     least = " of at least 0" if names is None else ""
-    return Wanted(
+    return WantedColumn(
         column,
         "words" if words else "integers",
         "a node id" if words else f"a node id{least}, a whole number",
@@ -123,7 +123,7 @@ def check_numbers(table: Table, column: int, ids: np.ndarray, expected: str) -> 
         raise table.bad(row, column, ids[row], expected)
 
 
-def code(table: Table, wanted: list[Wanted]) -> tuple[pa.Array, np.ndarray]:
+def code(table: Table, wanted: list[WantedColumn]) -> tuple[pa.Array, np.ndarray]:
     """Read columns of words: the different words, and their numbers in int32 (rows, columns)."""
     parts = [np.zeros((0, len(wanted)), np.int32)]
     coder = Coder(table.path, most_bytes(table.path), lambda codes, _: parts.append(codes))
@@ -160,10 +160,10 @@ def no_id(word: str) -> str | None:
 
 
 @dataclass
-class Words:
+class WordColumns:
     """The words in some columns of a table, as indices into `words`: int32 (rows, columns)."""
 
-    rows: Rows
+    rows: RowIds
     codes: np.ndarray
     words: list[str]
 
@@ -171,7 +171,7 @@ class Words:
 def read_words(
     table: Table, roles: Roles, names: Names | None, what: str,
     check: Callable[[str], str | None] = lambda word: None,
-) -> Words:  # fmt: skip
+) -> WordColumns:  # fmt: skip
     """Read the ids, of the kind of `names`, and the words in the columns of the values.
 
     Raises UserError for a row without them; `check(word)` returns the fault of a wrong word, or None.
@@ -183,7 +183,7 @@ def read_words(
         ids = read_ids(table, roles.ids, names)
     words, codes = pa.nulls(0, pa.large_string()), np.zeros((len(ids), 0), np.int32)
     if roles.values:
-        words, codes = code(table, [Wanted(k, "words", f"a {what}") for k in roles.values])
+        words, codes = code(table, [WantedColumn(k, "words", f"a {what}") for k in roles.values])
     if counted:
         ids = np.arange(len(codes))
     listed = words.to_pylist() if roles.values else []
@@ -191,7 +191,7 @@ def read_words(
         if wrong := check(word):
             row, column = np.argwhere(codes == number)[0]
             raise UserError(f"{table.place(int(row))}, column {table.called(roles.values[column])}: {wrong}")
-    return Words(Rows(table.path, ids, table.place, counted), codes, listed)
+    return WordColumns(RowIds(table.path, ids, table.place, counted), codes, listed)
 
 
 def id_reader(names: Names | None) -> Callable[[str], Any]:
@@ -203,7 +203,7 @@ def id_reader(names: Names | None) -> Callable[[str], Any]:
     return integer
 
 
-def read_json_table(path: Path, names: Names | None, expected: str) -> tuple[Rows, list[Any]]:
+def read_json_table(path: Path, names: Names | None, expected: str) -> tuple[RowIds, list[Any]]:
     """Read `{node: value}`: the ids, of the kind of `names`, and the values."""
     table, expected = read_json(path), expected + ("" if names else " with ids from 0")
     if not isinstance(table, dict):
@@ -214,4 +214,4 @@ def read_json_table(path: Path, names: Names | None, expected: str) -> tuple[Row
         raise UserError(f"{path}: node {listed[ids.index(None)][:40]!r} is no node id; {expected}")
     words = names is not None and names.words
     packed = encoded(ids) if words else np.array(ids, np.int64)
-    return Rows(path, packed, lambda row: str(path)), list(table.values())
+    return RowIds(path, packed, lambda row: str(path)), list(table.values())

@@ -17,7 +17,7 @@ from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz
 from distgnn.store.importers.graph_arrays import has_graph, open_arrays
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.tables import DenseRows, Features, StoredMatrix
+from distgnn.store.importers.tables import DenseRows, FeatureRows, StoredMatrix
 from distgnn.store.source import Edges, ImportOptions
 
 ADJACENCY_PREFIXES, ATTRIBUTE_PREFIXES = ("adj_", "adj_matrix."), ("attr_", "attr_matrix.")
@@ -71,7 +71,7 @@ def _attributed(archive: Npz, prefix: str, path: Path, options: ImportOptions) -
     return source
 
 
-def _attributes(archive: Npz) -> Features | None:
+def _attributes(archive: Npz) -> FeatureRows | None:
     for prefix in ATTRIBUTE_PREFIXES:
         if f"{prefix}indptr" in archive:
             return StoredMatrix(archive, "csr", prefix).rows()

@@ -20,8 +20,8 @@ from distgnn.store.importers.files import check_declared
 from distgnn.store.importers.graph_arrays import edge_streams
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Stream
 from distgnn.store.importers.labels import take_labels
-from distgnn.store.importers.table import Wanted, numbers_of
-from distgnn.store.importers.tables import DenseRows, Features
+from distgnn.store.importers.table import WantedColumn, numbers_of
+from distgnn.store.importers.tables import DenseRows, FeatureRows
 from distgnn.store.importers.text_table import TextTable, column
 from distgnn.store.source import Edges, ImportOptions
 
@@ -59,16 +59,16 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     return source
 
 
-def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | None, Path]:
+def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, FeatureRows | None, Path]:
     path, array = _file(raw, "edge"), raw / "node-feat.npy"
     n, edges = _one_count(_file(raw, "num-node-list")), _one_count(_file(raw, "num-edge-list"))
     table = TextTable.plain(path, ["integers"] * 2, separator=",")
-    wanted, promised = [Wanted(k, "integers", "a node id") for k in range(2)], (edges, "num-edge-list")
+    wanted, promised = [WantedColumn(k, "integers", "a node id") for k in range(2)], (edges, "num-edge-list")
 
     def stream() -> Iterator[Edges]:
         return ((src, dst, None) for src, dst in numbers_of(table, wanted, 0, n - 1, promised))
 
-    features: Features | None = None
+    features: FeatureRows | None = None
     if array.exists():
         features = DenseRows(open_npy(array), array)
     elif _file(raw, "node-feat").exists():
@@ -76,7 +76,7 @@ def _csv(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | Non
     return n, stream, features, path
 
 
-def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, Features | None, Path]:
+def _archived(raw: Path, options: ImportOptions) -> tuple[int, Stream, FeatureRows | None, Path]:
     path, table = raw / "data.npz", None
     archive = Npz(path, options.scratch)
     if "edge_index" not in archive:

@@ -17,7 +17,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.store.importers.arrow import numpy_of
 from distgnn.store.importers.imported import LABEL_NAMES, SPLIT_NAMES, UNLABELLED
 from distgnn.store.importers.names import Names, whole
-from distgnn.store.importers.table import ID_NAMES, Table, Wanted
+from distgnn.store.importers.table import ID_NAMES, Table, WantedColumn
 from distgnn.store.importers.text_table import TextTable
 from distgnn.store.source import ImportOptions
 
@@ -204,7 +204,7 @@ def _rows_of_classes(table: Table, ids: int, others: list[int], named: bool) -> 
     An id column that is not `named` is a class too, if it holds only such values and some of them twice.
     """
     first, count = set[str](), 0
-    for columns in table.batches([Wanted(k, "words", "0 or 1") for k in (ids, *others)]):
+    for columns in table.batches([WantedColumn(k, "words", "0 or 1") for k in (ids, *others)]):
         different = [{word.strip().lower() for word in column.unique().to_pylist()} for column in columns]
         if not set.union(*different[1:]) <= {*ZEROS_AND_ONES}:
             return None
@@ -307,7 +307,9 @@ def _index_role(table: Table, values: list[int]) -> tuple[int | None, list[int]]
         if named and kind != "empty":
             raise UserError(f"{table.path}: {_question(table, index)}; {_ANSWERS}")
         return None, values[1:] if named else values
-    ids = [numpy_of(columns[0]) for columns in table.batches([Wanted(index, "integers", "a row number")])]
+    ids = [
+        numpy_of(columns[0]) for columns in table.batches([WantedColumn(index, "integers", "a row number")])
+    ]
     numbers = np.concatenate([np.zeros(0, np.int64), *ids])
     begin = int(numbers[0]) if len(numbers) else 0
     if (named or len(numbers) > 3) and begin in (0, 1) and (np.diff(numbers) == 1).all():

@@ -29,7 +29,7 @@ INDEX_NAMES = ("", "index", "unnamed: 0", "rownames", "row.names", "__index_leve
 
 
 @dataclass
-class Wanted:
+class WantedColumn:
     """A column, the kind in which it is wanted, and what is expected in it, for errors."""
 
     column: int
@@ -115,7 +115,7 @@ class Table(ABC):
         return
 
     @abstractmethod
-    def batches(self, wanted: Sequence[Wanted]) -> Iterator[list[pa.Array]]:
+    def batches(self, wanted: Sequence[WantedColumn]) -> Iterator[list[pa.Array]]:
         """Yield these columns, some rows at a time; WrongValue names the place of the first wrong value."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class Table(ABC):
 
 def numbers_of(
     table: Table,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedColumn],
     low: int = 0,
     high: int = (1 << 63) - 1,
     promised: tuple[int, str] | None = None,

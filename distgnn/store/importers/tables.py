@@ -14,7 +14,7 @@ from distgnn.store.importers.files import check_declared
 Array = StoredArray | np.ndarray
 
 
-class Features(Protocol):
+class FeatureRows(Protocol):
     """Rows of features for nodes 0..nodes-1. `listed`: the nodes that have a row, None for all."""
 
     nodes: int

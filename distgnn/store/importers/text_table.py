@@ -15,7 +15,7 @@ from distgnn.errors import UserError
 from distgnn.store.importers.arrow import TYPES, whole_numbers
 from distgnn.store.importers.dialect import Dialect
 from distgnn.store.importers.names import integer, is_number
-from distgnn.store.importers.table import MISSING, Table, Wanted, WrongValue, numbers_of
+from distgnn.store.importers.table import MISSING, Table, WantedColumn, WrongValue, numbers_of
 from distgnn.store.importers.text import Text
 
 _SCIENTIFIC = re.compile(r"[+-]?[0-9](?:[.](?P<digits>[0-9]*))?[eE][+]?(?P<power>[0-9]{1,3})")
@@ -65,7 +65,7 @@ class TextTable(Table):
         """True if a number with a leading zero may have been read."""
         return self.text.leading_zeros
 
-    def batches(self, wanted: Sequence[Wanted]) -> Iterator[list[pa.Array]]:
+    def batches(self, wanted: Sequence[WantedColumn]) -> Iterator[list[pa.Array]]:
         done = 0
         while done >= 0:
             types = {k.column: TYPES["words" if self._floats(k) else k.kind] for k in wanted}
@@ -84,11 +84,11 @@ class TextTable(Table):
                 if not self._takes_floats(wanted, problem := str(error).splitlines()[0]):
                     self._refuse(wanted, done, problem)
 
-    def _floats(self, item: Wanted) -> bool:
+    def _floats(self, item: WantedColumn) -> bool:
         """Return True for whole numbers that are written as others are, such as 4.0 or 4e+05."""
         return item.kind == "integers" and self.kinds[item.column] == "numbers"
 
-    def _takes_floats(self, wanted: Sequence[Wanted], problem: str) -> bool:
+    def _takes_floats(self, wanted: Sequence[WantedColumn], problem: str) -> bool:
         """Take a column for whole numbers in any spelling after one such as 1e+05, which R writes."""
         match = re.search(r"column #(\d+):.* CSV conversion error to int64: invalid value '(.+)'", problem)
         if not match or self.kinds[int(match[1])] != "integers" or not _READS["floats"](match[2]):
@@ -96,7 +96,7 @@ class TextTable(Table):
         self.kinds[int(match[1])] = "numbers"
         return True
 
-    def _refuse(self, wanted: Sequence[Wanted], done: int, problem: str = "") -> NoReturn:
+    def _refuse(self, wanted: Sequence[WantedColumn], done: int, problem: str = "") -> NoReturn:
         """Raise the error for the first row, after those done, that is not as wanted."""
         width = len(self.names)
         for line, fields in self.text.rows(done):
@@ -168,7 +168,7 @@ def column(path: Path, expected: str, most: int, low: int = 0, high: int = (1 <<
     """Read a text with one whole number per line, of which there may be `most`."""
     parts, count = [np.zeros(0, np.int64)], 0
     for (some,) in numbers_of(
-        TextTable.plain(path, ["integers"], separator=","), [Wanted(0, "integers", expected)], low, high
+        TextTable.plain(path, ["integers"], separator=","), [WantedColumn(0, "integers", expected)], low, high
     ):
         parts.append(some)
         count += len(some)
