@@ -11,7 +11,7 @@ product of a layer that computed A (H W), taking Aᵀ for the identity, which do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from distgnn.local.epilogue import Epilogue
@@ -116,17 +116,6 @@ def sparse_width(order: str, shape: Shape, need_input: bool, fixed_input: bool) 
     if order == TRANSFORM:
         return 2 * shape[1]
     return shape[0] * (1 + need_input - (fixed_input and not need_input))
-
-
-def narrowest(order: str, widths: Sequence[int]) -> int:
-    """Count the columns of the narrowest product with A in a network of these widths.
-
-    The widths are those of features, hidden layers and classes. For "auto" it is the narrowest that there may
-    be.
-    """
-    if order == AGGREGATE:
-        return min(widths[:-1])
-    return min(widths[1:] if order == TRANSFORM else widths)
 
 
 def associative(A: Operator) -> bool:

@@ -4,7 +4,6 @@ from distgnn.operators.registry import (
     ALGORITHMS,
     SPARSITY_AWARE,
     TABLE,
-    check_columns,
     distribute,
     get,
     grids,
@@ -12,5 +11,5 @@ from distgnn.operators.registry import (
 )
 
 __all__ = [
-    "ALGORITHMS", "SPARSITY_AWARE", "TABLE", "check_columns", "distribute", "get", "grids", "make_grid",
+    "ALGORITHMS", "SPARSITY_AWARE", "TABLE", "distribute", "get", "grids", "make_grid",
 ]  # fmt: skip

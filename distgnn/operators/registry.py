@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
 from distgnn.comm.session import joined
 from distgnn.errors import ArgumentError, check_type, offered
-from distgnn.layout import written
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
@@ -106,20 +104,6 @@ def grids(name: str, ranks: int) -> list[dict[str, int]]:
         [{'rows': 2, 'cols': 2}, {'rows': 1, 'cols': 4}, {'rows': 4, 'cols': 1}]
     """
     return get(name).grids(ranks)
-
-
-def check_columns(name: str, sizes: Mapping[str, int], least: int) -> None:
-    """Raise ArgumentError for a grid on which ranks would get no column of a product of so few columns.
-
-    Such ranks would have nothing else to do. The product itself takes any width.
-    """
-    axis = get(name).column_axis
-    if axis is not None and sizes[axis] > least:
-        fit = [grid for grid in grids(name, math.prod(sizes.values())) if grid[axis] <= least]
-        listed = "; ".join(written(grid) for grid in fit)
-        columns = f"{least} column{'s' if least > 1 else ''}"
-        problem = f"a layer multiplies A by {columns}, too few for {axis}={sizes[axis]}; possible: {listed}"
-        raise ArgumentError("grid", written(sizes), problem)
 
 
 def make_grid(

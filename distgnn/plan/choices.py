@@ -18,7 +18,7 @@ from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.machine import Machine, read
 from distgnn.train import room
-from distgnn.train.resolve import check_columns, resolved, takes_one
+from distgnn.train.resolve import resolved, takes_one
 from distgnn.train.settings import AUTO, Settings
 from distgnn.train.ways import Sizes, Way, asked, axis_orders, named_sizes, ways
 
@@ -190,7 +190,6 @@ def priced(
         return [Infeasible(way, problem)]
     try:
         s = resolved(way.settings(settings), ranks)
-        check_columns(s, widths_of(s, graph), way.grid)
         if (least := least_bytes(s, graph, ranks)) > max(machine.memory, room.LITTLE):
             problem = f"a rank needs at least {amount(least)} and has {amount(machine.memory)}"
             return [Infeasible(way, problem, least)]

@@ -23,7 +23,6 @@ from distgnn.nn.gat import spread
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import checked_loss, checked_metric
 from distgnn.nn.networks import NETWORKS
-from distgnn.nn.products import AGGREGATE, narrowest
 from distgnn.sampling.sampler import check_fanout
 from distgnn.store.checkpoint import CHECKPOINT
 from distgnn.store.format import manifest
@@ -320,16 +319,6 @@ def check_content(store: Store) -> None:
             raise UserError(f"{store.path}: {problem}")
     if not split.get("train"):
         raise UserError(f"{store.path}: no node is in the training split; prepare it with split=0.6/0.2/0.2")
-
-
-def check_columns(settings: Settings, widths: Sequence[int], grid: Mapping[str, int]) -> None:
-    """Raise ArgumentError for a grid on which ranks get no column of a layer's product; see ``operators``.
-
-    Args:
-        settings: resolved; widths: of the features, the hidden layers and the classes; grid: sizes by axis.
-    """
-    order = AGGREGATE if NETWORKS[str(settings.model)].means else settings.product_order
-    operators.check_columns(str(settings.algorithm), grid, narrowest(order, widths))
 
 
 def check_outputs(settings: Settings) -> None:

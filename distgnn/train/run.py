@@ -107,7 +107,6 @@ class Run:
             s, self.order = resolve.of_store(s, self.store)
             last = outputs(str(s.loss), self.store.loss, self.store.classes)
             self.widths = [self.store.width, *s.hidden_widths, last]
-            resolve.check_columns(s, self.widths, self.grid.shape)
             if self.grid.rank == 0:
                 if self.store.classes == 1 and s.loss == "softmax":
                     what = "all labelled nodes are of one class: there is nothing to learn"

@@ -118,10 +118,6 @@ CASES: dict[str, tuple[Callable[[Path, Path], list[str]], list[str]]] = {
         lambda s, f: ["train", str(s), "--algorithm", "1.5d", "--replication", "3"],
         ["possible (rows x reps): 4x1; 2x2; 1x4"],
     ),
-    "columns": (
-        lambda s, f: ["train", str(s), "--algorithm", "rdm", "--grid", "1x4", "--hidden", "3"],
-        ["grid rows=1,cols=4", "by 3 columns", "possible: rows=2,cols=2; rows=4,cols=1"],
-    ),
     "pickle": (lambda s, f: planetoid(f), ["system"]),
     "existing output": (lambda s, f: existing(f), ["out.dg", "--force"]),
 }

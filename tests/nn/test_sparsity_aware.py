@@ -10,12 +10,10 @@ import pytest
 import distgnn as dg
 from chosen_grids import each_grid
 from distgnn.nn.optim import make
-from distgnn.operators import SPARSITY_AWARE
+from distgnn.operators import SPARSITY_AWARE, make_grid
 from distgnn.partition import Wanted
 from distgnn.store import load
 from distgnn.train.full_graph import train
-from distgnn.train.run import Run
-from distgnn.train.settings import Settings
 
 from ..train.stores import events, run, small_store
 from .problem import Problem
@@ -88,11 +86,21 @@ def test_losses_in_an_order_by_partition_are_the_serial_ones(comm, flags, shared
 
 
 @pytest.mark.ranks(4)
-def test_columns_that_are_too_few_are_refused_on_all_ranks(comm, shared_tmp_path):
-    """In a line that names the grids that fit."""
-    problem = "a layer multiplies A by 3 columns, too few for cols=4; possible: rows=2,cols=2"
-    with pytest.raises(dg.UserError, match=f"grid=rows=1,cols=4: {problem}"):
-        Run(small_store(shared_tmp_path, comm), Settings(algorithm="rdm", grid="1x4", hidden=(3,)), comm)
+@pytest.mark.parametrize("aware", [False, True])
+@pytest.mark.parametrize("kind", dg.nn.NETWORKS.values())
+def test_layers_narrower_than_the_process_columns_train_the_same_network(comm, kind, aware):
+    """On 1 x 4 ranks two or three have no column of two layers, whatever is multiplied first."""
+    found = []
+    for algorithm, sizes in (("1d", None), ("rdm", {"rows": 1, "cols": 4})):
+        grid = make_grid(comm, algorithm, sizes, backend="numpy")
+        A = dg.distribute(PROBLEM.A, grid, algorithm, sparsity_aware=aware)
+        heads = {"heads": 1} if issubclass(kind, dg.nn.GAT) or kind is dg.nn.GATv2 else {}
+        model = kind(A, [PROBLEM.width, 2, 1, PROBLEM.classes], seed=1, **heads)
+        targets = model.targets(PROBLEM.labels, PROBLEM.split)
+        X = dg.scatter(PROBLEM.X, model.input_layout)
+        found.append([record["loss"] for record in train(model, X, targets, make("sgd", 0.05), 3)])
+        grid.free()
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-11)
 
 
 @pytest.mark.ranks(4)

@@ -202,9 +202,14 @@ def test_so_is_every_other_way_to_train(comm, algorithm, aware, case):
 @pytest.mark.ranks(6)
 @pytest.mark.parametrize(
     ("algorithm", "aware", "grid"),
-    [("1.5d", False, "3x2"), ("1.5d", True, "2x3"), ("1.5d", "cover", "3x2"), ("3d-split", False, "1x2x3")],
-)
-def test_so_are_columns_that_share_blocks_and_layers_that_are_no_squares(comm, algorithm, aware, grid):
+    [
+        ("1.5d", False, "3x2"), ("1.5d", True, "2x3"), ("1.5d", "cover", "3x2"), ("3d-split", False, "1x2x3"),
+        ("rdm", False, "1x6"), ("rdm", True, "1x6"),
+    ],
+)  # fmt: skip
+def test_so_are_shared_blocks_layers_that_are_no_squares_and_ranks_without_columns(
+    comm, algorithm, aware, grid
+):
     compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **HIDDEN), graph())
 
 
