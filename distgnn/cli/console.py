@@ -33,9 +33,11 @@ from distgnn.train.stopping import Stop
 
 def train(
     store: str, settings: Settings, comm: MPI.Intracomm | None = None, machine: str | None = None,
-    stop: Stop | None = None,
+    stop: Stop | None = None, report: bool = False,
 ) -> int:  # fmt: skip
     """Train with the progress on rank 0's terminal; plan first where settings leave a choice. Collective.
+
+    `report`: print at the end how predictions compare with labels, by class.
 
     Returns:
         The exit code: 1 if the training fails, stop.CODE if `stop` ended it; see ``Run.train``.
@@ -67,6 +69,8 @@ def train(
         return 1
     if speaks and run.end:
         show(summary(run))
+    if report and run.end and (table := run.report()) is not None:
+        show(table)
     if run.log_lost:
         show(f"distgnn: warning: {run.log_lost}", error=True)
     if run.stopped is None:

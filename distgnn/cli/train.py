@@ -10,6 +10,7 @@ from distgnn.cli.stop import Stop, handled
 from distgnn.train.settings import FOR_MINIBATCHES, NONE, Settings
 
 HELP = "train a GCN or GraphSAGE on a store"
+REPORT = "print a table of precision, recall and F1 by class, and who is taken for whom"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine = "to plan for (default: infiniband-cpu or, of GPUs, dgx-a100, with this job's ranks per node)"
     for group, name in in_groups(parser, FIELDS):
         add_setting(group, name)
+        if name == "log":  # of the console, as the machine is of the plan
+            group.add_argument("--report", action="store_true", help=REPORT)
         if name == "replication":  # the machine is the plan's and no setting of the run
             group.add_argument("--machine", metavar="NAME|FILE", help=machine)
 
@@ -27,7 +30,7 @@ def run(args: argparse.Namespace, comm: Any = None) -> int:
 
     stop = Stop()
     with handled(stop.keep):
-        return train(args.store, settings(args), comm, args.machine, stop)
+        return train(args.store, settings(args), comm, args.machine, stop, args.report)
 
 
 def settings(args: argparse.Namespace) -> Settings:

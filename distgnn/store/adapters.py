@@ -158,7 +158,7 @@ def _of_pyg(given: Given) -> Given:
     if edges is None:
         edges = _of_sparse_tensor(getattr(data, "adj_t", None))
     attributes = {"X": getattr(data, "x", None), "y": getattr(data, "y", None)}
-    attributes |= {"split": _split(lambda name: getattr(data, name, None))}
+    attributes |= {"split": _split(given, lambda name: getattr(data, name, None))}
     attributes |= {"nodes": getattr(data, "num_nodes", None)}
     if given.wants_weights and not sp.issparse(edges):
         weights = [getattr(data, name, None) for name in ("edge_weight", "edge_attr")]
@@ -180,7 +180,7 @@ def _of_dgl(given: Given) -> Given:
     pair = tuple(array("graph", part) for part in graph.edges())
     data = graph.ndata
     attributes = {"X": _entry(data, "feat", "features", "x"), "y": _entry(data, "label", "labels", "y")}
-    attributes |= {"split": _split(lambda name: _entry(data, name)), "nodes": int(graph.num_nodes())}
+    attributes |= {"split": _split(given, lambda name: _entry(data, name)), "nodes": int(graph.num_nodes())}
     if given.wants_weights:
         weights = [_entry(graph.edata, name) for name in ("weight", "w", "edge_weight")]
         given = replace(given, weights=_weights(graph, weights))
@@ -217,8 +217,10 @@ def _of_networkx(given: Given) -> Given:
     return replace(given, graph=names[pair.reshape(2, -1)], ids=ids)
 
 
-def _split(part: Callable[[str], Any]) -> dict[str, Any] | None:
-    """Return the masks of a graph, None where it has none; ArgumentError for several splits."""
+def _split(given: Given, part: Callable[[str], Any]) -> dict[str, Any] | None:
+    """Return the masks of a graph, None where it has none or a split is given; ArgumentError for several."""
+    if given.split is not None:
+        return None
     masks = {name: mask for name in MASKS if (mask := part(name)) is not None}
     for name, mask in masks.items():
         if len(mask.shape) > 1 and mask.shape[1] > 1:

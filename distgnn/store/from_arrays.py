@@ -118,13 +118,17 @@ def _of_files(given: Mapping[str, Any]) -> ImportOptions:
 def of_arrays(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
     weights: Any = None, directed: bool | None = None, seed: int = 0, multilabel: bool = False,
-    regression: bool = False, default_split: str | None = None, dtype: str = "float32",
+    regression: bool = False, default_split: str | None = None, dtype: str = "float32", targets: bool = True,
 ) -> Imported:  # fmt: skip
     """Return the source of a store from arrays; :func:`prepare` documents the arguments.
 
-    `default_split`: shares of the parts if no split is given. `dtype`: of the matrix.
+    `default_split`: shares of the parts if no split is given. `dtype`: of the matrix. `targets`: whether
+    labels and split are taken.
     """
+    y, split = (y, split) if targets else ((), ())  # so that those of the graph are not looked at
     given = of_tables(unpacked(Given(graph, X, y, split, ids, nodes, weights, directed)))
+    if not targets:
+        given, default_split = dataclasses.replace(given, y=None, split=None), None
     names = None if given.ids is None else names_of(given.ids)
     free = given.X is None and given.y is None and given.nodes is None
     edges = edges_of(given.graph, given.weights, names, free)

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+import distgnn
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.lock import check_unlocked, locked
 from distgnn.nn.activation import ACTIVATIONS
 from distgnn.nn.features import Scaling
 from distgnn.nn.optim import Optimizer, Parameter
-from distgnn.operators.dense import DistDense, gather
+from distgnn.operators.dense import DistDense, gather, scatter
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import CHECKPOINT, CheckpointReader, Piece
 from distgnn.store.format import manifest
@@ -26,7 +27,7 @@ from distgnn.store.format.facts import NONE, check_names, check_types
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.read.store import Store
 from distgnn.train.best import Best
-from distgnn.train.settings import OF_ATTENTION, Settings
+from distgnn.train.settings import OF_ATTENTION, Settings, check_fields, public
 from distgnn.train.stopping import Begun
 
 Array = Any
@@ -36,7 +37,7 @@ _OPTIONS: dict[str, tuple[type, ...]] = {
     "attention_dropout": (int, float),
 }  # fmt: skip
 _META = {"epoch": (int,), "steps": (int,), "run": (dict,), "rates": (list,)}
-_MAY_BE = {"best": (dict,), "begun": (dict, NONE)}
+_MAY_BE = dict.fromkeys(("best", "settings", "metrics"), (dict,)) | {"begun": (dict, NONE), "distgnn": (str,)}
 _RUN: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("train_features", "normalize_features", "bias"), (bool,)),
     **dict.fromkeys(("model", "dtype", "graph normalize"), (str,)), "widths": (list,), "graph width": (int,),
@@ -66,6 +67,7 @@ class State:
         best: the best weights so far.
         class_names: of the classes that are trained on, where they have names.
         scaling: of the features, where they are standardised.
+        settings: of the run, resolved.
     """
 
     parameters: Sequence[Parameter]
@@ -75,6 +77,7 @@ class State:
     best: Best
     class_names: Sequence[str] | None
     scaling: Scaling | None
+    settings: Settings
 
     def blocks(self) -> Iterator[tuple[Parameter, str, Array]]:
         """Yield this rank's blocks by the names they have in a checkpoint, with the parameter of each."""
@@ -89,6 +92,9 @@ class State:
         meta = {"epoch": epoch, "steps": self.optimizer.steps, "run": dict(self.run), "rates": self.rates}
         if self.scaling is not None:
             meta["scaling"] = {name: numbers.tolist() for name, numbers in self.scaling._asdict().items()}
+        kept = [field.name for field in public(self.settings) if field.metadata["group"] != "output"]
+        meta |= {"settings": {name: getattr(self.settings, name) for name in kept}}
+        meta |= {"distgnn": distgnn.__version__}
         return meta | {"best": self.best.state(), "class_names": self.class_names}
 
 
@@ -111,17 +117,60 @@ def save(path: str, comm: Comm, state: State, epoch: int, begun: Begun | None = 
     checkpoint.save(path, comm, pieces, meta if begun is None else meta | {"begun": begun.state()})
 
 
-def collected(state: State, epoch: int) -> tuple[dict[str, Piece], dict[str, Any]]:
-    """Return on rank 0 all that :func:`save` would write, in whole matrices, as ``store.checkpoint.save``
-    takes it from one rank; on the others no pieces. Collective.
+@dataclass
+class Collected:
+    """A checkpoint in the memory of rank 0.
+
+    Attributes:
+        root: what errors call it.
+        meta, shapes: as of a :class:`CheckpointReader`, on every rank.
+        pieces: whole matrices, as ``store.checkpoint.save`` takes them from one rank; empty on other ranks.
     """
+
+    root: Path
+    meta: dict[str, Any]
+    shapes: Mapping[str, tuple[int, int]]
+    pieces: Mapping[str, Piece]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], comm: Comm) -> Collected:
+        """Read a checkpoint. Collective; errors of :func:`opened`."""
+        reader, pieces = opened(path, comm), dict[str, Piece]()
+        with comm.together():
+            for name, shape in reader.shapes.items() if comm.rank == 0 else ():
+                pieces[name] = (0, 0, reader.piece(name, (0, shape[0]), (0, shape[1])), shape)
+        return cls(reader.root, reader.meta, reader.shapes, pieces)
+
+    def take_over(
+        self, parameters: Sequence[Parameter], best: bool, X: DistDense,
+        positions: Callable[[np.ndarray], np.ndarray] | None,
+    ) -> None:  # fmt: skip
+        """Copy the parameters and, given the positions of nodes, trained features in place. Collective; see
+        :func:`take_over` and :func:`take_features`.
+        """
+        prefix = BEST if best else ""
+        for p in parameters:
+            self._cut(prefix + p.name, p.matrix, slice(None))
+        if positions is not None:
+            self._cut(f"{prefix}X", X, positions(np.arange(X.shape[0])))
+
+    def _cut(self, name: str, matrix: DistDense, rows: Any) -> None:
+        _check_shape(self, name, matrix)
+        whole = self.pieces[name][2][rows] if self.pieces else None
+        matrix.block[...] = scatter(whole, matrix.layout, matrix.dtype).block
+
+
+def collected(state: State, epoch: int) -> Collected:
+    """Return all that :func:`save` would write. Collective."""
     pieces: dict[str, Piece] = {}
+    shapes: dict[str, tuple[int, int]] = {}
     for p, name, block in state.blocks():
+        shapes[name] = p.matrix.shape
         whole, rows = gather(p.matrix.like(block)), p.matrix.layout.rows
         if whole is not None:  # by node: a checkpoint has the rows in the order of the layout
             whole = whole if rows.order is None else whole[rows.ids(0, len(whole))]
             pieces[name] = (0, 0, whole, p.matrix.shape)
-    return pieces, state.meta(epoch)
+    return Collected(Path("the network"), state.meta(epoch), shapes, pieces)
 
 
 def restore(path: str, comm: Comm, state: State) -> tuple[str, int, list[dict[str, Any]], Begun | None]:
@@ -193,7 +242,7 @@ def take_features(
             X.block[on.asarray(here[some])] = on.asarray(window, dtype=X.dtype)
 
 
-def _check_shape(reader: CheckpointReader, name: str, matrix: DistDense) -> None:
+def _check_shape(reader: CheckpointReader | Collected, name: str, matrix: DistDense) -> None:
     if reader.shapes.get(name) != matrix.shape:
         raise UserError(f"{reader.root}: holds no {name} of shape {matrix.shape}")
 
@@ -293,6 +342,18 @@ def saved_scaling(meta: Mapping[str, Any]) -> Scaling:
     return Scaling(*(np.asarray(meta["scaling"][name], np.float64) for name in Scaling._fields))
 
 
+def saved_settings(meta: Mapping[str, Any]) -> Settings:
+    """Return the settings of the run of a checkpoint, as far as it has them. ValueError: wrong ones."""
+    run, known = meta["run"], {field.name for field in public(Settings)}
+    given = meta.get("settings", run | {"hidden": run["widths"][1:-1]})  # of before: those of its identity
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if name in known})
+        check_fields(settings)
+    except (UserError, TypeError) as error:
+        raise ValueError(f"meta.settings: {error}") from None
+    return settings
+
+
 def _check_meta(meta: Mapping[str, Any], reader: CheckpointReader) -> None:
     check_types(meta, _META | {name: kinds for name, kinds in _MAY_BE.items() if name in meta}, "meta.")
     if min(meta["epoch"], meta["steps"]) < 0 or not all(isinstance(rate, dict) for rate in meta["rates"]):
@@ -302,6 +363,7 @@ def _check_meta(meta: Mapping[str, Any], reader: CheckpointReader) -> None:
         check_types(begun, {"epoch": (int,), "totals": (list,), "scores": (dict,)}, "meta.begun.")
         if np.asarray(begun["totals"], np.float64).shape[1:] != (2,):
             raise ValueError("meta.begun.totals has no pairs of numbers")
+    check_types(measured := meta.get("metrics", {}), dict.fromkeys(measured, (int, float)), "meta.metrics.")
     _check_run(meta["run"], reader)
     if meta["run"].get("standardize_features"):
         check_types(meta, {"scaling": (dict,)}, "meta.")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from distgnn.arrays import backend
@@ -24,13 +21,11 @@ from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.names import Names
 from distgnn.store.in_memory import hold
 from distgnn.store.read.root import ROOT, RootStore
-from distgnn.terminal import printable
+from distgnn.train.another import told
 from distgnn.train.checkpoint import collected
-from distgnn.train.model import Model, finite
+from distgnn.train.model import Kept, Model, finite
 from distgnn.train.run import Run
 from distgnn.train.settings import Settings
-
-log = logging.getLogger(__name__)
 
 #: The split where none is given: shares of the labelled nodes.
 SPLIT = "0.6/0.2/0.2"
@@ -91,12 +86,10 @@ def fit(
                     graph, X, y, split, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed,
                     regression=chosen.loss == "mse", dtype=chosen.dtype,
                 )  # fmt: skip
-        store = hold(
-            source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype
-        )
+        store = hold(source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype)
         run = Run(store, chosen, own.mpi)
         with freed(run.grid):
-            return _trained(run, None if source is None else source.names, on_epoch)
+            return _trained(run, None if source is None else source.names, on_epoch, comm)
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -124,14 +117,13 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     for name, there in needed.items():
         if not there:
             raise ArgumentError(name, None, f"training needs {expected[name]}")
-    if source.left:
-        log.info("left out: %s", ", ".join(source.left))
-    for note in source.notes:
-        warnings.warn(printable(note), stacklevel=3)
+    told(source)
     return source
 
 
-def _trained(run: Run, names: Names | None, on_epoch: Callable[..., object] | None) -> Model:
+def _trained(
+    run: Run, names: Names | None, on_epoch: Callable[..., object] | None, comm: MPI.Intracomm
+) -> Model:
     """Train to the end, and collect on rank 0 the numbers of the model's answers. Collective."""
     history = []
     with closing(run.train()) as epochs:
@@ -139,9 +131,9 @@ def _trained(run: Run, names: Names | None, on_epoch: Callable[..., object] | No
             history.append(record)
             if on_epoch is not None and run.grid.rank == ROOT:
                 on_epoch(record)
-    store, epoch, labels = run.store, int(history[-1]["epoch"]), run.store.manifest["class_names"]
+    store, epoch, s = run.store, int(history[-1]["epoch"]), run.settings
     assert isinstance(store, RootStore)
-    state = collected(run.state, epoch)
+    weights = collected(run.state, epoch)
     if run.best.blocks:
         run.best.restore()
         assert run.best.found is not None
@@ -150,8 +142,8 @@ def _trained(run: Run, names: Names | None, on_epoch: Callable[..., object] | No
     metrics, whole = scores(Z, run.targets), gather(Z)
     with run.grid.world.together():
         logits = finite(whole)
-    classes = np.arange(run.widths[-1]) if labels is None else np.array(labels)
-    numbers = run.settings.loss == "mse"
-    return Model(
-        run.settings, history, metrics, epoch, classes, store.multilabel, numbers, logits, names, state
-    )
+    words = run.grid.world.share(names is not None and names.words)
+    weights.meta |= {"metrics": metrics}
+    how = {"algorithm": s.algorithm, "grid": run.grid.shape, "backend": s.backend}
+    kept = Kept(store.manifest, words, Kept.shared(store), logits, names)
+    return Model(s, history, metrics, epoch, weights, comm, how, kept)

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -30,12 +30,14 @@ from distgnn.nn.loss import outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
 from distgnn.nn.norm import EPSILON
-from distgnn.operators.dense import DistDense, by_node
+from distgnn.operators.dense import DistDense, by_node, gather
+from distgnn.report.comparison import Report, empty
 from distgnn.store import checkpoint
-from distgnn.store.read.distributed import identity, load, load_features
+from distgnn.store.read.distributed import StoreOrPath, identity, load, load_features
+from distgnn.store.read.root import RootStore
 from distgnn.store.read.store import Store
 from distgnn.train import room
-from distgnn.train.checkpoint import opened, saved_scaling, take_features, take_over
+from distgnn.train.checkpoint import Collected, opened, saved_scaling, take_features, take_over
 from distgnn.train.data import targets_of
 from distgnn.train.resolve import from_files, special
 from distgnn.train.settings import Settings
@@ -43,6 +45,9 @@ from distgnn.train.stopping import Begun
 from distgnn.train.ways import parse_grid
 
 FORMATS = (".npz", ".csv")
+#: Facts of a graph, in a checkpoint, that say nothing of its matrix and its features.
+OF_TARGETS = ("source", "classes", "labelled", "split", "labels", "multilabel", "ids")
+Reader = checkpoint.CheckpointReader | Collected
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +60,8 @@ class Predictor:
         ...     found["label"], found["probability"]
 
     Args:
-        store: its path; weights: the path of the checkpoint, which says what network it is.
+        store: its path, or an opened one; weights: the path of the checkpoint, which says what network it
+            is, or one in memory.
         comm: the ranks; default: all.
         algorithm, grid, order, backend: as in ``Settings``, and with its defaults, whatever the network was
             trained with. They change no prediction beyond rounding.
@@ -74,7 +80,7 @@ class Predictor:
     """
 
     def __init__(
-        self, store: str | os.PathLike[str], weights: str | os.PathLike[str],
+        self, store: StoreOrPath, weights: str | os.PathLike[str] | Collected,
         comm: MPI.Intracomm | None = None, algorithm: str | None = None,
         grid: str | Mapping[str, int] | None = None, order: str | None = None, backend: str | None = None,
         which: str | None = None,
@@ -87,35 +93,50 @@ class Predictor:
 
     def _make(self, store: Any, weights: Any, comm: Any, given: Mapping[str, Any]) -> None:
         """Open both and load all that predictions need. Collective."""
-        reader = opened(weights, Comm(comm, backends.get("numpy")))
+        alone = Comm(comm, backends.get("numpy"))
+        reader = weights if isinstance(weights, Collected) else opened(weights, alone)
         trained = reader.meta["run"]
         filled = from_files(
             Settings(algorithm=given["algorithm"], order=given["order"], model=trained["model"]), store
         )
-        algorithm, order = filled.algorithm or "1d", filled.order
+        algorithm = filled.algorithm or "1d"
         sizes = parse_grid(given["grid"], algorithm)
         self.grid = operators.make_grid(comm, algorithm, sizes, backend=given["backend"])
         own = "binary" if trained.get("graph multilabel") else "softmax"
         self.loss: str = trained.get("loss", own)
-        best, self.epoch = chosen(reader, given["which"])
-        self.store = Store(store, self.grid.world)
+        try:
+            self._fill(store, reader, given["which"], algorithm, filled.order)
+        except UserError:  # on every rank
+            self.grid.free()
+            raise
+        self._made: tuple[int, DistDense] | None = None  # the last layer that was made, and its output
+
+    def _fill(self, store: Any, reader: Reader, which: str | None, algorithm: str, order: str | None) -> None:
+        """Load matrix, features and weights. Collective."""
+        trained = reader.meta["run"]
+        best, self.epoch = chosen(reader, which)
+        self.store = store if isinstance(store, Store) else Store(store, self.grid.world)
         with self.grid.world.together():
-            self._check(trained, weights)
-            self._columns = self._by_name(trained, weights)
+            self._check(trained, reader.root)
+            self._columns = self._by_name(trained, reader.root)
             self.class_names = self._names(reader.meta, trained["widths"][-1])
         graph = self.store.n, self.store.nnz
         needs = room.of_predicting(trained["model"], trained["dtype"], algorithm, *graph, self.grid.size)
-        refuse = lambda problem: UserError(f"{weights}: {problem}")  # noqa: E731
+        refuse = lambda problem: UserError(f"{reader.root}: {problem}")  # noqa: E731
         room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)
         if trained.get("standardize_features"):
             standardize(self.X, saved_scaling(reader.meta))
         with self.grid.world.together():
+            stored = self.store.order(trained["order"]).layer(-1) if trained["train_features"] else None
+        places = None if stored is None else stored.positions
+        if isinstance(reader, Collected):
+            reader.take_over(self.model.parameters, best, self.X, places)
+            return
+        with self.grid.world.together():
             take_over(reader, self.model.parameters, best=best)
-            if trained["train_features"]:
-                stored = self.store.order(trained["order"]).layer(-1)
-                take_features(reader, self.X, stored.positions, best)
-        self._made: tuple[int, DistDense] | None = None  # the last layer that was made, and its output
+            if places is not None:
+                take_features(reader, self.X, places, best)
 
     def _load(self, trained: Mapping[str, Any], algorithm: str, order: str | None) -> None:
         """Load the matrix and the features, and make the network without its weights. Collective."""
@@ -133,9 +154,15 @@ class Predictor:
         if trained["model"] not in NETWORKS:
             problem = f"holds weights of model={trained['model']}; enter it in distgnn.nn.NETWORKS first"
             raise UserError(f"{weights}: {problem}")
-        same = [f"graph {fact}" for fact in ("width", "normalize", "self_loops", "directed", "weighted")]
+        same = [f"graph {fact}" for fact in ("width", "normalize", "self_loops")]
+        if self.store.manifest["edges"]:
+            same.append("graph weighted")
+            # arrays are as directed as they are
+            either = isinstance(self.store, RootStore) and trained["graph directed"]
+            same += [] if either else ["graph directed"]
         if trained["train_features"]:  # these belong to the nodes they were trained for
             same = [name for name in trained if name.startswith(("graph ", "content of "))]
+            same = [name for name in same if name.split()[-1] not in OF_TARGETS]
         content = {f"content of {name}": hash for name, hash in self.store.manifest["content"].items()}
         here = {f"graph {name}": value for name, value in self.store.manifest.items()} | content
         named = trained.get("graph feature_names") and self.store.manifest.get("feature_names")
@@ -145,7 +172,13 @@ class Predictor:
                 problem = (
                     f"the network was trained with {what} {trained[name]}, this graph has {here.get(name)}"
                 )
-                raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+                own = "; features that were trained belong to the nodes of their graph, so there it predicts"
+                problem += f"{own} alone" if trained["train_features"] else ""
+                raise self._unfit(weights, problem)
+
+    def _unfit(self, weights: Any, problem: str) -> UserError:
+        which = "the graph" if isinstance(self.store, RootStore) else self.store.path
+        return UserError(f"{which} does not fit {weights}: {problem}")
 
     def _by_name(self, trained: Mapping[str, Any], weights: Any) -> list[int] | None:
         """Find the columns of the store that the network was trained with; None for all as they are."""
@@ -156,7 +189,7 @@ class Predictor:
             if now.count(name) != 1 or then.count(name) != 1:
                 there = "there is none here" if name not in now else "several columns are called so"
                 problem = f"the network was trained with a feature {name}, and {there}: {', '.join(now[:20])}"
-                raise UserError(f"{self.store.path} does not fit {weights}: {problem}")
+                raise self._unfit(weights, problem)
         others = [name for name in now if name not in then]
         if others and self.grid.rank == 0:
             what = f"{len(others)} features, such as {others[0]}, are left out, as training did without them"
@@ -187,13 +220,47 @@ class Predictor:
         NaN without labelled nodes; empty for a graph without labels or with other classes, or other names.
         Collective.
         """
-        own, names = self.store.loss, self.store.manifest["class_names"]
-        alike = own == self.loss or (self.loss == "mse" and not names)
-        alike = alike and outputs(self.loss, own, self.store.classes) == self.model.widths[-1]
-        if not alike or self._renamed or not self.store.manifest["split"]:
+        if not self._comparable():
             return {}
         Z = self._forward(len(self.model.layers))
         return scores(Z, targets_of(self.store, self.model, self.loss, metric))
+
+    def report(self) -> Report | None:
+        """Compare the predictions with the labels, by part of the split and class. Collective.
+
+        Returns:
+            on rank 0, which holds the labels, a :class:`~distgnn.report.comparison.ClassReport` or
+            ``NumberReport``; None elsewhere.
+
+        Raises:
+            ArgumentError: a graph without labels, or with other classes, on every rank.
+        """
+        if not self._comparable():
+            problem = f"{self.store.path} has no labels of the network's classes, or no split"
+            raise ArgumentError("report", True, problem)
+        return reported(self._forward(len(self.model.layers)), self.store, self.loss, self.class_names)
+
+    def _comparable(self) -> bool:
+        """Tell whether the store has labels for what the network predicts."""
+        own, names = self.store.loss, self.store.manifest["class_names"]
+        alike = own == self.loss or (self.loss == "mse" and not names)
+        alike = alike and outputs(self.loss, own, self.store.classes) == self.model.widths[-1]
+        return alike and not self._renamed and bool(self.store.manifest["split"])
+
+    def embeddings(self, layer: int) -> np.ndarray | None:
+        """Gather what :meth:`write` writes of a layer, on rank 0; None elsewhere. Collective."""
+        with task(self.grid.links.current):
+            agree(self.grid.world.mpi, {"layer": layer})
+            self._check_layer(layer)
+            hidden = layer < len(self.model.layers)
+            whole, answer = gather(self._forward(layer)), self._activation(layer) if hidden else _unchanged
+            with self.grid.world.together():
+                return None if whole is None else answer(whole)[0]
+
+    def _check_layer(self, layer: Any) -> None:
+        last = len(self.model.layers)
+        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 1 <= layer <= last:
+            raise ArgumentError("layer", layer, f"the network has layers 1 to {last}")
 
     def _activation(self, layer: int) -> Callable[[np.ndarray], Answer]:
         """Apply the activation to whole rows of a hidden layer's output. Collective."""
@@ -238,8 +305,8 @@ class Predictor:
         with world.together():
             if path.suffix not in FORMATS:
                 raise ArgumentError("out", path, f"expected a file {' or '.join(FORMATS)}")
-            if layer is not None and not 1 <= layer <= last:
-                raise ArgumentError("layer", layer, f"the network has layers 1 to {last}")
+            if layer is not None:
+                self._check_layer(layer)
             if world.rank == 0:
                 check_output("out", path, force)
         Z = self._forward(last if layer is None else layer)
@@ -266,7 +333,7 @@ class Predictor:
         return path
 
 
-def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool, int]:
+def chosen(reader: Reader, which: str | None) -> tuple[bool, int]:
     """Tell whether to take the best weights of a checkpoint, and after which epoch the weights were that are
     taken.
 
@@ -283,6 +350,19 @@ def chosen(reader: checkpoint.CheckpointReader, which: str | None) -> tuple[bool
     if (begun := Begun.of(reader.meta)) is not None:
         log.warning("%s: was saved after %d updates of epoch %d", reader.root, len(begun.totals), begun.epoch)
     return False, int(reader.meta["epoch"])
+
+
+def reported(Z: DistDense, store: Store, loss: str, names: Sequence[str] | None) -> Report | None:
+    """Compare the logits of a graph with its labels, a part at a time, on rank 0. Collective."""
+    report, world = None, Z.grid.world
+    with world.together():
+        if world.rank == 0:
+            report = empty(loss, store.labels(), store.split(), names or range(Z.shape[1]))
+    for rows in by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1])):
+        with world.together():
+            if report is not None and rows is not None:
+                report.add(_finite(rows))
+    return report
 
 
 Answer = tuple[np.ndarray, "np.ndarray | None"]  # numbers, and labels where they are asked for

@@ -25,6 +25,7 @@ from distgnn.nn import optim
 from distgnn.nn.loss import outputs
 from distgnn.nn.networks import NETWORKS
 from distgnn.report import trace
+from distgnn.report.comparison import Report
 from distgnn.store.checkpoint import read_alone
 from distgnn.store.read.distributed import StoreOrPath, identity, load
 from distgnn.store.read.store import Store
@@ -36,6 +37,7 @@ from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.minibatches import make_sampler
+from distgnn.train.predict import reported
 from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Reference
 from distgnn.train.settings import Settings
@@ -194,6 +196,16 @@ class Run:
         if self.stopped is None:
             self._conclude(ledger, marks)
 
+    def report(self) -> Report | None:
+        """Compare predictions with labels, as ``Predictor.report`` does; with the best weights, where these
+        were kept, which the network has from then on. Collective, after the training.
+        """
+        with task(self.grid.links.current):
+            if self.best.blocks:
+                self.best.restore()
+            Z, names = self.model.forward(self.X), self.store.manifest["class_names"]
+            return reported(Z, self.store, str(self.settings.loss), names)
+
     def _conclude(self, ledger: Ledger, marks: Sequence[tuple[int, float, float]]) -> None:
         """Give advice, and write the trace. Collective."""
         s = self.settings
@@ -218,7 +230,7 @@ class Run:
         self.best = Best(self.parameters, s.keep_best == "val", s.patience, self.schedule)
         rates = [{"lr": s.lr, "weight decay": s.decays} | _if_set(s)]
         names, kept = self.store.manifest["class_names"], (self.parameters, self.optimizer, self.identity())
-        self.state = checkpoint.State(*kept, rates, self.best, names, self.scaling)
+        self.state = checkpoint.State(*kept, rates, self.best, names, self.scaling, s)
         self.minibatches: MinibatchTraining | None = None
         if s.samples:
             drawn = make_sampler(s, self.store, self.order.name, self.grid, self.targets)

@@ -29,7 +29,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from distgnn import UserError
+from distgnn import Model, UserError
 from distgnn.store.format import manifest
 from distgnn.train import Predictor, Run, Settings
 
@@ -182,9 +182,10 @@ def settings(path: Path, resume: bool = False) -> Settings:
 
 
 def trained(store: Path, path: Path) -> Callable[[], str]:
-    """Return what reads all of a checkpoint, predicts with it and resumes its run."""
+    """Return what reads all of a checkpoint, also as a model, predicts with it and resumes its run."""
 
     def read() -> str:
+        Model.load(str(path))
         predictor = Predictor(str(store), str(path))
         written = predictor.write(store.parent / "predicted.npz", force=True)
         run = Run(str(store), settings(path, resume=True))

@@ -102,6 +102,11 @@ def test_runs_predictions_exports_and_plans_can_name_it(comm, shared_tmp_path, m
     predictor = Predictor(store, weights, comm, "3d", which="last")
     found = predictor.scores()
     assert found == pytest.approx({name: run.end[name] for name in found})
+    model = dg.Model.load(weights, comm, which="last", algorithm="2d")
+    report, embedded = model.report(store), model.embeddings(1, store)
+    if comm.Get_rank() == 0:
+        assert report.accuracy == pytest.approx({name: found[f"{name}_acc"] for name in report.parts})
+        assert embedded.shape == (60, 6) and embedded.min() == 0 < embedded.max()
     sampled = Run(store, Settings(sampler="sage", resume=False, force=True, **how), comm)
     assert len(list(sampled.train())) == 3
     with pytest.raises(dg.UserError, match="sampler=ladies|model=gin: needs every vertex's own features"):
@@ -114,6 +119,8 @@ def test_runs_predictions_exports_and_plans_can_name_it(comm, shared_tmp_path, m
     monkeypatch.undo()
     with pytest.raises(dg.UserError, match="holds weights of model=gin; enter it in distgnn.nn.NETWORKS"):
         Predictor(store, weights, comm)
+    with pytest.raises(dg.UserError, match="holds weights of model=gin; enter it in distgnn.nn.NETWORKS"):
+        dg.Model.load(weights, comm).predict(store)
 
 
 class Plain(CustomLayer):

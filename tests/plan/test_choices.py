@@ -183,7 +183,7 @@ def test_each_shape_is_one_way():
 
 @pytest.mark.parametrize("asked", [{}, {"product_order": "aggregate-first"}, {"model": "gat", "heads": (2,)}])
 def test_grids_on_which_ranks_have_no_column_are_priced(asked):
-    """Of 5 classes a rank in 12 process columns has one or none: seven ranks have nothing to multiply."""
+    """A rank in 12 process columns has one of 5 classes or none: seven ranks have nothing to multiply."""
     settings = Settings(algorithm="rdm", hidden=(6,), **asked)
     found = plan(settings, {None: Graph.of_size(96, 960, 16, 5)}, 12, MACHINE)
     assert {c.way.grid["cols"] for c in found.choices} == {1, 2, 3, 4, 6, 12}

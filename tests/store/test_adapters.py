@@ -159,6 +159,7 @@ def test_data_of_pyg() -> None:
     several = pyg(train_mask=Tensor(np.ones((N, 10), bool)))
     with pytest.raises(ArgumentError, match=r"has 10 splits: pass one, as split=\(graph.train_mask\[:, 0\]"):
         of_arrays(several)
+    assert of_arrays(several, split=([0], [1], [2])).split.tolist()[:4] == [1, 2, 3, 0]  # as it advises
     hetero = SimpleNamespace(edge_types=[], node_types=[])
     with pytest.raises(ArgumentError, match=r"several kinds: pass graph.to_homogeneous\(\)"):
         of_arrays(hetero)

@@ -305,7 +305,7 @@ def test_equal_matrices_train_alike(caplog) -> None:
         [entries.data / np.where(np.arange(entries.nnz) < 50, 2, 1), entries.data[:50] / 2]
     )
     stored = sp.coo_array((np.concatenate([values, np.zeros(N)]), (rows, cols)), shape=(N, N))
-    with caplog.at_level(logging.INFO, "distgnn.train.fit"):
+    with caplog.at_level(logging.INFO, "distgnn.train.another"):
         losses = [dg.fit(A, X, Y, weights=True, tune_gemm=False, **FAST).loss for A in (MADE.A, stored)]
     assert losses[0] == losses[1]
     assert sum("zeros that graph stores" in line for line in caplog.messages) == 1
