@@ -63,7 +63,7 @@ def gathered(H):
     return H.grid.world.share(dg.gather(H))
 
 
-@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.ranks(1, 3)
 @ways
 def test_conjugate_gradients(comm, name, aware):
     A = made(comm, name, aware)
@@ -86,7 +86,7 @@ def test_conjugate_gradients(comm, name, aware):
     A.grid.free()
 
 
-@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.ranks(1, 4)
 @ways
 def test_lanczos(comm, name, aware):
     A, m = made(comm, name, aware), 24
@@ -107,7 +107,7 @@ def test_lanczos(comm, name, aware):
     A.grid.free()
 
 
-@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.ranks(1, 6)
 @ways
 def test_lobpcg(comm, name, aware):
     A, steps = made(comm, name, aware), 3
