@@ -1,4 +1,5 @@
 from . import gallery as gallery
+from . import krylov as krylov
 from . import layout as layout
 from . import ledger as ledger
 from . import local as local
@@ -22,11 +23,17 @@ from .layout import Layout as Layout
 from .ledger import Ledger as Ledger
 from .nn import reference as reference
 from .operators import distribute as distribute
+from .operators.base import I as I
 from .operators.dense import DistDense as DistDense
 from .operators.dense import gather as gather
 from .operators.dense import redistribute as redistribute
 from .operators.dense import scatter as scatter
+from .operators.dottest import dottest as dottest
 from .operators.edges import DistEdges as DistEdges
+from .operators.filled import from_function as from_function
+from .operators.filled import ones as ones
+from .operators.filled import random as random
+from .operators.filled import zeros as zeros
 from .operators.operator import DistSparse as DistSparse
 from .operators.sources import LocalBlocks as LocalBlocks
 from .operators.sources import MatrixSource as MatrixSource

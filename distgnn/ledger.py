@@ -46,6 +46,10 @@ from typing import Any, NamedTuple, TypeVar
 
 PHASES = ("spmm", "gemm", "comm")
 MOST_EVENTS = 200_000  # that a ledger keeps, the latest: about 50 MB
+#: What adds up over calls and ranks, and what tables have of it.
+COUNTED = ("calls", "messages", "words", "bytes", "far", "flops", "touched", "seconds", "flight")
+COLUMNS = ("calls", "messages", "words", "bytes", "flops", "seconds")
+NOTHING = [0] * len(COLUMNS)
 Key = tuple[str, str, str, str]  # phase, operation, group, matrix
 Peers = tuple[int, ...]  # ranks of a grid
 L = TypeVar("L", bound="Ledger")
@@ -108,46 +112,16 @@ class Union:
         return self._settled + sum(stop - start for start, stop in self._apart)
 
 
-class Ledger:
-    """Counts everything executed by this rank while it is open.
+class Totals:
+    """Totals of what ranks communicated and computed. ``print`` shows a table by operation and matrix.
 
-    Examples:
-        >>> with Ledger() as ledger:
-        ...     charge("comm", "bcast", "rows", "H", words=10, itemsize=4, messages=1)
-        >>> ledger.words, ledger.bytes, ledger.messages
-        (10, 40, 1)
-
-    Args:
-        timing: also measure seconds per phase.
-        trace: also keep an :class:`Event` for everything measured, in ``events``, of which the latest
-            ``MOST_EVENTS`` and one more stay; implies timing.
-
-    A subclass may extend :meth:`charged`, :meth:`sent` and :meth:`waited`, which are called as things happen.
-
-    Attributes, all of this rank:
+    Attributes:
         words, bytes, messages, calls: of communication; far: words of it that came over the network, from
             another node; flops: of computation.
-        peak: bytes by purpose at the moment when :func:`held` had counted most.
-        loaded: bytes read from the files of stores, by the name of the dataset.
     """
 
-    def __init__(self, timing: bool = False, trace: bool = False) -> None:
-        self.timing = timing or trace
-        self.events: deque[Event] | None = deque(maxlen=MOST_EVENTS + 1) if trace else None
-        self.peak: dict[str, int] = {}
-        self.loaded: dict[str, int] = defaultdict(int)
-        self._under_way = Union()
+    def __init__(self) -> None:
         self._entries: dict[Key, Entry] = defaultdict(Entry)
-
-    def __enter__(self: L) -> L:
-        books = _books.get()
-        books.open.append(self)
-        self.peak = dict(books.held)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        # Nested ledgers may be closed in any order: drop this one, wherever it stands.
-        _books.get().open.remove(self)
 
     def _total(self, name: str) -> Any:
         return sum(getattr(entry, name) for key, entry in self._entries.items() if key[0] == "comm")
@@ -202,6 +176,78 @@ class Ledger:
                 totals[phase] = totals.get(phase, 0.0) + entry.seconds
         return totals
 
+    def add(self, other: Totals, times: int = 1) -> None:
+        """Add what another ledger was charged, so many times over."""
+        for key, e in other._entries.items():
+            entry = self._entries[key]
+            for name in COUNTED:
+                setattr(entry, name, getattr(entry, name) + times * getattr(e, name))
+            for peers, words in e.peers.items():
+                entry.peers[peers] += times * words
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return one record per key for logs."""
+        return [
+            {
+                "phase": phase, "operation": operation, "group": group, "matrix": matrix, "calls": e.calls,
+                "messages": e.messages, "words": round(e.words), "far": round(e.far),
+                "bytes": round(e.bytes), "flops": e.flops, "seconds": e.seconds, "flight": e.flight,
+            }
+            for (phase, operation, group, matrix), e in sorted(self._entries.items())
+        ]  # fmt: skip
+
+    def _rows(self) -> dict[tuple[str, str], list[Any]]:
+        """Return calls, messages, words, bytes, flops and seconds by operation and matrix, and of all."""
+        rows: dict[tuple[str, str], list[Any]] = defaultdict(lambda: NOTHING)
+        for (phase, operation, _, matrix), entry in sorted(self._entries.items(), key=lambda kept: kept[0]):
+            of_all = ("all communication", "") if phase == "comm" else ("all computation", "")
+            for key in ((operation, matrix), of_all):
+                rows[key] = [old + getattr(entry, name) for old, name in zip(rows[key], COLUMNS, strict=True)]
+        return dict(sorted(rows.items(), key=lambda row: row[0][0].startswith("all ")))
+
+    def __str__(self) -> str:
+        return table({"": self})
+
+
+class Ledger(Totals):
+    """Counts everything executed by this rank while it is open.
+
+    Examples:
+        >>> with Ledger() as ledger:
+        ...     charge("comm", "bcast", "rows", "H", words=10, itemsize=4, messages=1)
+        >>> ledger.words, ledger.bytes, ledger.messages
+        (10, 40, 1)
+
+    Args:
+        timing: also measure seconds per phase.
+        trace: also keep an :class:`Event` for everything measured, in ``events``, of which the latest
+            ``MOST_EVENTS`` and one more stay; implies timing.
+
+    A subclass may extend :meth:`charged`, :meth:`sent` and :meth:`waited`, which are called as things happen.
+
+    Attributes, all of this rank, beside those of :class:`Totals`:
+        peak: bytes by purpose at the moment when :func:`held` had counted most.
+        loaded: bytes read from the files of stores, by the name of the dataset.
+    """
+
+    def __init__(self, timing: bool = False, trace: bool = False) -> None:
+        self.timing = timing or trace
+        self.events: deque[Event] | None = deque(maxlen=MOST_EVENTS + 1) if trace else None
+        self.peak: dict[str, int] = {}
+        self.loaded: dict[str, int] = defaultdict(int)
+        self._under_way = Union()
+        super().__init__()
+
+    def __enter__(self: L) -> L:
+        books = _books.get()
+        books.open.append(self)
+        self.peak = dict(books.held)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # Nested ledgers may be closed in any order: drop this one, wherever it stands.
+        _books.get().open.remove(self)
+
     @property
     def exposed(self) -> float:
         """Seconds that this rank waited for communication or drove it."""
@@ -251,16 +297,22 @@ class Ledger:
             charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
             self.events.append(Event(*key[:3], start, stop, False, *charged, key[3]))
 
-    def add(self, other: Ledger, times: int = 1) -> None:
+    def add(self, other: Totals, times: int = 1) -> None:
         """Add what another ledger was charged, so many times over."""
-        for key, e in other._entries.items():
-            entry = self._entries[key]
-            for name in ("calls", "messages", "words", "bytes", "far", "flops", "touched"):
-                setattr(entry, name, getattr(entry, name) + times * getattr(e, name))
-            for peers, words in e.peers.items():
-                entry.peers[peers] += times * words
-        if sum(other.peak.values()) > sum(self.peak.values()):
+        super().add(other, times)
+        if isinstance(other, Ledger) and sum(other.peak.values()) > sum(self.peak.values()):
             self.peak = dict(other.peak)
+
+    def over(self, grid: Any) -> OverRanks:
+        """Return what all ranks of a grid were charged, added up, and what the busiest was. Collective."""
+        kept = {key: [getattr(e, name) for name in COUNTED] for key, e in self._entries.items()}
+        ranks = []
+        for counts in grid.world.gather_objects(kept):
+            totals = Totals()
+            for key, numbers in counts.items():
+                totals._entries[key] = Entry(**dict(zip(COUNTED, numbers, strict=True)))
+            ranks.append(totals)
+        return OverRanks(ranks)
 
     def traffic(self, rank: int) -> dict[tuple[int, int], int]:
         """Return words by (sender, receiver), ranks of the grid, as charged to this rank of it.
@@ -275,16 +327,51 @@ class Ledger:
                     words_by_route[route] += Fraction(words, len(peers))
         return {route: round(words) for route, words in sorted(words_by_route.items())}
 
-    def entries(self) -> list[dict[str, Any]]:
-        """Return one record per key for logs."""
-        return [
-            {
-                "phase": phase, "operation": operation, "group": group, "matrix": matrix, "calls": e.calls,
-                "messages": e.messages, "words": round(e.words), "far": round(e.far),
-                "bytes": round(e.bytes), "flops": e.flops, "seconds": e.seconds, "flight": e.flight,
-            }
-            for (phase, operation, group, matrix), e in sorted(self._entries.items())
-        ]  # fmt: skip
+
+class OverRanks:
+    """Totals of the ranks of a grid. ``print`` shows a table of their sum and of the busiest rank.
+
+    Attributes:
+        ranks: the totals of each; sum: of all; busiest: of the rank that received the most bytes, or where
+            none received any did the most flops; rank: its number.
+    """
+
+    def __init__(self, ranks: list[Totals]) -> None:
+        self.ranks, self.sum = ranks, Totals()
+        for totals in ranks:
+            self.sum.add(totals)
+        self.rank = max(range(len(ranks)), key=lambda rank: (ranks[rank].bytes, ranks[rank].flops))
+        self.busiest = ranks[self.rank]
+
+    def __str__(self) -> str:
+        return table({f"{len(self.ranks)} ranks": self.sum, f"rank {self.rank}": self.busiest})
+
+
+def table(parts: Mapping[str, Totals]) -> str:
+    """Return a table of totals by operation and matrix, which stand side by side, each under its name.
+
+    Columns of nothing but zeros are left out.
+    """
+    given = {name: totals._rows() for name, totals in parts.items()}
+    keys = list(dict.fromkeys(key for rows in given.values() for key in rows))
+    keys.sort(key=lambda key: key[0].startswith("all "))
+    numbers = {
+        name: {x: [rows.get(key, NOTHING)[place] for key in keys] for place, x in enumerate(COLUMNS)}
+        for name, rows in given.items()
+    }
+    used = [column for column in COLUMNS if any(any(part[column]) for part in numbers.values())]
+    columns = [["", "operation", *(key[0] for key in keys)], ["", "matrix", *(key[1] for key in keys)]]
+    for name, part in numbers.items():
+        for column in used:
+            shown = [f"{x:,.3f}" if column == "seconds" else f"{round(x):,}" for x in part[column]]
+            columns.append([name if column == used[0] else "", column, *shown])
+    widths = [max(map(len, column)) for column in columns]
+    sides = [str.ljust, str.ljust, *[str.rjust] * len(columns)]
+    lines = (
+        "  ".join(pad(cell, width) for pad, cell, width in zip(sides, row, widths, strict=False))
+        for row in zip(*columns, strict=True)
+    )
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 @dataclass

@@ -33,6 +33,7 @@ CONTENT = 8  # hashes of what a store holds
 MADE_FEATURES = 9  # random features of graphs that have none
 ATTENTION = 10  # dropout of attention
 EDGE = 11  # names of pairs of nodes
+DENSE = 12  # random dense matrices
 
 _M64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+import distgnn as dg
 from distgnn.ledger import PHASES, Ledger, Union, charge, flight, timed
 
 
@@ -174,3 +175,38 @@ def test_words_are_kept_by_peer():
     ledger.add(once, 2)
     assert ledger.traffic(3) == {(0, 3): 17, (1, 3): 32, (2, 3): 6, (3, 2): 12}
     assert sum(ledger.traffic(3).values()) == ledger.words == 67
+
+
+def test_a_ledger_is_printed_as_a_table_by_operation_and_matrix():
+    with Ledger() as ledger:
+        for group in ("rows", "cols"):
+            charge("comm", "bcast", group, "H", words=1000, itemsize=8, messages=1)
+        charge("comm", "allreduce", "world", "reductions", words=Fraction(7, 2), itemsize=8, messages=6)
+        charge("spmm", "spmm", flops=123456)
+    rows = [line.split() for line in str(ledger).splitlines()]
+    assert rows == [
+        ["operation", "matrix", "calls", "messages", "words", "bytes", "flops"],
+        ["allreduce", "reductions", "1", "6", "4", "28", "0"],
+        ["bcast", "H", "2", "2", "2,000", "16,000", "0"],
+        ["spmm", "1", "0", "0", "0", "123,456"],
+        ["all", "communication", "3", "8", "2,004", "16,028", "0"],
+        ["all", "computation", "1", "0", "0", "0", "123,456"],
+    ]
+    assert len({len(line) for line in str(ledger).splitlines()}) == 1
+    assert str(Ledger()).split() == ["operation", "matrix"]
+
+
+@pytest.mark.ranks(3)
+def test_ledgers_of_all_ranks_are_added_up_and_the_busiest_is_found(comm):
+    grid = dg.Grid(comm, backend="numpy", rows=3)
+    with Ledger() as ledger:
+        charge("comm", "bcast", "rows", "H", words=Fraction(1 + (comm.rank == 1), 3), itemsize=8, messages=1)
+        charge("spmm", "spmm", flops=10 * comm.rank)
+    over = ledger.over(grid)
+    assert (over.sum.words, over.sum.bytes, over.sum.messages, over.sum.flops) == (1, 11, 3, 30)
+    assert (over.rank, over.busiest.bytes, over.busiest.flops) == (1, 5, 10)
+    assert [totals.flops for totals in over.ranks] == [0, 10, 20]
+    first, second, *_ = str(over).splitlines()
+    assert first.split() == ["3", "ranks", "rank", "1"]
+    assert second.split() == ["operation", "matrix", *["calls", "messages", "words", "bytes", "flops"] * 2]
+    grid.free()

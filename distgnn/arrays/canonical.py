@@ -112,7 +112,7 @@ def check_real(argument: str, dtype: Any) -> np.dtype:
     """Return the dtype; raise ArgumentError unless it is of real numbers or truth values."""
     dtype = np.dtype(dtype)
     if dtype.kind not in "biuf":
-        what = "complex values" if dtype.kind == "c" else "values that are no numbers"
+        what = "complex values (see docs/algebra.md)" if dtype.kind == "c" else "values that are no numbers"
         raise ArgumentError(argument, dtype, f"holds {what}; expected real numbers, such as float32")
     return dtype
 

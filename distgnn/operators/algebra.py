@@ -53,7 +53,7 @@ class Algebra(NDArrayOperatorsMixin):
         compute = getattr(H.grid.backend.xp, ufunc.__name__)
         if out is None:
             return H.like(compute(*operands))
-        compute(*operands, out=_alike(H, out[0]))
+        compute(*operands, out=alike(H, out[0]))
         return out[0]
 
     def __array__(self, *_: Any, **__: Any) -> Any:
@@ -66,7 +66,7 @@ class Algebra(NDArrayOperatorsMixin):
 def _operand(H: Any, x: Any) -> Any:
     """Return this rank's part of an operand of an expression in which H is the widest matrix."""
     if isinstance(x, Algebra):
-        return _column(H, x) if x.shape[1] == 1 < H.shape[1] else _alike(H, x)
+        return _column(H, x) if x.shape[1] == 1 < H.shape[1] else alike(H, x)
     if np.ndim(x) == 0:
         x = x.item() if isinstance(x, (np.generic, np.ndarray)) else x
         if isinstance(x, (bool, int, float)):
@@ -74,12 +74,14 @@ def _operand(H: Any, x: Any) -> Any:
     row = replicated(H, "the row", x)
     if row.shape not in ((H.shape[1],), (1, H.shape[1])):
         problem = f"expected shape ({H.shape[1]},), a number for each column; scatter cuts others"
+        if row.shape == H.shape[:1]:
+            problem += ", such as vectors of a number for each row"
         raise ValueError(f"{H!r} and an array of shape {row.shape}: {problem}")
     own = row.reshape(1, -1)[:, slice(*H.col_range)]
     return H.grid.backend.asarray(own, H.dtype if H.dtype.kind == "f" else None)
 
 
-def _alike(H: Any, G: Any) -> Array:
+def alike(H: Any, G: Any) -> Array:
     """Return the block of G. TypeError: G is no matrix. ValueError: G is not cut like H."""
     if not isinstance(G, Algebra):
         raise TypeError(f"{H!r} does not fit into {type(G).__name__}; {INSTEAD}")

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from distgnn.arrays.canonical import value_type
@@ -16,14 +17,82 @@ from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local.epilogue import Epilogue
-from distgnn.operators.dense import DistDense, gather, scatter
+from distgnn.operators.dense import DistDense, gather, recut, scatter
 from distgnn.operators.kept import cached_property
+from distgnn.operators.prices import FREE, Price, ProductPrices, relaid
 from distgnn.operators.weights import DenseProducts
 
 CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both"
 
 
-class Operator(ABC):
+#: Factors and operators of ``Σ c A``, and s of what is added to it, ``s I``.
+Terms = tuple[list[tuple[float, "Operator"]], float]
+
+
+class Linear:
+    """Expressions of operators, ``2 * A - B / 3`` and ``A + s * dg.I``, with numbers that all ranks have.
+
+    Raises:
+        TypeError: anything but numbers and operators. ValueError: operators on different grids, or of other
+            shapes, dtypes or orders of the nodes; with ``I``, no square ones. On every rank alike.
+    """
+
+    __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
+
+    @property
+    def terms(self) -> Terms:
+        """The factors and operators of the sum that this is, and the factor of ``I`` in it."""
+        raise NotImplementedError
+
+    def __mul__(self, factor: Any) -> Any:
+        """Multiply by a number, the same on all ranks: an operator that scales each product."""
+        if isinstance(factor, (bool, int, float, np.integer, np.floating)):
+            terms, shift = self.terms
+            return combined([(c * float(factor), A) for c, A in terms], shift * float(factor))
+        made = f"{self!r} * {type(factor).__name__}"
+        raise TypeError(f"{made}: expected a number; the product is A @ H")
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Any:
+        return self * (1 / divisor)
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __add__(self, other: Any) -> Any:
+        """Add another operator, or a multiple of ``dg.I``: an operator whose products are added up."""
+        if not isinstance(other, Linear):
+            made = f"{self!r} + {type(other).__name__}"
+            raise TypeError(f"{made}: expected an operator, or s * dg.I for a number s")
+        (ours, s), (theirs, t) = self.terms, other.terms
+        return combined(ours + theirs, s + t)
+
+    def __sub__(self, other: Any) -> Any:
+        return self + -other if isinstance(other, Linear) else self + other
+
+
+class Identity(Linear):
+    """A multiple of the identity of any size: ``dg.I`` in expressions of operators, ``A - s * dg.I``."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor = factor
+
+    def __repr__(self) -> str:
+        return f"{self.factor} I"
+
+    @property
+    def terms(self) -> Terms:
+        return [], self.factor
+
+    def __matmul__(self, H: Any) -> Any:
+        return self.factor * H
+
+
+I = Identity()
+
+
+class Operator(Linear, ABC):
     """A matrix that multiplies dense matrices cut over a grid, and its adjoint.
 
     Attributes:
@@ -46,7 +115,8 @@ class Operator(ABC):
     weights: DenseProducts
     number = 0  #: among the matrices of its grid, where ranks compare calls
     _adjoint: Operator | None = None
-    __array_ufunc__ = None  # NumPy's numbers leave products with a matrix to the matrix
+    #: The prices of its products, and of what else it has, in words and messages of this rank.
+    prices: Any
 
     def __repr__(self) -> str:
         m, n = self.shape
@@ -119,8 +189,12 @@ class Operator(ABC):
                 return self._wide(flat).reshape(self.shape[0], *H.shape[1:])
             whole: Any = gather(self @ scatter(flat, self.input_layout, self.dtype))
             return whole.reshape(self.shape[0], *H.shape[1:])
+        if isinstance(H, Operator):
+            return self._times_sparse(H)
         if not isinstance(H, DistDense):
-            raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {type(H).__name__}")
+            hint = "; aslinearoperator() takes whole arrays" if isinstance(H, np.ndarray) else ""
+            got = type(H).__name__ + hint
+            raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {got}")
         if H.shape[0] != self.shape[1]:
             raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
         if not H.layout.same(self.input_layout, H.shape):
@@ -131,6 +205,12 @@ class Operator(ABC):
         T = self.multiply(H)
         check_overflow(self.grid, "A @ H or an operation before")
         return T
+
+    def _times_sparse(self, B: Operator) -> Operator:
+        """Compute ``A B``, where the algorithm can."""
+        names = f"{self.name} @ {B.name}"
+        problem = f"{names}: block rows on as many ranks have products of sparse matrices; A @ (B @ H)"
+        raise TypeError(f"{problem} multiplies by both")
 
     def _hint(self, H: DistDense) -> str:
         """Return what brings H into the input layout, if anything does, for an error."""
@@ -160,6 +240,11 @@ class Operator(ABC):
             alike = self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0))
             self._adjoint = self if alike else Adjoint(self)
         return self._adjoint
+
+    @property
+    def H(self) -> Operator:
+        """The adjoint operator, ``A.T``: values are real."""
+        return self.T
 
     def aslinearoperator(self) -> LinearOperator:
         """Make an operator for SciPy's solvers. Its vectors, (n,) or (n, k) by node, are whole on every rank.
@@ -193,19 +278,9 @@ class Operator(ABC):
         ValueError, on every rank: A is not square.
         """
 
-    def __mul__(self, factor: Any) -> Operator:
-        """Multiply by a number, the same on all ranks: an operator that scales each product."""
-        if isinstance(factor, (bool, int, float, np.integer, np.floating)):
-            return Scaled(self, float(factor))
-        raise TypeError(f"{self.name}: A * {type(factor).__name__}: expected a number; the product is A @ H")
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, divisor: Any) -> Operator:
-        return self * (1 / divisor)
-
-    def __neg__(self) -> Operator:
-        return self * -1
+    @property
+    def terms(self) -> Terms:
+        return [(1.0, self)], 0.0
 
     def layer(self, number: int) -> Operator:
         """Return the operator of layer ``number``.
@@ -240,6 +315,11 @@ class Adjoint(View):
         self.shape, self.number = (forward.shape[1], forward.shape[0]), forward.number
         self.input_layout, self.output_layout = forward.output_layout, forward.input_layout
 
+    @property
+    def prices(self) -> ProductPrices:
+        """The prices of the products, turned round."""
+        return ProductPrices(self.forward.prices.adjoint, self.forward.prices.product)
+
     def layer(self, number: int) -> Operator:
         return self.forward.layer(number).T
 
@@ -265,44 +345,112 @@ class Adjoint(View):
         return self.forward.diagonal().redistribute(self.output_layout)
 
 
-class Scaled(View):
-    """``c A`` as an operator of its own; holds no data, and scales each product where it is."""
+class Combination(View):
+    """``Σ c A + s I`` as an operator of its own; holds no data, and adds up products where they are.
 
-    def __init__(self, forward: Operator, factor: float) -> None:
-        self.forward, self.factor, self.name = forward, factor, forward.name
-        self.grid, self.dtype, self.symmetric = forward.grid, forward.dtype, forward.symmetric
-        self.shape, self.inner_layouts, self.number = forward.shape, forward.inner_layouts, forward.number
+    The first operator says how matrices are cut; they are cut anew for others, where these need it.
+    """
+
+    def __init__(self, terms: list[tuple[float, Operator]], shift: float) -> None:
+        forward = self.forward = terms[0][1]
+        self._terms, self.name, self.grid = (terms, shift), forward.name, forward.grid
+        self.shape, self.dtype, self.number = forward.shape, forward.dtype, forward.number
+        self.symmetric = all(A.symmetric for _, A in terms)
+        self.inner_layouts = forward.inner_layouts
         self.input_layout, self.output_layout = forward.input_layout, forward.output_layout
+        for _, A in terms:
+            _check_alike(forward, A)
+        if shift and (self.shape[0] != self.shape[1] or self._rows(0) != self._rows(1)):
+            raise ValueError(f"{self!r} + s I: rows and columns are not of the same nodes, in one order")
+
+    def _rows(self, side: int) -> Any:
+        return (self.output_layout, self.input_layout)[side].rows.order
+
+    @property
+    def terms(self) -> Terms:
+        return self._terms
 
     def as_operand(self) -> str:
-        return f"{self.factor} * {self.forward.as_operand()}"
+        terms, shift = self.terms
+        return " + ".join([*(f"{c} * {A.as_operand()}" for c, A in terms), f"{shift} I"])
 
     @property
     def weights(self) -> DenseProducts:  # type: ignore[override]
-        """The products of the operator that is scaled."""
+        """The products of the first operator."""
         return self.forward.weights
 
+    @property
+    def prices(self) -> ProductPrices:
+        """The prices of the products, sums of those of all operators and of what is cut anew."""
+        return ProductPrices(self._price, self.T._price)  # type: ignore[attr-defined]
+
+    @property
+    def T(self) -> Operator:
+        """The adjoint operator, a combination of adjoint ones."""
+        if self._adjoint is None:
+            terms, shift = self.terms
+            turned = [(c, A.T) for c, A in terms]
+            alike = self.symmetric and all(A.T is A for _, A in terms)
+            self._adjoint = self if alike else Combination(turned, shift)
+            self._adjoint._adjoint = self
+        return self._adjoint
+
     def layer(self, number: int) -> Operator:
-        return self.forward.layer(number) * self.factor
+        terms, shift = self.terms
+        return Combination([(c, A.layer(number)) for c, A in terms], shift)
 
     def _multiply(self, H: DistDense, T: DistDense) -> None:
-        self.forward._multiply(H, T)
-        T *= self.factor
+        ((factor, first), *others), shift = self.terms
+        first._multiply(H, T)
+        if factor != 1:
+            T *= factor
+        for c, A in others:
+            T += c * recut(A.multiply(recut(H, A.input_layout)), T.layout)
+        if shift:
+            T += shift * recut(H, T.layout)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        self.forward._multiply_adjoint(G, F)
-        F *= self.factor
+        self.T._multiply(G, F)
+
+    def _price(self, f: int) -> Price:
+        (terms, shift), (m, n) = self.terms, self.shape
+        price = relaid(self.input_layout, self.output_layout, (n, f)) if shift else FREE
+        for _, A in terms:
+            moved = relaid(self.input_layout, A.input_layout, (n, f))
+            price += moved + A.prices.product(f) + relaid(A.output_layout, self.output_layout, (m, f))
+        return price
 
     @property
     def _one_piece(self) -> Any:
-        return self.forward._one_piece * self.factor
+        terms, shift = self.terms
+        whole = sum(A._one_piece * c for c, A in terms)
+        return whole + shift * sp.eye_array(self.shape[0]) if shift else whole
 
     @property
     def nnz(self) -> int:
-        return self.forward.nnz
+        return sum(A.nnz for _, A in self.terms[0])
 
     def diagonal(self) -> DistDense:
-        return self.forward.diagonal() * self.factor
+        terms, shift = self.terms
+        total: Any = sum(c * recut(A.diagonal(), self.output_layout) for c, A in terms)
+        return total + shift
+
+
+def combined(terms: list[tuple[float, Operator]], shift: float) -> Linear:
+    """Return ``Σ c A + s I`` as an operator, or without any A as a multiple of ``I``."""
+    return Combination(terms, shift) if terms else Identity(shift)
+
+
+def _check_alike(A: Operator, B: Operator) -> None:
+    """Raise ValueError unless A + B has a meaning."""
+    same = {
+        "grid": A.grid is B.grid, "shape": A.shape == B.shape, "dtype": A.dtype == B.dtype,
+        "order of rows": A.output_layout.rows.order == B.output_layout.rows.order,
+        "order of columns": A.input_layout.rows.order == B.input_layout.rows.order,
+    }  # fmt: skip
+    if not all(same.values()):
+        lacking = " and ".join(name for name, alike in same.items() if not alike)
+        raise ValueError(f"{A!r} + {B!r}: another {lacking}")
 
 
 SAME = "a solver's vector, for which a start that all ranks have, such as v0 or X, may be missing,"

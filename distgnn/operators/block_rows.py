@@ -20,6 +20,7 @@ from distgnn.comm.relay import upstream
 from distgnn.errors import ArgumentError
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition, shares
 from distgnn.local.epilogue import Epilogue
+from distgnn.operators.base import Operator
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
@@ -29,6 +30,7 @@ from distgnn.operators.needed_rows import NeededRows
 from distgnn.operators.operator import DistSparse, multiply
 from distgnn.operators.row_moves import WholeRowMoves, row_moves
 from distgnn.operators.sources import BlockSource, blocks
+from distgnn.operators.spgemm import multiply_sparse
 from distgnn.operators.weights import ReplicatedWeights
 
 Array = Any
@@ -93,6 +95,11 @@ class BlockRows(DistSparse):
         windows = [(block(rows, j), cols) for j in self.stages]
         transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
         return WholeBlocks(holders, self.column, self.stages, rows, panels, transposed, "G")
+
+    def _times_sparse(self, B: Operator) -> Operator:
+        if not isinstance(B, BlockRows) or self.grid.size != self.grid.shape["rows"]:
+            return super()._times_sparse(B)
+        return multiply_sparse(self, B)
 
     def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
         multiply(self.moves, H.block, T.block, then)

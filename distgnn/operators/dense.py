@@ -143,7 +143,8 @@ def recut(X: DistDense, layout: Layout[Grid]) -> DistDense:
 def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective.
 
-    Row i belongs to node i, whatever the order of the layout; rank 0 puts rows into that order.
+    A vector (n,) becomes a matrix n x 1. Row i belongs to node i, whatever the order of the layout; rank 0
+    puts rows into that order.
 
     Raises:
         ArgumentError: on every rank, X of rank 0 is no matrix of real numbers with as many rows as the layout
@@ -159,8 +160,9 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
                 raise ArgumentError("X", type(X).__name__, problem)
             check_real("X", np.asarray(X).dtype)
             X = np.ascontiguousarray(X, dtype=dtype)
+            X = X[:, None] if X.ndim == 1 else X
             if X.ndim != 2:
-                raise ValueError(f"scatter takes a matrix; got an array of shape {X.shape}")
+                raise ValueError(f"scatter takes a matrix or a vector; got an array of shape {X.shape}")
             if rows is not None and X.shape[0] != rows[-1]:
                 raise ValueError(f"scatter: the layout cuts {rows[-1]} rows, the matrix has {X.shape[0]}")
             ids = _ids(layout, X.shape[0])

@@ -8,9 +8,9 @@ moves', whatever the algorithm. What the ledger of a run charges is equal to it,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from distgnn.arrays.csr import Shape
 from distgnn.comm.grid import Grid
@@ -87,6 +87,13 @@ def relaid(source: Layout[Any], target: Layout[Any], shape: Shape, matrix: str =
     windows = taken(source, target, shape, grid)
     away = [(b - a) * (d - c) for rank, ((a, b), (c, d)) in windows if rank != grid.rank]
     return direct(grid.world, matrix, away)
+
+
+class ProductPrices(NamedTuple):
+    """Prices of the products of an operator that is made of others, by the number of columns."""
+
+    product: Callable[[int], Price]
+    adjoint: Callable[[int], Price]
 
 
 class Prices:

@@ -11,6 +11,7 @@ from distgnn.arrays.csr import Shape
 from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
+from distgnn.operators.algebra import alike
 
 
 class Reductions:
@@ -49,6 +50,23 @@ class Reductions:
             return _column(self, _over_rows(self, squares, "sum") ** 0.5)
         sums = _over_ranks(self, squares, 0.0, "sum")
         return np.sqrt(sums) if axis == 0 else math.sqrt(sums.sum())
+
+    def mean(self, axis: int | None = None) -> Any:
+        """Return the means of columns or rows, or of all entries; NaN of none."""
+        counts = {None: self.shape[0] * self.shape[1], 0: self.shape[0], 1: self.shape[1]}
+        return np.divide(self.sum(axis), counts[axis])
+
+    def dot(self, G: Any, axis: int | None = None) -> Any:
+        """Return the inner products with the columns or rows of G, cut alike, or their sum: of vectors, one.
+
+        In double precision. ``H.T @ G`` has those of all pairs of columns.
+        """
+        _check(axis)
+        products = (self.block.astype(np.float64) * alike(self, G)).sum(axis=int(axis == 1))
+        if axis == 1:
+            return _column(self, _over_rows(self, products, "sum"))
+        sums = _over_ranks(self, products, 0.0, "sum")
+        return sums if axis == 0 else float(sums.sum())
 
     def max(self, axis: int | None = None) -> Any:
         """Return the largest entries of columns or rows, or the largest of all; NaN where one is NaN."""

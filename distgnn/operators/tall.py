@@ -101,13 +101,18 @@ class Transposed:
         return inner(self.T, G)
 
 
+def whole_rows(layout: Layout[Any], n: int) -> Layout[Any]:
+    """Return the layout with whole rows, those of a rank shared by the ranks that have its columns."""
+    if not layout.col_axes:
+        return layout
+    rows, grid = layout.rows, layout.grid
+    parts = nested(rows.vector(grid, n), grid.count(*layout.col_axes))
+    return Layout(grid, Cut((*rows.axes, *layout.col_axes), parts, rows.order), Cut())
+
+
 def by_rows(H: Any) -> Any:
-    """Return the matrix with whole rows, those of a rank shared by the ranks that have its columns."""
-    if not H.layout.col_axes:
-        return H
-    rows, grid = H.layout.rows, H.grid
-    parts = nested(rows.vector(grid, H.shape[0]), grid.count(*H.layout.col_axes))
-    return H.redistribute(Layout(grid, Cut((*rows.axes, *H.layout.col_axes), parts, rows.order), Cut()))
+    """Return the matrix with whole rows."""
+    return H.redistribute(whole_rows(H.layout, H.shape[0])) if H.layout.col_axes else H
 
 
 def times(H: Any, small: Any) -> Any:

@@ -81,7 +81,7 @@ def epoch(model: GCN, train_features: bool) -> Price | None:
     for layer, (A, _) in zip(model.layers, model.graphs, strict=True):
         if type(layer) is not GraphConvolution:
             return None
-        need, prices = train_features or layer.index > 0, A.prices  # type: ignore[attr-defined]
+        need, prices = train_features or layer.index > 0, A.prices
         kept = not need and layer.options.keep_aggregate and not layer.options.dropout
         first = layer.order(A, need, kept) == AGGREGATE
         width, out = layer.shape[0 if first else 1], A.weights.output_layout

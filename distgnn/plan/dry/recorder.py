@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from distgnn import ledger
-from distgnn.ledger import Key, Ledger, Peers
+from distgnn.ledger import Key, Ledger, Peers, Totals
 
 
 class ProgramStep(NamedTuple):
@@ -60,7 +60,7 @@ class Recorder(Ledger):
         """Keep a wait."""
         self.steps.append(ProgramStep("wait", *key[1:], nbytes))
 
-    def add(self, other: Ledger, times: int = 1) -> None:
+    def add(self, other: Totals, times: int = 1) -> None:
         """Add the totals and the steps of another ledger, so many times over."""
         super().add(other, times)
         if isinstance(other, Recorder):
