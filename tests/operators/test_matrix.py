@@ -102,8 +102,8 @@ def test_scatter_and_gather_are_inverse(comm, backend, dtype):
 def test_scatter_refuses_on_every_rank(comm, backend):
     grid = make_grid(comm, "1d", backend=backend)
     layout = Layout(grid, Cut(("rows",), dg.layout.partition(7, comm.Get_size())), Cut())
-    for wrong in (np.zeros((8, 2)), np.zeros(7)):
-        with pytest.raises((ValueError, RuntimeError), match=r"cuts 7 rows|takes a matrix"):
+    for wrong in (np.zeros((8, 2)), np.zeros((7, 2, 1))):
+        with pytest.raises((ValueError, RuntimeError), match=r"cuts 7 rows|takes a matrix or a vector"):
             dg.scatter(wrong if grid.rank == 0 else None, layout)
 
 
