@@ -230,7 +230,10 @@ def operations(A, X, u):
 @pytest.mark.parametrize("small_sum", [0, 1 << 20])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_operations_after_an_error_of_one_rank_alone_are_right(comm, name, small_sum, monkeypatch):
-    """Others wait in a sum that the rank has not begun; nothing of that may meet the next operation."""
+    """Others wait in a sum that the rank has not begun; nothing of that may meet the next operation.
+
+    Every second operation fails where sums are made in pieces, the others where they are made at once.
+    """
     monkeypatch.setattr(TUNING, "small_sum", small_sum)
     monkeypatch.setattr(TUNING, "smallest_sum_block", 2048)
     M = rmat(300, degree=9, directed=True, features=0, classes=0).A.astype(np.float64)
@@ -240,26 +243,30 @@ def test_operations_after_an_error_of_one_rank_alone_are_right(comm, name, small
         grid = make_grid(comm, name, sizes)
         todo = operations(dg.distribute(M, grid, name), X, u)
         expected = [operation().copy() for operation in todo]
-        for number, operation in enumerate(todo):
+        for number, operation in [*enumerate(todo)][small_sum > 0 :: 2]:
             failed = number % grid.size
             try:
                 with failing(monkeypatch, 0 if grid.rank == failed else -1):
                     operation()
-                grid.links.fail()  # ranks that waited for nothing; the others know
             except (ZeroDivisionError, PeerError) as error:
                 assert isinstance(error, ZeroDivisionError) == (grid.rank == failed)
+            grid.links.fail()  # also on ranks that waited for nothing
             for again in number, (number + 1) % len(todo):
                 np.testing.assert_array_equal(todo[again](), expected[again])
+            grid.world.gather_objects(number)  # products on some grids have no message, and renew nothing
         grid.free()
 
 
 @pytest.mark.ranks(3)
 @pytest.mark.abandons
-def test_ranks_that_wait_for_one_that_failed_raise(comm, monkeypatch):
+@pytest.mark.parametrize(("name", "sizes"), [("1d", {}), ("3d", {"x": 3, "y": 1, "z": 1})])
+def test_ranks_that_wait_for_one_that_failed_raise(comm, name, sizes, monkeypatch):
+    """For its panels, or in a sum that is made at once, of which it had no message under way."""
     monkeypatch.setattr(progress, "LONG", 0.05)
+    monkeypatch.setattr(TUNING, "small_sum", 1 << 20)
     A = rmat(3000, degree=9, directed=True, features=0, classes=0).A.astype(np.float64)
-    grid = make_grid(comm, "1d")
-    operator = dg.distribute(A, grid, "1d")
+    grid = make_grid(comm, name, sizes)
+    operator = dg.distribute(A, grid, name)
     H = dg.scatter(np.random.default_rng(1).standard_normal((3000, 16)), operator.input_layout)
     expected = (operator @ H).block.copy()
     for failed in range(grid.size):

@@ -51,10 +51,12 @@ def numbers(record: Any) -> dict[str, Any]:
 
 
 def contents(path: Path, comm: Any) -> dict[str, Any]:
-    """Return all of a checkpoint, but for its name."""
+    """Return all of a checkpoint, but for its name and how many minibatches are sampled at a time."""
     reader = checkpoint.load(path, Comm(comm, dg.arrays.backend.get("numpy")))
     whole = {name: reader.piece(name, (0, rows), (0, cols)) for name, (rows, cols) in reader.shapes.items()}
-    return {name: array.tobytes() for name, array in whole.items()} | {"meta": reader.meta}
+    settings = {name: value for name, value in reader.meta["settings"].items() if name != "bulk"}
+    meta = dict(reader.meta) | {"settings": settings}
+    return {name: array.tobytes() for name, array in whole.items()} | {"meta": meta}
 
 
 @pytest.mark.ranks(1, 4)
