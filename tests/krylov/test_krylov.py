@@ -13,6 +13,7 @@ from scipy.sparse import linalg
 import distgnn as dg
 from distgnn.errors import UserError
 from distgnn.krylov import cg, lanczos, lobpcg
+from distgnn.krylov.vectors import dots
 from distgnn.operators import ALGORITHMS, grids
 from distgnn.operators.prices import relaid
 from distgnn.operators.tall import whole_rows
@@ -63,11 +64,12 @@ def gathered(H):
     return H.grid.world.share(dg.gather(H))
 
 
-@pytest.mark.ranks(1, 3)
+@pytest.mark.ranks(1, 4)
 @ways
 def test_conjugate_gradients(comm, name, aware):
     A = made(comm, name, aware)
     b, counts = dg.scatter(X, A.input_layout), []
+    np.testing.assert_allclose(dots((b, b), (b, 2 * b)), np.outer([1, 2], (X * X).sum(axis=0)))
     with dg.Ledger() as ledger:
         x, info = cg(A, b, rtol=1e-9, callback=counts.append)
     assert info == 0 and x.layout.same(A.input_layout, (N, K))
