@@ -69,7 +69,10 @@ def store(folder: Path, name: str, nodes: int, degree: int) -> None:
     """Generate a graph, and prepare it."""
     distgnn = [sys.executable, "-m", "distgnn"]
     sizes = ["--nodes", nodes, "--degree", degree, "--features", WIDTH, "--classes", CLASSES]
-    for words in (["generate", "rmat", folder / name, *sizes], ["prepare", folder / name, f"{folder / name}.dg"]):
+    for words in (
+        ["generate", "rmat", folder / name, *sizes],
+        ["prepare", folder / name, f"{folder / name}.dg"],
+    ):
         subprocess.run([*distgnn, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -85,7 +88,14 @@ def job(way: str, folder: str, args: argparse.Namespace) -> list[int]:
 def one(args: argparse.Namespace) -> None:
     """Train, and print on rank 0 the rise of memory and the ledger's peak, of the ranks with the most."""
     comm, (way,) = MPI.COMM_WORLD, args.ways
-    given = {"hidden": [WIDTH, WIDTH], "layers": 3, "dropout": 0.0, "epochs": 2, "eval_every": 0, "keep_best": "none"}
+    given = {
+        "hidden": [WIDTH, WIDTH],
+        "layers": 3,
+        "dropout": 0.0,
+        "epochs": 2,
+        "eval_every": 0,
+        "keep_best": "none",
+    }
     settings = Settings(**{**given, **WAYS[way]})
     trained(Path(args.one, "warm.dg"), settings)
     with dg.Ledger() as ledger:
@@ -105,7 +115,9 @@ def row(way: str, figures: list[int], nnz: int, args: argparse.Namespace) -> str
     """Write a row of the table."""
     process, ledger = (figure / MIB for figure in figures)
     copies = 2 if way.startswith("1.5d") else 1
-    A, block = (part / args.ranks * copies / MIB for part in (8 * nnz + 4 * args.nodes, 4 * args.nodes * WIDTH))
+    A, block = (
+        part / args.ranks * copies / MIB for part in (8 * nnz + 4 * args.nodes, 4 * args.nodes * WIDTH)
+    )
     least = A * (3 if way.startswith("3d 2") else 1) + 4 * block + 2
     ratios = f"{process / least:.2f} | {ledger / process:.2f}"
     return f"| {way} | {process:.0f} | {ledger:.0f} | {least:.0f} | {ratios} |"
