@@ -372,7 +372,7 @@ class Comm(Wires):
 
 
 def _plain(wanted: Any) -> Any:
-    """Return an object whose ``repr`` is that of equal objects."""
+    """Return an object whose ``repr`` is that of equal objects, and of no others: NumPy shortens arrays."""
     if isinstance(wanted, (list, tuple, range)):
         return tuple(map(_plain, wanted))
-    return wanted.item() if isinstance(wanted, np.generic) else wanted
+    return wanted.tolist() if isinstance(wanted, (np.generic, np.ndarray)) else wanted

@@ -226,6 +226,7 @@ def test_ranks_of_a_node_that_want_the_same(comm):
         ([0, 1, 0, 1], same, [r for r in range(comm.Get_size()) if r % 2 == rank % 2]),
         ([0] * 4, rank < 2, [r for r in range(comm.Get_size()) if (r < 2) == (rank < 2)]),
         ([0] * 4, (rank,), [rank]),
+        ([0] * 4, np.where(np.arange(3000) == 1500, rank, 0), [rank]),
     ):
         grid.node = nodes[rank]
         with grid.on_node(wanted) as group:
