@@ -20,7 +20,7 @@ import numpy as np
 
 from distgnn.layout import Axes
 from distgnn.plan.dry.recorder import ProgramStep
-from distgnn.plan.machine import SUMS, Link, Machine, SpmmRates
+from distgnn.plan.machine import KINDS, SUMS, Link, Machine, SpmmRates
 
 OTHER = "other"  # the phase of what no step accounts for
 Phases = dict[str, float]
@@ -31,6 +31,8 @@ APART = ("bcast", "alltoall", "alltoallv")
 #: What is passed on from rank to rank, one panel after the other. While one starts, the bytes of others are
 #: under way: the longer of the two counts.
 RELAY = "bcast"
+#: Operations of the ledger, and shapes: of an all-reduce that goes straight from rank to rank, any.
+_KINDS = (*((kind, ()) for kind in KINDS if kind != SUMS), ("allreduce", (1,)))
 TOGETHER = 1e-3  # bytes: what rounding may leave
 FLOAT = 4  # bytes of the numbers that rates are given for
 
@@ -86,6 +88,20 @@ class Network:
         alpha, nbytes = messages * route.alpha, step.nbytes * route.byte
         seconds = route.call + (max(alpha, nbytes) if step.operation == RELAY else alpha + nbytes)
         return route.level, seconds * (messages > 0)
+
+    def least(self, words: Mapping[str, float]) -> float:
+        """Return for how long so many bytes along these groups keep the busiest level, at the least.
+
+        The messages are of any kind, of those that take the same level; of others the longest counts.
+        """
+        busy, longest = defaultdict[int, float](float), 0.0
+        for group, nbytes in words.items():
+            kinds = [ProgramStep("comm", kind, group, "", shape=shape) for kind, shape in _KINDS]
+            routes = [self.route(step) for step in kinds]
+            seconds = nbytes * min(route.byte for route in routes)
+            busy[routes[0].level] += seconds * (len({route.level for route in routes}) == 1)
+            longest = max(longest, seconds)
+        return max([longest, *busy.values()])
 
     def skew(self, group: str) -> float:
         """Return seconds that ranks of a group wait for the last of them."""
@@ -198,6 +214,7 @@ class Clock:
         self.network, self.machine, self.itemsize = network, network.machine, itemsize
         self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)  # of each level
         self.sending: dict[int, deque[_Transfer]] = defaultdict(deque)  # the way out
+        self.left: dict[int, dict[tuple[str, str, str], float]] = defaultdict(dict)  # of queues, where known
         self.places: dict[tuple[str, str, str], int] = {}  # the queue of each key
         self.unmet: set[tuple[str, str, str]] = set()  # keys that ranks have yet to wait for each other for
         self.arrived: dict[tuple[str, str, str], float] = defaultdict(float)  # bytes not yet waited for
@@ -227,19 +244,30 @@ class Clock:
             self.flight[key] += seconds
             self.places[key] = level
             self.unmet.add(key)
-            self.queues[level].append(_Transfer(key, step.nbytes, seconds))
+            self._append(self.queues[level], _Transfer(key, step.nbytes, seconds))
 
     def _send(self, step: ProgramStep) -> None:
         """Send beside receiving. Sending adds to the transfers under way as far as it takes longer."""
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
-        ways = self.queues[level], self.sending[level]
-        comes, goes = (sum(transfer.seconds for transfer in queue if transfer.key == key) for queue in ways)
+        comes, goes = (self._left(queue, key) for queue in (self.queues[level], self.sending[level]))
         seconds -= self.network.route(step).call * (goes > 0)  # of transfer operation
         if seconds > 0:
             self.flight[key] += max(goes + seconds - max(comes, goes), 0.0)
             self.places[key] = level
-            self.sending[level].append(_Transfer(key, 0.0, seconds))
+            self._append(self.sending[level], _Transfer(key, 0.0, seconds))
+
+    def _append(self, queue: deque[_Transfer], transfer: _Transfer) -> None:
+        queue.append(transfer)
+        if transfer.key in (known := self.left[id(queue)]):
+            known[transfer.key] += transfer.seconds
+
+    def _left(self, queue: deque[_Transfer], key: tuple[str, str, str]) -> float:
+        """Return the seconds of a key's transfers in a queue; summed once, until some of them have passed."""
+        known = self.left[id(queue)]
+        if key not in known:
+            known[key] = sum(transfer.seconds for transfer in queue if transfer.key == key)
+        return known[key]
 
     def _wait(self, step: ProgramStep) -> None:
         """Wait until so many bytes of this key are there, and all that its level moves before them."""
@@ -291,6 +319,8 @@ class Clock:
         """Let so many seconds pass for the transfers under way."""
         for queue in (*self.queues.values(), *self.sending.values()):
             left = seconds
+            if queue:
+                self.left[id(queue)].clear()
             while queue and left > 0:
                 first = queue[0]
                 share = min(left / first.seconds, 1.0)
