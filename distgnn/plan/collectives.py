@@ -152,9 +152,9 @@ def series(
         active: whether this rank takes part; least: bytes of the smallest message.
     """
     group, samples, each = grid.along(*axes), list[Measurement](), budget.left() / 10
-    nbytes = max(least, collective.least)
+    nbytes, fewest = max(least, collective.least), min(2, budget.least)
     while nbytes <= max(least, collective.most):
-        if len(samples) >= min(2, budget.least) and FACTOR * samples[-1].seconds * (LEAST + 2) > budget.left():
+        if len(samples) >= fewest and FACTOR * samples[-1].seconds * (LEAST + 2) > budget.left():
             break
         run = collective.make(grid, group, nbytes)
         what = f"{collective.name}, {nbytes} bytes, {group.size} ranks"

@@ -207,14 +207,15 @@ class Clock:
 
     Attributes:
         stretches: seconds by phase from one such point to the next.
-        exposed: seconds waited for, by operation, group and matrix; flight: seconds under way.
+        exposed: seconds waited for, by operation, group and matrix; flight: seconds under way, where `told`.
     """
 
-    def __init__(self, network: Network, itemsize: int = FLOAT) -> None:
+    def __init__(self, network: Network, itemsize: int = FLOAT, told: bool = False) -> None:
         self.network, self.machine, self.itemsize = network, network.machine, itemsize
         self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)  # of each level
         self.sending: dict[int, deque[_Transfer]] = defaultdict(deque)  # the way out
-        self.left: dict[int, dict[tuple[str, str, str], float]] = defaultdict(dict)  # of queues, where known
+        self.going: dict[tuple[str, str, str], int] = defaultdict(int)  # transfers on the way out
+        self.told = told
         self.places: dict[tuple[str, str, str], int] = {}  # the queue of each key
         self.unmet: set[tuple[str, str, str]] = set()  # keys that ranks have yet to wait for each other for
         self.arrived: dict[tuple[str, str, str], float] = defaultdict(float)  # bytes not yet waited for
@@ -241,33 +242,25 @@ class Clock:
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
         if seconds > 0:
-            self.flight[key] += seconds
+            if self.told:
+                self.flight[key] += seconds
             self.places[key] = level
             self.unmet.add(key)
-            self._append(self.queues[level], _Transfer(key, step.nbytes, seconds))
+            self.queues[level].append(_Transfer(key, step.nbytes, seconds))
 
     def _send(self, step: ProgramStep) -> None:
         """Send beside receiving. Sending adds to the transfers under way as far as it takes longer."""
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
-        comes, goes = (self._left(queue, key) for queue in (self.queues[level], self.sending[level]))
-        seconds -= self.network.route(step).call * (goes > 0)  # of transfer operation
+        seconds -= self.network.route(step).call * (self.going[key] > 0)  # of transfer operation
         if seconds > 0:
-            self.flight[key] += max(goes + seconds - max(comes, goes), 0.0)
+            if self.told:
+                ways = self.queues[level], self.sending[level]
+                comes, goes = (sum(t.seconds for t in queue if t.key == key) for queue in ways)
+                self.flight[key] += max(goes + seconds - max(comes, goes), 0.0)
             self.places[key] = level
-            self._append(self.sending[level], _Transfer(key, 0.0, seconds))
-
-    def _append(self, queue: deque[_Transfer], transfer: _Transfer) -> None:
-        queue.append(transfer)
-        if transfer.key in (known := self.left[id(queue)]):
-            known[transfer.key] += transfer.seconds
-
-    def _left(self, queue: deque[_Transfer], key: tuple[str, str, str]) -> float:
-        """Return the seconds of a key's transfers in a queue; summed once, until some of them have passed."""
-        known = self.left[id(queue)]
-        if key not in known:
-            known[key] = sum(transfer.seconds for transfer in queue if transfer.key == key)
-        return known[key]
+            self.sending[level].append(_Transfer(key, 0.0, seconds))
+            self.going[key] += 1
 
     def _wait(self, step: ProgramStep) -> None:
         """Wait until so many bytes of this key are there, and all that its level moves before them."""
@@ -317,10 +310,9 @@ class Clock:
 
     def _go_on(self, seconds: float) -> None:
         """Let so many seconds pass for the transfers under way."""
-        for queue in (*self.queues.values(), *self.sending.values()):
+        arriving = len(self.queues)
+        for number, queue in enumerate((*self.queues.values(), *self.sending.values())):
             left = seconds
-            if queue:
-                self.left[id(queue)].clear()
             while queue and left > 0:
                 first = queue[0]
                 share = min(left / first.seconds, 1.0)
@@ -330,6 +322,7 @@ class Clock:
                     first.nbytes *= 1 - share
                     first.seconds *= 1 - share
                 else:
+                    self.going[first.key] -= number >= arriving
                     queue.popleft()
 
 

@@ -16,7 +16,17 @@ from scipy.optimize import least_squares, nnls
 from distgnn.plan.cost_model import RELAY, Clock, Network, estimate
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import (
-    FASTEST, PASSES, Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates,
+    FASTEST,
+    PASSES,
+    Gemm,
+    Level,
+    Link,
+    Machine,
+    Overlap,
+    Passes,
+    Rate,
+    Spmm,
+    SpmmRates,
 )  # fmt: skip
 
 FREE = float("inf")  # a rate at which nothing takes any time

@@ -136,7 +136,7 @@ def settle_together(
     """Call :func:`settle` on the first rank for all of ``comm``, which get the same. Collective.
 
     Args:
-        store, machine: as of :func:`settle`; machine by default: measured, see :func:`~distgnn.plan.probe.probe`.
+        store, machine: as of :func:`settle`; machine by default: :func:`~distgnn.plan.probe.probe`.
 
     Raises:
         UserError: of `settle` and `machine.read`, or ranks that disagree; on every rank.
