@@ -328,3 +328,22 @@ def test_ranks_end_together(store: str, tmp_path: Path) -> None:
     assert good.code == 0, good.err
     assert good.out.count("accuracy after the last update") == 1
     assert len(json.loads((tmp_path / "log").read_text().splitlines()[-1])["words"]) == 2
+
+
+def test_epochs_of_more_than_twice_their_plan_are_told() -> None:
+    (line,) = console.off_plan(1.0, [1.9, 2.1, 9.0])
+    assert "an epoch takes 2.1 s, 2.1 times its plan of 1 s" in line and "calibrate" in line
+    assert not console.off_plan(1.0, [1.0, 2.0, 9.0])
+
+
+def test_a_run_that_is_slower_than_its_plan_says_so_once(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from distgnn.plan.machine import read
+
+    machine = tmp_path / "fast.toml"
+    machine.write_text(read("infiniband-cpu").toml().replace("update = 0.001", "update = 1e-09"))
+    words = ["train", store, "--algorithm", "auto", "--machine", str(machine), "--hidden", "4"]
+    for epochs, times in ((6, 1), (3, 0)):
+        assert cli.main([*words, "--epochs", str(epochs)]) == 0
+        assert capsys.readouterr().err.count("times its plan of") == times
