@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.arrays.canonical import check_real
 from distgnn.arrays.csr import Shape
 from distgnn.comm.checks import compare
@@ -50,7 +51,9 @@ class DistDense(Tall, Reductions, Algebra):
     @classmethod
     def empty(cls, layout: Layout[Grid], shape: Shape, dtype: Any) -> DistDense:
         """Make a matrix of this global shape, of any content."""
-        return cls(layout.grid.backend.empty(layout.local_shape(shape), dtype), layout, shape)
+        made = cls(layout.grid.backend.empty(layout.local_shape(shape), dtype), layout, shape)
+        ledger.holds(made, "results", made.block.nbytes)
+        return made
 
     @property
     def grid(self) -> Grid:
