@@ -61,14 +61,14 @@ def train(
         run.record["plan"] = plan.record()
     if speaks:
         show(*([plan] if plan else []), printable(describe(run)))
+    planned, seconds = plan.seconds if plan and run.grid.rank == 0 else np.inf, list[float]()
     try:
-        seconds: list[float] = []
         with progress(speaks, run.first_epoch, settings.epochs) as tell:
             for record in run.train(stop):
                 tell(record)
                 seconds.append(record["seconds"])
-                if plan is not None and run.grid.rank == 0 and len(seconds) == 1 + JUDGED:
-                    show(*off_plan(plan.seconds, seconds[1:]), error=True)
+                for line in off_plan(planned, seconds):
+                    show(line, error=True)
     except TrainingError as failure:
         if run.grid.rank == 0:
             prefix = "--check: " if isinstance(failure, CheckFailedError) else ""
@@ -123,9 +123,9 @@ def describe(run: Run) -> str:
 
 
 def off_plan(planned: float, seconds: Sequence[float]) -> list[str]:
-    """Return a line where epochs take more than twice as long as planned: the median of these."""
-    took = float(np.median(seconds))
-    if took <= SLOW * planned:
+    """Return a line, once, where the first epochs take more than twice as long as planned."""
+    took = float(np.median(seconds[1:] or 0.0))
+    if len(seconds) != 1 + JUDGED or took <= SLOW * planned:
         return []
     times = f"{took / planned:.2g} times its plan of {planned:.3g} s; another way may be faster"
     advice = "distgnn calibrate --out here.toml, then train --machine here.toml"

@@ -16,7 +16,7 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.plan import formulas
 from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry.graphs import Graph, Histogram
-from distgnn.plan.dry.run import Costs, DryRun, dry_run, prepared
+from distgnn.plan.dry.run import Costs, DryRun, dry_run, last_network
 from distgnn.plan.machine import Machine, read
 from distgnn.train import room
 from distgnn.train.resolve import resolved, takes_one
@@ -202,7 +202,7 @@ def least_seconds(settings: Settings, graph: Graph, way: Way, ranks: int, machin
     if not graph.even or unsuitable(way, graph, settings):
         return 0.0
     try:
-        model, _ = prepared(way.settings(settings), graph, ranks)
+        model = last_network(way.settings(settings), graph, ranks)
         price = formulas.epoch(model, resolved(way.settings(settings), ranks).train_features)
     except UserError:  # which says why when the way is priced
         return 0.0

@@ -157,11 +157,11 @@ def settle_open(
             check_outputs(settings)  # before a plan takes its time
     if left.asked is None:
         return Settled(settings)
-    probed = probe(comm, settings.backend) if on is None else None
-    on = on or probed.machine
-    return on_first_rank(
-        comm, lambda: replace(_settled(left, store, comm.Get_size(), on), probe=probed)
-    )
+    probed: Probe | None = None
+    if on is None:
+        probed = probe(comm, settings.backend)
+        on = probed.machine
+    return on_first_rank(comm, lambda: replace(_settled(left, store, comm.Get_size(), on), probe=probed))
 
 
 def on_first_rank(comm: MPI.Intracomm, make: Callable[[], T]) -> T:

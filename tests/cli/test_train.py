@@ -331,9 +331,10 @@ def test_ranks_end_together(store: str, tmp_path: Path) -> None:
 
 
 def test_epochs_of_more_than_twice_their_plan_are_told() -> None:
-    (line,) = console.off_plan(1.0, [1.9, 2.1, 9.0])
+    (line,) = console.off_plan(1.0, [0.1, 1.9, 2.1, 9.0])
     assert "an epoch takes 2.1 s, 2.1 times its plan of 1 s" in line and "calibrate" in line
-    assert not console.off_plan(1.0, [1.0, 2.0, 9.0])
+    for seconds in ([9.0, 1.0, 2.0, 9.0], [], [9.0], [9.0] * 3, [9.0] * 5):
+        assert not console.off_plan(1.0, seconds)
 
 
 def test_a_run_that_is_slower_than_its_plan_says_so_once(

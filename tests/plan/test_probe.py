@@ -151,3 +151,11 @@ def test_nothing_is_measured_where_a_machine_is_given(comm, shared_tmp_path, mon
     monkeypatch.undo()
     settled = alike(comm, settle_together(comm, Settings(algorithm="auto"), store))
     assert settled.record()["measured"] == settled.probe.figures and settled.probe.line in str(settled)
+
+
+@pytest.mark.ranks(1)
+def test_of_gpus_nothing_is_measured(comm, backend):
+    made = probe.probe(comm, backend.name)
+    assert bool(made.figures) != backend.on_device
+    if backend.on_device:
+        assert made.machine.name == "dgx-a100" and "hosts alone are measured" in made.line

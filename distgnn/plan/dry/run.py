@@ -101,16 +101,15 @@ def dry_run(
     return DryRun(results[0][1], [costs for costs, _ in results])
 
 
-def prepared(settings: Settings, graph: Graph, ranks: int) -> tuple[GCN, Ledger]:
-    """Return the network of the last rank, which no other is much busier than where non-zeros are spread
-    evenly, and what its setup is charged; errors as of :func:`dry_run`.
+def last_network(settings: Settings, graph: Graph, ranks: int) -> GCN:
+    """Return the network of the last rank, than which none is much busier where non-zeros are spread evenly;
+    errors as of :func:`dry_run`.
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
     _check(s, graph, True, None)
     with ledger.apart():
-        ready = _prepared(OneOfMany(ranks, ranks - 1), SHAPES, s, graph)
-    return ready.model, ready.setup
+        return _prepared(OneOfMany(ranks, ranks - 1), SHAPES, s, graph).model
 
 
 def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
