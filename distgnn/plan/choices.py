@@ -158,16 +158,16 @@ def plan(
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     shapes = [(graph, way) for order, graph in graphs.items() for way in ways(settings, ranks, order)]
     least = [0.0 if complete else least_seconds(settings, *shape, ranks, machine) for shape in shapes]
-    found: dict[int, list[Choice | Infeasible]] = {}
+    by_number: dict[int, list[Choice | Infeasible]] = {}
     known, left_out = _Known(), list[float]()
     for number in sorted(range(len(shapes)), key=least.__getitem__):
         graph, way = shapes[number]
         if least[number] > known.limit(way):
             left_out.append(least[number])
             continue
-        found[number] = priced(settings, graph, ranks, machine, way)
-        known.add([result for result in found[number] if isinstance(result, Choice)])
-    results = [result for _, some in sorted(found.items()) for result in some]
+        by_number[number] = priced(settings, graph, ranks, machine, way)
+        known.add([result for result in by_number[number] if isinstance(result, Choice)])
+    results = [result for _, some in sorted(by_number.items()) for result in some]
     choices = sorted((r for r in results if isinstance(r, Choice)), key=lambda choice: choice.seconds)
     infeasible += [result for result in results if isinstance(result, Infeasible)]
     beyond = (len(left_out), min(left_out) / choices[0].seconds) if left_out else None

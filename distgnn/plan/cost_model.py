@@ -207,15 +207,15 @@ class Clock:
 
     Attributes:
         stretches: seconds by phase from one such point to the next.
-        exposed: seconds waited for, by operation, group and matrix; flight: seconds under way, where `told`.
+        exposed: seconds waited for, by operation, group and matrix; flight: seconds under way, if `flights`.
     """
 
-    def __init__(self, network: Network, itemsize: int = FLOAT, told: bool = False) -> None:
+    def __init__(self, network: Network, itemsize: int = FLOAT, flights: bool = False) -> None:
         self.network, self.machine, self.itemsize = network, network.machine, itemsize
         self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)  # of each level
         self.sending: dict[int, deque[_Transfer]] = defaultdict(deque)  # the way out
         self.going: dict[tuple[str, str, str], int] = defaultdict(int)  # transfers on the way out
-        self.told = told
+        self.flights = flights
         self.places: dict[tuple[str, str, str], int] = {}  # the queue of each key
         self.unmet: set[tuple[str, str, str]] = set()  # keys that ranks have yet to wait for each other for
         self.arrived: dict[tuple[str, str, str], float] = defaultdict(float)  # bytes not yet waited for
@@ -242,7 +242,7 @@ class Clock:
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
         if seconds > 0:
-            if self.told:
+            if self.flights:
                 self.flight[key] += seconds
             self.places[key] = level
             self.unmet.add(key)
@@ -254,7 +254,7 @@ class Clock:
         key = step.operation, step.group, step.matrix
         seconds -= self.network.route(step).call * (self.going[key] > 0)  # of transfer operation
         if seconds > 0:
-            if self.told:
+            if self.flights:
                 ways = self.queues[level], self.sending[level]
                 comes, goes = (sum(t.seconds for t in queue if t.key == key) for queue in ways)
                 self.flight[key] += max(goes + seconds - max(comes, goes), 0.0)

@@ -72,7 +72,7 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
 
 def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
     network = Network(plan.machine.used(plan.settings.overlap), choice.way.grid)
-    return Clock(network, itemsize, told=True).run(costs.epoch.steps)
+    return Clock(network, itemsize, flights=True).run(costs.epoch.steps)
 
 
 def phases(choice: Choice, clock: Clock, computed: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -129,12 +129,12 @@ def scaled(machine: Machine, sparse: float, dense: float) -> Machine:
 
 def levelled(shipped: Sequence[Level], measured: Sequence[Level]) -> list[Level]:
     """Put measured figures in the place of those of the last two levels that ship: the node, the network."""
-    found = {level.name: level for level in measured}
-    if "node" in found:
+    by_name = {level.name: level for level in measured}
+    if "node" in by_name:
         shipped = shipped[-2:]  # with all levels within the node
     figures = ("alpha", "bandwidth", "call", "injection")
     return [
-        replace(level, kinds={}, **{name: getattr(found[level.name], name) for name in figures})
-        if level.name in found else level
+        replace(level, kinds={}, **{name: getattr(by_name[level.name], name) for name in figures})
+        if level.name in by_name else level
         for level in shipped
     ]  # fmt: skip

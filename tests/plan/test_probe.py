@@ -1,4 +1,4 @@
-"""Where nothing was calibrated, the ranks of a job are measured: alike on all of them, and never in vain."""
+"""Ranks of a job are measured where nothing was calibrated: alike on all of them, and never in vain."""
 
 from __future__ import annotations
 
