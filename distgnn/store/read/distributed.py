@@ -104,7 +104,7 @@ def load_features(
     """Load the features of a store, n x width, cut by ``layout`` and in its order. Collective.
 
     ``columns``: the columns of the store, from 0, that those of the result are; default: all. Each rank reads
-    its own rows, and the columns from its lowest to its highest.
+    a share of the files, in whole chunks, and one all-to-all brings rows to their ranks.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.input_layout, after the store")
     grid = layout.grid
@@ -120,27 +120,26 @@ def load_features(
         rows, cols = layout.ranges(shape)
         own = taken[slice(*cols)]
         window = (int(own.min()), int(own.max()) + 1) if len(own) else (0, 0)
-        block = opened.features(layout.rows.order, rows, window)
-        block = block if columns is None else block[:, own - window[0]]
+    block = opened.features(layout.rows.order, rows, window, grid)
+    block = block if columns is None else block[:, own - window[0]]
     return DistDense(grid.backend.asarray(block, dtype), layout, shape)
 
 
 def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDense]:
     """Load ``(labels, split)``, n x 1, int32 and uint8, rows cut by ``layout`` in its order. Collective.
 
-    Each rank reads its own rows. If a node may have several classes, labels are n x classes, int8;
-    numbers to predict are n x classes, float32.
+    Files are read as by :func:`load_features`. If a node may have several classes, labels are n x classes,
+    int8; numbers to predict are n x classes, float32.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.output_layout, after the store")
     grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())
     opened = open_store(store, grid)
     if isinstance(opened, RootStore):
         return opened.scatter_targets(layout)
-    with grid.world.together():
-        shape = (opened.n, 1)
-        (rows, _), order = whole.ranges(shape), layout.rows.order
-        labels, split = opened.labels(order, rows), opened.split(order, rows)[:, None]
-        labels = labels[:, None] if labels.ndim == 1 else labels
+    shape = (opened.n, 1)
+    (rows, _), order = whole.ranges(shape), layout.rows.order
+    labels, split = opened.labels(order, rows, grid), opened.split(order, rows, grid)[:, None]
+    labels = labels[:, None] if labels.ndim == 1 else labels
     on, wide = grid.backend, (opened.n, labels.shape[1])
     return DistDense(on.asarray(labels), whole, wide), DistDense(on.asarray(split), whole, shape)
 

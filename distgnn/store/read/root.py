@@ -85,16 +85,18 @@ class RootStore(Store):
             self._made[name] = RootOrder(self, name)
         return self._made[name]
 
-    def features(self, order: AnyOrder = None, rows: Any = None, cols: Any = None) -> np.ndarray:
+    def features(
+        self, order: AnyOrder = None, rows: Any = None, cols: Any = None, grid: Any = None
+    ) -> np.ndarray:
         """Return features, as :class:`Store` does; on rank 0 only."""
         some = self._by(order, self.held.features)[slice(*(rows or (0, self.n)))]
         return some[:, slice(*(cols or (0, self.width)))]
 
-    def labels(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
+    def labels(self, order: AnyOrder = None, rows: Any = None, grid: Any = None) -> np.ndarray:
         """Return labels, as :class:`Store` does; on rank 0 only."""
         return self._by(order, self.held.labels)[slice(*(rows or (0, self.n)))]
 
-    def split(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
+    def split(self, order: AnyOrder = None, rows: Any = None, grid: Any = None) -> np.ndarray:
         """Return the split, as :class:`Store` does; on rank 0 only."""
         return self._by(order, self.held.split)[slice(*(rows or (0, self.n)))]
 
