@@ -25,6 +25,7 @@ WAYS += [("rdm", True), ("2d", False), ("3d-split", False), ("3d", False)]
 def path(comm, shared_tmp_path: Path, monkeypatch) -> Path:
     """Prepare a store of GRAPH with small chunks and several files of everything."""
     monkeypatch.setattr(LIMITS, "chunk_bytes", 1024)
+    monkeypatch.setattr(LIMITS, "row_bytes", 3000)  # several turns
     monkeypatch.setattr(LIMITS, "file_bytes", 100_000)
     if comm.Get_rank() == 0:
         how = {"order": ORDERS[:3], "partitions": [Wanted("random", 4)], "shards": (3, 2)}

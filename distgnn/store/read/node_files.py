@@ -58,14 +58,24 @@ class NodeFiles:
                 self._check(name, k, part)
         return result
 
-    def shares(self, name: str, ranks: int, cols: Range | None = None) -> np.ndarray:
-        """Return a partition vector of the rows for so many ranks, which cuts between chunks alone."""
+    def turns(self, name: str, ranks: int, cols: Range | None = None) -> list[np.ndarray]:
+        """Return which rows each of so many ranks reads by turns: their first rows, and the ends of these.
+
+        Whole chunks, in all about as many for each rank, and LIMITS.row_bytes a turn or a chunk.
+        """
         n, inner = int(self.partition[-1]), () if cols is None else (self.widths[name],)
         size = np.dtype(self._types.get((name, 1 + len(inner)), index_type(n))).itemsize
         ends = list(pairwise(self.partition.tolist()))
         chunks = [np.arange(lo, hi, hdf5.chunk_shape((hi - lo, *inner), size)[0]) for lo, hi in ends]
         bounds = np.concatenate([*chunks, [n]])
-        return bounds[partition(len(bounds) - 1, ranks)]
+        shares = partition(len(bounds) - 1, ranks)
+        largest = max(int(np.diff(bounds).max(initial=1)) * size * int(np.prod(inner)), 1)
+        step = max(LIMITS.row_bytes // largest, 1)
+        starts = range(0, max(int(np.diff(shares).max()), 1), step)
+        return [
+            bounds[np.minimum(np.stack([shares[:-1] + k, shares[:-1] + k + step]), shares[1:])]
+            for k in starts
+        ]
 
     def gather(
         self, name: str, positions: np.ndarray, cols: Range | None = None, grid: Grid | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.grid import Grid
-from distgnn.comm.rows import Rows, all_to_all, by_owner
+from distgnn.comm.rows import Rows, all_to_all
 from distgnn.layout import Range
 
 
@@ -17,27 +17,37 @@ def gather(
     """Read the rows at different ``positions``, each rank its own, in this order. Collective.
 
     ``files``: the `NodeFiles` of the array. A rank reads whole chunks, about as many as every other, and
-    sends rows to the ranks that want them.
+    sends rows to the ranks that want them, about LIMITS.row_bytes at a time.
 
-    Cost: an all-to-allv of as many row numbers as rows come from other ranks, and one of these rows.
+    Cost: all-to-allvs of as many row numbers as rows come from other ranks, and of these rows.
     """
-    comm = grid.along_on_host(*grid.shape)
-    bounds = files.shares(name, comm.size, cols)
-    order = np.argsort(positions, kind="stable")
-    rows = Rows(grid, comm, by_owner(positions[order], bounds))
-    windows = comm.gather_objects(cols or (0, 1))
+    comm, turns = grid.along_on_host(*grid.shape), files.turns(name, grid.size, cols)
+    windows, order = comm.gather_objects(cols or (0, 1)), np.argsort(positions, kind="stable")
+    rising, result = positions[order], np.empty(0)
+    for turn in turns:
+        starts, stops = np.searchsorted(rising, turn)
+        needed = {q: rising[starts[q] : stops[q]] - turn[0, q] for q in range(comm.size)}
+        came = _fetched(Rows(grid, comm, needed), files, name, turn[:, comm.rank], windows, cols)
+        if turn is turns[0]:
+            result = np.empty((len(positions), *came.shape[1:]), came.dtype)
+        result[np.concatenate([order[starts[q] : stops[q]] for q in range(comm.size)])] = came
+    return result if cols else result[:, 0]
+
+
+def _fetched(
+    rows: Rows, files: Any, name: str, own: np.ndarray, windows: list[Range], cols: Range | None
+) -> np.ndarray:  # fmt: skip
+    """Read this rank's rows of a turn for those that want them; return those that this rank wants."""
+    comm, (first, last) = rows.comm, own.tolist()
     wide = [windows[r] for r in rows.asked if windows[r][0] < windows[r][1]]
     left, right = min((w[0] for w in wide), default=0), max((w[1] for w in wide), default=0)
-    first, last = (int(end) for end in bounds[comm.rank : comm.rank + 2])
     with comm.together():
         read = files.rows(name, (first, last if wide else first), cols and (left, right))
         flat = read.reshape(len(read), right - left) if wide else read.reshape(0, 0)
-        own = {r: slice(windows[r][0] - left, windows[r][1] - left) for r in rows.asked}
-        sent = {r: np.ascontiguousarray(flat[numbers, own[r]]) for r, numbers in rows.asked.items() if wide}
+        part = {r: slice(windows[r][0] - left, windows[r][1] - left) for r in rows.asked}
+        sent = {r: np.ascontiguousarray(flat[numbers, part[r]]) for r, numbers in rows.asked.items() if wide}
         lo, hi = windows[comm.rank]
-        came = np.empty((len(positions), hi - lo), read.dtype)
+        came = np.empty((rows.received, hi - lo), read.dtype)
     into = {q: came[place] for q, place in rows.places.items()} if came.size else {}
     all_to_all(comm, sent, into, name)
-    result = np.empty_like(came)
-    result[order] = came
-    return result if cols else result[:, 0]
+    return came
