@@ -62,6 +62,11 @@ class SparseFeatures(CutMatrix):
         """Make a matrix of the same entries in another dtype, float32 or float64."""
         return self.like(self.block.with_values(self.block.data.astype(value_type(self.dtype, dtype))))
 
+    def scale_rows(self, factors: Any) -> None:
+        """Multiply each of this rank's rows by a number, in place."""
+        self.block.data *= factors[self.row_numbers]
+        self.block.cached.pop("transposed", None)
+
     def to_dense(self) -> DistDense:
         """Make a dense matrix of the same numbers. Local to each rank."""
         whole = self.grid.backend.zeros(self.block.shape, self.dtype)

@@ -7,8 +7,13 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from chosen_grids import some_grids
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, NodeOrder
+from distgnn.operators import ALGORITHMS, make_grid
+from distgnn.operators.weights import ReplicatedWeights
+
+from .counts import check_price
 
 N, F = 301, 97
 
@@ -76,3 +81,29 @@ def test_what_is_no_matrix_of_features_is_refused_on_every_rank(comm):
     with pytest.raises(TypeError, match=r"got SparseFeatures; to_dense\(\) makes one"):
         A @ dg.scatter(features(), A.input_layout)
     grid.free()
+
+
+@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_products_with_weights_are_those_of_the_whole_at_their_price(comm, name, backend):
+    """Forward and backward, twice, in the layouts of the weights and of the first layer's input."""
+    n, f, h = (999, 200, 24) if backend.name == "numpy" else (61, 23, 7)
+    whole, r = features(rows=n, width=f), np.random.default_rng(1)
+    W0, G0 = r.standard_normal((f, h)), r.standard_normal((n, h))
+    A0 = sp.eye_array(n)
+    for sizes in some_grids(name, comm.Get_size()):
+        A = dg.distribute(A0, make_grid(comm, name, sizes, backend=backend), name)
+        for weights in (A.weights, ReplicatedWeights(A.input_layout)):
+            X = dg.scatter(whole, weights.input_layout)
+            W, G = dg.scatter(W0, weights.weight_layout), dg.scatter(G0, weights.output_layout)
+            times, back = weights.prices(n, (f, h), 8, need_input=False, sparse=True)
+            for _ in range(2):
+                check_price(lambda w=weights, X=X, W=W: w.times(X, W), times, sizes)
+                check_price(lambda w=weights, X=X, G=G: w.backward(X, G), back, sizes)
+                Z, dW = dg.gather(weights.times(X, W)), dg.gather(weights.backward(X, G)[0])
+                if comm.Get_rank() == 0:
+                    np.testing.assert_allclose(Z, whole @ W0, rtol=1e-11, atol=1e-12)
+                    np.testing.assert_allclose(dW, whole.T @ G0, rtol=1e-11, atol=1e-12)
+            with pytest.raises(ValueError, match="sparse features have no gradient"):
+                weights.backward(X, G, W)
+        A.grid.free()
