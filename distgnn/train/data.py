@@ -54,7 +54,7 @@ def load_data(s: Settings, store: Store, model: GCN) -> Data:
     Raises:
         UserError: there is nothing to train on, or to validate by where settings ask for that.
     """
-    X = load_features(store, model.input_layout, dtype=s.dtype)
+    X = load_features(store, model.input_layout, dtype=s.dtype, sparse=False)
     holds(X, "features", X.block.nbytes)
     targets = targets_of(store, model, str(s.loss), s.metric)
     if targets.counts[TRAIN] == 0:

@@ -145,7 +145,8 @@ class Predictor:
         options: Any = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
         options |= special(trained["model"], trained)
         self.model = network(A, trained["widths"], **options)
-        self.X = load_features(self.store, self.model.input_layout, dtype=dtype, columns=self._columns)
+        layout, columns = self.model.input_layout, self._columns
+        self.X = load_features(self.store, layout, dtype=dtype, columns=columns, sparse=False)
         if trained["normalize_features"]:
             normalize_rows(self.X)
 
