@@ -41,6 +41,23 @@ def canonical(matrix: Any, dtype: Any = None) -> Any:
     return csr
 
 
+def distinct(matrix: Any, argument: str, dtype: Any = None) -> Any:
+    """Convert a matrix of SciPy to CSR as :func:`canonical` does, but refuse entries that stand twice.
+
+    ArgumentError, with this name of the argument: an entry that stands twice, and what :func:`canonical`
+    refuses.
+    """
+    own = checked(matrix, argument)
+    found = canonical(own, dtype)
+    if found.nnz < own.nnz:
+        row, column = own.tocoo().coords
+        keys = np.sort(row.astype(np.int64) * own.shape[1] + column)
+        place = divmod(int(keys[1:][keys[1:] == keys[:-1]][0]), own.shape[1])
+        problem = f"the entry in row {place[0]}, column {place[1]} stands twice; sum_duplicates() adds them"
+        raise ArgumentError(argument, type(matrix).__name__, problem)
+    return found
+
+
 def checked(matrix: Any, argument: str, dtype: Any = None) -> Any:
     """Convert a matrix to SciPy's COO, CSR, CSC or BSR, whose arrays compiled code may follow.
 

@@ -73,6 +73,7 @@ class CustomLayer(GraphConvolution):
             :meth:`propagate_back` may return None otherwise. All are those of the pass that runs.
     """
 
+    of_sparse = None
     epoch: int | None = None
     nodes: Array = None
     need_input = True
