@@ -154,7 +154,9 @@ def _check_compressed(matrix: Any) -> None:
     if indptr[-1] > len(indices):
         raise ValueError(f"{line} pointers end behind the {len(indices)} entries")
     if indices.size and not (0 <= indices.min() and indices.max() < limit):
-        raise ValueError(f"{across} numbers must lie in 0..{limit - 1}")
+        bad = int(np.argmax((indices < 0) | (indices >= limit)))
+        place = f"{line} {np.searchsorted(indptr, bad, side='right') - 1} has {across} number {indices[bad]}"
+        raise ValueError(f"{place}; {across} numbers must lie in 0..{limit - 1}")
 
 
 def _native(array: np.ndarray, dtype: Any = None) -> np.ndarray:
