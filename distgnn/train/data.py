@@ -57,8 +57,7 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
     Raises:
         UserError: there is nothing to train on, or to validate by where settings ask for that.
     """
-    dense = dense or "they are trained" * s.train_features or "a CUDA graph has dense products" * s.cuda_graph
-    X = as_taken(load_features(store, model.input_layout, dtype=s.dtype), model, dense)
+    X = as_taken(load_features(store, model.input_layout, dtype=s.dtype), model, dense or must_be_dense(s))
     targets = targets_of(store, model, str(s.loss), s.metric)
     if targets.counts[TRAIN] == 0:
         problem = "no node of the training split has a label, so there is nothing to train on"
@@ -78,6 +77,11 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
         if s.batch_size and size > nodes and model.grid.rank == 0:
             log.warning("batch_size=%d: taken as %d, all training nodes", size, nodes)
     return Data(X, targets, scaling, replace(s, **decided))
+
+
+def must_be_dense(s: Settings) -> str:
+    """Return why features must be dense by the settings; empty where they need not be."""
+    return "they are trained" * s.train_features or "a CUDA graph has dense products" * s.cuda_graph
 
 
 def as_taken(X: Features, model: GCN, dense: str = "") -> Features:
