@@ -27,7 +27,7 @@ class Content:
         self._sums = np.zeros(3, np.uint64)  # of entries, of features, of the entries of the transpose
         words = rng.hashes(_FEATURES, np.arange(source.width * source.feature_type.itemsize // 4))
         words |= np.uint64(1)  # odd, so that no bit of a feature is lost
-        self._factors = words.reshape(source.width, source.feature_type.itemsize // 4)  # one for each word of a feature
+        self._factors = words.reshape(source.width, source.feature_type.itemsize // 4)
 
     def add_entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
         """Add entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
@@ -52,7 +52,7 @@ class Content:
         Sparse ones have the hash of the same numbers with all their zeros.
         """
         if sp.issparse(rows):
-            bits = rows.data.view(np.uint32).reshape(len(rows.data), -1).astype(np.uint64)
+            bits = rows.data.view(np.uint32).reshape(len(rows.data), self._factors.shape[1]).astype(np.uint64)
             sums = (bits * self._factors[rows.indices]).sum(axis=1, dtype=np.uint64)
             hashed = sp.csr_array((sums, rows.indices, rows.indptr), shape=rows.shape)
             words = hashed @ np.ones(rows.shape[1], np.uint64)
