@@ -52,6 +52,7 @@ from distgnn.nn.buffers import Buffers, Gradients, Mode, Names
 from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.layers import GraphConvolution, copy_rows
 from distgnn.nn.optim import Parameter
+from distgnn.nn.products import SparseInput
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
@@ -73,7 +74,7 @@ class CustomLayer(GraphConvolution):
             :meth:`propagate_back` may return None otherwise. All are those of the pass that runs.
     """
 
-    of_sparse = None
+    of_sparse: type[SparseInput] | None = None
     epoch: int | None = None
     nodes: Array = None
     need_input = True

@@ -42,10 +42,9 @@ def are_counts(X: Features) -> bool:
 
     Cost: an all-reduce of two words over the axes that cut rows or columns.
     """
-    xp, zeros, others, numbers = X.grid.backend.xp, 0, 0, X.block
-    if isinstance(X, SparseFeatures):
-        numbers = X.block.data
-        zeros = X.block.shape[0] * X.block.shape[1] - X.block.nnz
+    xp, others = X.grid.backend.xp, 0
+    numbers: Any = X.block.data if isinstance(X, SparseFeatures) else X.block
+    zeros = X.block.shape[0] * X.block.shape[1] - numbers.size
     for rows in blocking.passes(numbers):
         part = numbers[rows]
         zeros += int((part == 0).sum())

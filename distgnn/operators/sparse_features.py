@@ -37,6 +37,15 @@ class SparseFeatures(CutMatrix):
         super().__init__(block, layout, shape)
 
     @property
+    def share(self) -> float:
+        """The share of the whole matrix that is stored. Collective the first time."""
+        if "share" not in self.block.cached:
+            own = self.block.nnz if self.layout.primary else 0
+            stored = sum(self.grid.world.gather_objects(own))
+            self.block.cached["share"] = stored / max(self.shape[0] * self.shape[1], 1)
+        return self.block.cached["share"]
+
+    @property
     def transposed(self) -> CSR:
         """The transpose of the block, made once."""
         if "transposed" not in self.block.cached:

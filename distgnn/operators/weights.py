@@ -160,7 +160,7 @@ class ReplicatedWeights(DenseProducts):
         self.along_rows = self.grid.along(*layout.row_axes)
 
     @contextmanager
-    def _broadcast(self, X: DistDense) -> Iterator[Iterator[tuple[int, slice, Any]]]:
+    def _broadcast(self, X: Features) -> Iterator[Iterator[tuple[int, slice, Any]]]:
         """Give all ranks of the row the column blocks of ``X``, last first: (number, columns, block)."""
         if self.along_row.size == 1:
             yield iter([(0, slice(0, X.shape[1]), X.block)])

@@ -7,10 +7,13 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
-from chosen_grids import some_grids
+from chosen_grids import some_grids, wide_grid
 from distgnn.nn.features import are_counts, normalize_rows, scaling_of
+from distgnn.nn.gat import GAT
+from distgnn.nn.gatv2 import GATv2
 from distgnn.nn.gcn import collect
 from distgnn.nn.optim import make
+from distgnn.nn.sage import SageMean
 from distgnn.operators import ALGORITHMS, make_grid
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.train.full_graph import train
@@ -111,4 +114,21 @@ def test_what_a_network_cannot_take_is_refused(comm):
     problem = f"X=nan: is a feature of node {row}, column {column}; features must be finite"
     with pytest.raises(dg.UserError, match=problem):
         list(train(model, X, targets, make("adam", 0.02), 1))
+    A.grid.free()
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("network", [SageMean, GAT, GATv2])
+def test_other_networks_train_as_on_dense_features(comm, name, network, backend):
+    if network is SageMean and name == "3d":
+        pytest.skip("3d has no SAGE")
+    words = Words(203, 90) if backend.name == "numpy" else Words(57, 31)
+    widths, options = [words.X.shape[1], 16, CLASSES], {"dropout": 0.4, "bias": True}
+    if network is not SageMean:
+        options |= {"heads": 2, "attention_dropout": 0.3}
+    A = dg.distribute(words.A, wide_grid(comm, name, backend), name)
+    how = words, widths, 2, network
+    ours = losses(A, words.X, *how, **options)
+    compare(ours, losses(A, words.X.toarray(), *how, **options), 1e-9)
     A.grid.free()
