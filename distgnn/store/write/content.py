@@ -52,7 +52,7 @@ class Content:
         Sparse ones have the hash of the same numbers with all their zeros.
         """
         if sp.issparse(rows):
-            bits = rows.data.view(np.uint32).reshape(len(rows.data), -1).astype(np.uint64)
+            bits = rows.data.view(np.uint32).reshape(len(rows.data), self._factors.shape[1]).astype(np.uint64)
             sums = (bits * self._factors[rows.indices]).sum(axis=1, dtype=np.uint64)
             hashed = sp.csr_array((sums, rows.indices, rows.indptr), shape=rows.shape)
             words = hashed @ np.ones(rows.shape[1], np.uint64)
