@@ -28,6 +28,8 @@ from distgnn.store.from_arrays import of_arrays
 from distgnn.store.importers import open_source
 from distgnn.store.in_memory import hold
 from distgnn.store.source import ImportOptions
+from distgnn.store.team import Team
+from distgnn.store.write.content import Content
 from loops import each
 
 from .graphs import Graph, reseal
@@ -112,6 +114,32 @@ def test_every_form_of_arrays_is_the_same_store(kind: str, tmp_path: Path) -> No
             np.testing.assert_array_equal(store.features(), expected)
             ids.add((dtype, store.manifest["id"]))
     assert len(ids) == 1 + wide
+
+
+def test_zeros_that_a_matrix_stores_are_left_out(tmp_path: Path) -> None:
+    X = sp.csr_array(sparse_graph().X)
+    X.data[::3] = 0
+    dg.prepare(EDGES, X, out=tmp_path / "zeros.dg")
+    dg.prepare(EDGES, X.toarray(), out=tmp_path / "none.dg")
+    zeros, none = Store(tmp_path / "zeros.dg"), Store(tmp_path / "none.dg")
+    assert zeros.feature_nnz == X.count_nonzero() < X.nnz and zeros.manifest["id"] == none.manifest["id"]
+
+
+@each("kind", ["float32", "float64"])
+def test_sparse_features_have_the_hash_of_the_same_dense_ones(kind: str) -> None:
+    graph = sparse_graph()
+    graph.feature_type, X = np.dtype(kind), graph.X.astype(kind) * np.pi
+    hashes = []
+    for rows in (
+        X.astype(kind),
+        sp.csr_array(X.astype(kind)),
+        sp.csr_array(np.roll(X, 1, axis=1).astype(kind)),
+    ):
+        content = Content(graph)
+        content.add_features(0, rows[:40])
+        content.add_features(40, rows[40:])
+        hashes.append(content.hashes(Team())["features"])
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_torch_tensors_stay_sparse(tmp_path: Path) -> None:
@@ -351,6 +379,14 @@ def test_bad_files_are_named(how: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"x.npz: {re.escape(FILES[how])}"):
         prepare(open_source(tmp_path / "e.csv", ImportOptions(features=str(tmp_path / "x.npz"))), out)
     assert not out.exists()
+
+
+def test_a_file_of_entries_that_names_a_row_too_many(tmp_path: Path) -> None:
+    entries = {"row": [0, 5], "col": [1, 2], "data": [1.0, 2.0], "format": "coo", "shape": (5, 9)}
+    np.savez(tmp_path / "x.npz", **{name: np.array(value) for name, value in entries.items()})
+    (tmp_path / "e.csv").write_text("0,1\n2,3\n3,4\n")
+    with pytest.raises(UserError, match=r"x.npz: row 5 lies outside 0\.\.4"):
+        open_source(tmp_path / "e.csv", ImportOptions(features=str(tmp_path / "x.npz")))
 
 
 def test_json_that_lists_a_feature_twice(tmp_path: Path) -> None:
