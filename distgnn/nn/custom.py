@@ -72,6 +72,8 @@ class CustomLayer(GraphConvolution):
         epoch: of a pass whose dropout is on, of minibatches the number of the step, else None; nodes: int64
             ids of this rank's rows of H; need_input: whether the gradient of H is used, for which
             :meth:`propagate_back` may return None otherwise. All are those of the pass that runs.
+        of_sparse: set it to ``SparseInput`` where ``propagate`` of the first layer takes sparse H, whose
+            products are those of ``A.weights``; by default H is dense.
     """
 
     of_sparse: type[SparseInput] | None = None

@@ -147,16 +147,19 @@ class GCN:
         flat = [item for layer in of_layers for item in layer]
         return [flat[i] for i in sorted(range(len(flat)), key=lambda i: kinds.index(kinds[i]))]
 
-    def tune(self) -> list[dict[str, str]]:
+    def tune(self, sparse: bool = False) -> list[dict[str, str]]:
         """Time the forms of every layer's dense products once and take the fastest (Plexus section 5.3).
 
-        Collective.
+        Collective. ``sparse``: features are, so that the first layer has no such products.
 
         Returns:
             for each layer product -> form. Rounding depends on it, so two runs may differ in it.
         """
         (n, _), dtype, pairs = self.A.shape, self.A.dtype, zip(self.graphs, self.layers, strict=True)
-        return [graph.A.weights.tune(n, *layer.shape, dtype) for graph, layer in pairs]
+        return [
+            {} if sparse and layer.index == 0 else graph.A.weights.tune(n, *layer.shape, dtype)
+            for graph, layer in pairs
+        ]
 
     def targets(self, labels: Array, split: Array, metric: str | None = None) -> Targets:
         """Make labels and splits of all nodes, int (n), ready for the loss. Collective.

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from chosen_grids import some_grids, wide_grid
+from distgnn.nn.custom import CustomLayer
 from distgnn.nn.features import are_counts, normalize_rows, scaling_of
 from distgnn.nn.gat import GAT
 from distgnn.nn.gatv2 import GATv2
@@ -91,6 +92,16 @@ def test_features_are_scaled_as_dense_ones_are(comm, backend):
         grid.free()
 
 
+class OwnLayer(CustomLayer):
+    def propagate(self, A, H):
+        T = A @ H
+        return self.times(A, T), (T,)
+
+
+class OwnNetwork(dg.nn.GCN):
+    convolution = OwnLayer
+
+
 @pytest.mark.ranks(1, 3)
 def test_what_a_network_cannot_take_is_refused(comm):
     words = Words(57, 31)
@@ -104,6 +115,8 @@ def test_what_a_network_cannot_take_is_refused(comm):
         with pytest.raises(dg.UserError, match=problem):
             model.forward(X)
         assert np.isfinite(model.forward(X.to_dense()).block).all()
+    with pytest.raises(dg.UserError, match="X=sparse features: OwnLayer multiplies dense matrices"):
+        OwnNetwork(A, [31, 8, CLASSES]).forward(X)
     model = dg.nn.GCN(A, [31, 8, CLASSES])
     bad = words.X.copy()
     bad.data[40] = np.nan

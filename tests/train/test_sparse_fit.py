@@ -108,8 +108,9 @@ def test_a_run_is_checked_saved_and_resumed(comm, shared_tmp_path, settings) -> 
     store, weights = shared_tmp_path / "words.dg", shared_tmp_path / "weights"
     dg.prepare(EDGES, X, Y, "0.6/0.2/0.2", out=store, dtype="float64", seed=5, comm=comm)
     how = FAST | settings | {"dropout": 0.4}
-    run = Run(store, Settings(**how | {"check": True}), comm)
+    run = Run(store, Settings(**how | {"check": True, "tune_gemm": True}), comm)
     assert isinstance(run.X, dg.SparseFeatures)
+    assert [bool(layer) for layer in run.record["gemm"]] == [False, True]
     losses = [record["loss"] for record in run.train()]
     assert comm.rank or run.end["check"]["epochs"] == (1, 4), run.end["check"]
     saved = how | {"checkpoint": weights}
