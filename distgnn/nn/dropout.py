@@ -66,14 +66,14 @@ class Dropout:
 
         out: an earlier result for the same X, whose values are overwritten; default: a new one.
         """
+        places = edges.transposition(X.block)
         if out is None or out.block.indices is not X.block.indices:
             out = X.like(X.block.with_values(X.grid.backend.empty((X.block.nnz,), X.dtype)))
             turned = X.transposed.with_values(X.grid.backend.empty((X.block.nnz,), X.dtype))
             out.block.cached["transposed"] = turned
-            ledger.holds(out, "features", 2 * out.block.data.nbytes)
+            ledger.holds(out, "features", 2 * out.block.data.nbytes + places.nbytes)
         block = out.block
         elementwise.dropout_entries(X.block, X.row_numbers, block.data, *self.mask(epoch))
-        places = edges.transposition(X.block)
         edges.gathered(block.data[:, None], places, out.transposed.data[:, None])
         return out
 
