@@ -34,6 +34,8 @@ WORKERS ?= $(shell test $(CORES) -gt 8 && echo 8 || echo $(CORES))
 SERIAL = $(PYTEST) -n $(WORKERS) --dist loadfile --max-worker-restart 0
 LIBRARY = -m "not programs"
 MPI_TESTS = --only-mpi -p no:cacheprovider
+# On several ranks, cases in which each value of each parameter of a test stands once; `make test CASES=` runs all.
+CASES ?= --each-value
 
 # Waiting ranks of MPICH poll. Where they outnumber the cores they must sleep between polls, or they starve those that work.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
@@ -65,11 +67,11 @@ test-programs: $(VENV)/installed-test
 
 # P = 2, 3, 4 (--ranks-above: one rank is covered by test-serial)
 test-4: $(VENV)/installed-test
-	$(call rendezvous,4) $(PYTEST) $(MPI_TESTS) --ranks-above 1 $(ARGS)
+	$(call rendezvous,4) $(PYTEST) $(MPI_TESTS) $(CASES) --ranks-above 1 $(ARGS)
 
 # P = 6, 8, 9, 12
 test-12: $(VENV)/installed-test
-	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) --ranks-above 4 $(ARGS)
+	$(call rendezvous,12) $(PYTEST) $(MPI_TESTS) $(CASES) --ranks-above 4 $(ARGS)
 
 # All tests of kernels: compiled for real GPUs, and under sanitizers. If they pass, make test leaves out those of kernels alone
 # until something that they depend on changes: tests/kernels/passed.py.

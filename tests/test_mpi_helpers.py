@@ -55,6 +55,29 @@ def test_one_case_of_each_test_that_is_not_slow_is_quick(tmp_path: Path) -> None
     assert done.code == 0 and "4 passed" in done.out
 
 
+@pytest.mark.slow
+def test_each_value_of_a_parameter_stands_in_some_case(tmp_path: Path) -> None:
+    """On the most ranks that are there, but for one case on each other number."""
+    source = """
+        SEEN = []
+
+        @pytest.mark.ranks(1, 2, 3, 4)
+        @pytest.mark.parametrize("number", range(3))
+        @pytest.mark.parametrize("other", "abcd")
+        def test_cases(comm, number, other):
+            SEEN.append((comm.size, number, other))
+
+        @pytest.mark.ranks(3)
+        def test_all(comm):
+            seen = set().union(*comm.allgather(SEEN))
+            sizes, numbers, others = zip(*seen)
+            assert sorted(sizes) == [2, 3, 3, 3]
+            assert ({*numbers}, {*others}) == ({*range(3)}, {*"abcd"})
+        """
+    done = run_tests(tmp_path, 3, source, "--only-mpi", "--ranks-above", "1", "--each-value")
+    assert done.code == 0 and "5 passed" in done.out, done.out
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Run one launch of 3 ranks in which tests fail on some ranks, on all, and before they begin."""

@@ -16,6 +16,7 @@ from distgnn.arrays.canonical import check_real
 from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import Layout
+from distgnn.ledger import holds
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.activation import ACTIVATIONS, RELU
 from distgnn.nn.buffers import Buffers, LayerGraph, LayerProducts, Mode, lent
@@ -104,8 +105,10 @@ class GCN:
             problem = f"algorithm {A.name} cuts the input of a product unlike its output, so it can only do "
             raise ArgumentError("product_order", TRANSFORM, problem + AGGREGATE)
         with self.grid.world.together():  # this may read a file, which may be damaged for one rank only
-            nodes = [self._nodes(operator.input_layout) for operator in operators]
-        self.graphs = list(map(LayerGraph, operators, nodes))
+            layouts = {id(operator.input_layout): operator.input_layout for operator in operators}
+            nodes = {key: self._nodes(layout) for key, layout in layouts.items()}
+        holds(self, "nodes", sum(ids.nbytes for ids in nodes.values()))
+        self.graphs = [LayerGraph(operator, nodes[id(operator.input_layout)]) for operator in operators]
         self.residual = _residual(operators, widths) if residual else ()
         shared = [replace(options, residual=index in self.residual) for index in range(len(operators))]
         self.layers = [

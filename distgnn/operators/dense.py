@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.arrays.canonical import check_real
 from distgnn.arrays.csr import Shape
 from distgnn.comm.checks import compare
@@ -43,7 +44,9 @@ class DistDense(CutMatrix, Tall, Reductions, Algebra):
     @classmethod
     def empty(cls, layout: Layout[Grid], shape: Shape, dtype: Any) -> DistDense:
         """Make a matrix of this global shape, of any content."""
-        return cls(layout.grid.backend.empty(layout.local_shape(shape), dtype), layout, shape)
+        made = cls(layout.grid.backend.empty(layout.local_shape(shape), dtype), layout, shape)
+        ledger.holds(made, "results", made.block.nbytes)
+        return made
 
     def like(self, block: Any) -> DistDense:
         """Make a matrix of another block, cut the same way."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from mpi4py import MPI
 
 from mpi_helpers import gpu
 
@@ -26,6 +27,10 @@ def choose(metafunc: pytest.Metafunc) -> None:
     if metafunc.config.getoption("quick"):
         suitable = [case for case in found if quick(test, case.params, case.marks)]
         found = [by_name(test.nodeid, suitable)] if suitable else []
+    elif metafunc.config.getoption("each_value"):
+        above, most = metafunc.config.getoption("ranks_above"), MPI.COMM_WORLD.Get_size()
+        here = [case for case in found if above < size(case.params) <= most]
+        found = covering(sorted(here, key=lambda case: -size(case.params))) if here else []
     metafunc._calls = found or cases[:1]
 
 
@@ -81,12 +86,9 @@ def by_name(test: str, choices: Sequence[Any]) -> Any:
 
 
 def covering(cases: Sequence[Any]) -> list[Any]:
-    """Choose cases that together have all values of the parameters but the backend.
-
-    The cases with the most new values come first.
-    """
-    values = {id(case): {("", "")} | {(key, repr(value)) for key, value in case.params.items()
-              if key != "backend"} for case in cases}  # fmt: skip
+    """Choose cases that together have all values of the parameters; those with the most new ones first."""
+    values = {id(case): {("", "")} | {(key, repr(value)) for key, value in case.params.items()}
+              for case in cases}  # fmt: skip
     known: set[tuple[str, str]] = set()
     chosen = []
     for news in range(max(map(len, values.values())), 0, -1):

@@ -56,6 +56,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--quick", action="store_true", help="few tests: one case of each, at most 4 ranks, none slow"
     )
     group.addoption(
+        "--each-value", action="store_true", help="of each test, cases in which each value of each parameter stands"
+    )
+    group.addoption(
         "--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed"
     )
 

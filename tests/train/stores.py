@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from chosen_grids import wide
 from distgnn import cli
 from distgnn.cli.config import Origins
 from distgnn.errors import UserError
+from distgnn.layout import written
+from distgnn.operators import ALGORITHMS
 from distgnn.store import prepare
 from distgnn.store.source import Source
 from distgnn.train import Run
@@ -83,14 +86,28 @@ def line(words: Iterable[Any]) -> list[str]:
     return [word for part in parts.values() for word in part]
 
 
-def run(comm: Any, *words: Any) -> int:
+#: Flags with which a grid may not be given, or would not be what a test is of.
+OTHER_GRIDS = {"--grid", "--replication", "--resume", "--machine", "--config", "--batch-size"}
+
+
+def on_a_grid(words: list[str], ranks: int) -> list[str]:
+    """Give a command line the grid on which its algorithm takes all steps, in place of a plan for a grid."""
+    flags = {word.partition("=")[0] for word in words}
+    algorithm = words[words.index("--algorithm") + 1] if "--algorithm" in words else ""
+    if algorithm not in ALGORITHMS or flags & OTHER_GRIDS:
+        return words
+    return [*words, "--grid", written(wide(algorithm, ranks))]
+
+
+def run(comm: Any, *words: Any, planned: bool = False) -> int:
     """Run `distgnn train` on these ranks; return its exit code, when the first rank has written its log.
 
-    Errors have the words of the command line.
+    Errors have the words of the command line. Only what is `planned` may leave its grid open.
     """
     command = cli.command_module("train")
+    told = line(words) if planned else on_a_grid(line(words), comm.Get_size())
     try:
-        code: int = command.run(cli.parse(line(words)), comm)
+        code: int = command.run(cli.parse(told), comm)
     except UserError as error:
         raise Origins().explain(error, map(cli.command_parser, cli.COMMANDS)) from None
     comm.Barrier()

@@ -1,0 +1,128 @@
+"""Memory of a rank that trains, by algorithm, beside the least that it needs and beside the ledger's peak.
+
+    python benchmarks/training_memory.py --out benchmarks/results/training-memory.md
+
+A row is a job of its own, on a store that is made for it: an R-MAT graph, widths 64-64-64-16, no dropout, two
+epochs. Measured is how far the high-water mark of the process (Linux only) rises above a process that has
+trained a small graph before, on the rank where it rises most. The least is A, A X, the inputs of two layers,
+one block to work with, each cut over the ranks (over those of a replica in `1.5d`), and 2 MiB of panels; in
+`3d` two shards of A more, as its layers cut it another way; in `rdm` all of A once for the node's ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mpi4py import MPI
+
+import distgnn as dg
+import memory
+import table
+from distgnn.comm.launch import abort_on_error
+from distgnn.train import Run, Settings
+
+WIDTH, CLASSES, MIB = 64, 16, 2**20
+#: Settings by what the table calls them, and the ranks among which a replica cuts its blocks, of 4.
+WAYS: dict[str, dict[str, object]] = {
+    "1d": {},
+    "1d, needed rows": {"sparsity_aware": True},
+    "1d, covers": {"sparsity_aware": "cover"},
+    "1.5d 2x2": {"algorithm": "1.5d", "grid": "2x2"},
+    "2d 2x2": {"algorithm": "2d", "grid": "2x2"},
+    "3d-split 2x2x1": {"algorithm": "3d-split", "grid": "2x2x1"},
+    "3d 2x2x1": {"algorithm": "3d", "grid": "2x2x1"},
+    "rdm 1x4": {"algorithm": "rdm", "grid": "1x4"},
+    "rdm 1x4, needed rows": {"algorithm": "rdm", "grid": "1x4", "sparsity_aware": True},
+    "1d, dropout 0.5": {"dropout": 0.5},
+    "1d, GAT of 8 heads": {"model": "gat", "heads": [8, 8, 1]},
+}
+
+
+def main() -> None:
+    parser = table.arguments(__doc__)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--nodes", type=int, default=1 << 20)
+    parser.add_argument("--degree", type=int, default=16)
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--one", help="be one of the jobs, on the stores in this folder")
+    args = parser.parse_args()
+    if args.one:
+        one(args)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name, nodes in {"warm": 4096, "graph": args.nodes}.items():
+            store(Path(folder), name, nodes, args.degree)
+        nnz = dg.Store(Path(folder, "graph.dg")).nnz
+        rows = [row(way, job(way, folder, args), nnz, args) for way in args.ways]
+    graph = f"{args.nodes:,} nodes, {nnz:,} non-zeros, {args.ranks} ranks. MiB a rank:"
+    heads = table.columns("way", "process", "ledger", "least", "process / least", "ledger / process")
+    table.publish(args, "\n".join([f"{table.heading(args)}. {graph}", "", *heads, *rows]))
+
+
+def store(folder: Path, name: str, nodes: int, degree: int) -> None:
+    """Generate a graph, and prepare it."""
+    distgnn = [sys.executable, "-m", "distgnn"]
+    sizes = ["--nodes", nodes, "--degree", degree, "--features", WIDTH, "--classes", CLASSES]
+    for words in (
+        ["generate", "rmat", folder / name, *sizes],
+        ["prepare", folder / name, f"{folder / name}.dg"],
+    ):
+        subprocess.run([*distgnn, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+
+
+def job(way: str, folder: str, args: argparse.Namespace) -> list[int]:
+    """Return the bytes by which memory rises, and the ledger's peak, in processes of their own."""
+    launcher = [os.environ.get("MPIEXEC", "mpiexec"), "-n", str(args.ranks)]
+    command = [*launcher, sys.executable, __file__, "--one", folder, "--ways", way]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: list[int] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def one(args: argparse.Namespace) -> None:
+    """Train, and print on rank 0 the rise of memory and the ledger's peak, of the ranks with the most."""
+    comm, (way,) = MPI.COMM_WORLD, args.ways
+    given = {
+        "hidden": [WIDTH, WIDTH],
+        "layers": 3,
+        "dropout": 0.0,
+        "epochs": 2,
+        "eval_every": 0,
+        "keep_best": "none",
+    }
+    settings = Settings(**{**given, **WAYS[way]})
+    trained(Path(args.one, "warm.dg"), settings)
+    with dg.Ledger() as ledger:
+        rise = memory.rise(lambda: trained(Path(args.one, "graph.dg"), settings))
+    figures = [comm.allreduce(figure, MPI.MAX) for figure in (rise, sum(ledger.peak.values()))]
+    if comm.rank == 0:
+        print(json.dumps(figures))
+
+
+def trained(path: Path, settings: Settings) -> None:
+    run = Run(path, settings, MPI.COMM_WORLD)
+    for _ in run.train():
+        pass
+
+
+def row(way: str, figures: list[int], nnz: int, args: argparse.Namespace) -> str:
+    """Write a row of the table."""
+    process, ledger = (figure / MIB for figure in figures)
+    copies = 2 if way.startswith("1.5d") else 1
+    A, block = (
+        part / args.ranks * copies / MIB for part in (8 * nnz + 4 * args.nodes, 4 * args.nodes * WIDTH)
+    )
+    least = A * (3 if way.startswith("3d 2") else 1) + 4 * block + 2
+    ratios = f"{process / least:.2f} | {ledger / process:.2f}"
+    return f"| {way} | {process:.0f} | {ledger:.0f} | {least:.0f} | {ratios} |"
+
+
+if __name__ == "__main__":
+    abort_on_error()
+    main()
