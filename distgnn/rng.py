@@ -141,8 +141,9 @@ def keep_entries(
     low, odd, columns = keep_keys(k, rows, cols)
     for part in blocks:
         i, j = (place[part] for place in places)
-        x = columns[j] ^ low[i]
-        _mix(x, odd[i], xp.empty_like(x), xp)
+        x = columns.take(j)  # twice as fast as columns[j]
+        x ^= low.take(i)
+        _mix(x, odd.take(i), xp.empty_like(x), xp)
         yield part, x < np.uint32(threshold) if threshold < 2**32 else xp.ones(x.shape, bool)
 
 

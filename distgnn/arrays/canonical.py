@@ -48,14 +48,14 @@ def distinct(matrix: Any, argument: str, dtype: Any = None) -> Any:
     refuses.
     """
     own = checked(matrix, argument)
-    found = canonical(own, dtype)
-    if found.nnz < own.nnz:
+    csr = canonical(own, dtype)
+    if csr.nnz < own.nnz:
         row, column = own.tocoo().coords
         keys = np.sort(row.astype(np.int64) * own.shape[1] + column)
         place = divmod(int(keys[1:][keys[1:] == keys[:-1]][0]), own.shape[1])
         problem = f"the entry in row {place[0]}, column {place[1]} stands twice; sum_duplicates() adds them"
         raise ArgumentError(argument, type(matrix).__name__, problem)
-    return found
+    return csr
 
 
 def checked(matrix: Any, argument: str, dtype: Any = None) -> Any:

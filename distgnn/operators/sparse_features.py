@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.arrays.canonical import distinct, value_type
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
@@ -59,6 +60,7 @@ class SparseFeatures(CutMatrix):
             counts = self.block.indptr[1:] - self.block.indptr[:-1]
             numbers = owners(counts, self.block.nnz).astype(self.block.indices.dtype)
             self.block.cached["row numbers"] = numbers
+            ledger.holds(self.block, "features", numbers.nbytes)
         return self.block.cached["row numbers"]
 
     def like(self, block: CSR) -> SparseFeatures:

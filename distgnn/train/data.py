@@ -123,7 +123,7 @@ def _scaled(X: Features, store: Store, s: Settings) -> tuple[Features, bool, Sca
 
 
 def standardized(X: Features, scaling: Scaling) -> DistDense:
-    """Standardise features in place; sparse ones become dense, as means are taken off."""
+    """Return features with standard columns, made in place; sparse ones become dense: means are taken off."""
     if isinstance(X, SparseFeatures):
         if X.grid.rank == 0:
             log.info("sparse features are made dense: columns are standardised")

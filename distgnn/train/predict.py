@@ -124,7 +124,8 @@ class Predictor:
             self._columns = self._by_name(trained, reader.root)
             self.class_names = self._names(reader.meta, trained["widths"][-1])
         graph = self.store.n, self.store.nnz
-        needs = room.of_predicting(trained["model"], trained["dtype"], algorithm, *graph, self.grid.size)
+        ways, known = (trained["model"], trained["dtype"], algorithm), self.store.feature_nnz
+        needs = room.of_predicting(*ways, *graph, self.grid.size, known)
         refuse = lambda problem: UserError(f"{reader.root}: {problem}")  # noqa: E731
         room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)

@@ -115,7 +115,8 @@ class Run:
                     log.warning("%s: %s", self.store.path, what)
                 resolve.check_outputs(s)
             self._check_kernels(s.dtype)
-        needs = room.of_training(s, self.store.n, self.store.nnz, self.grid.size)
+        graph = self.store.n, self.store.nnz
+        needs = room.of_training(s, *graph, self.grid.size, self.store.feature_nnz)
         asked: Any = ("layers", s.layers) if s.layers else ("hidden", list(s.hidden))
         room.check_room(self.grid, needs, self.widths, partial(ArgumentError, *asked))
         self._load(s)

@@ -10,8 +10,9 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
+from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
-from distgnn.train import Run, Settings
+from distgnn.train import Run, Settings, room
 
 N, WORDS = 307, 150
 MADE = dg.gallery.sbm(N, communities=4, features=4)
@@ -136,3 +137,20 @@ def test_features_that_are_wrong_are_named(comm) -> None:
             fitted(comm, features)
     with pytest.raises(ArgumentError, match="cuda_graph=True"):
         fitted(comm, X, cuda_graph=True)
+
+
+@pytest.mark.ranks(1, 4)
+def test_room_is_asked_for_entries_not_for_columns(comm, shared_tmp_path, monkeypatch) -> None:
+    """In memory that the features would not fit into with their zeros."""
+    store, wide = shared_tmp_path / "words.dg", bags()
+    wide.resize((N, 20 * WORDS))
+    dg.prepare(EDGES, wide, Y, "0.6/0.2/0.2", out=store, dtype="float64", seed=5, comm=comm)
+    there = N * 20 * WORDS * 8 // 2
+    monkeypatch.setattr(Grid, "share_of_memory", lambda grid: there // comm.size)
+    monkeypatch.setattr(room, "LITTLE", 0)
+    how = FAST | {"hidden": 1, "epochs": 1}
+    run = Run(store, Settings(**how), comm)
+    assert isinstance(run.X, dg.SparseFeatures) and len(list(run.train())) == 1
+    with pytest.raises(ArgumentError, match="of memory at least"):
+        Run(store, Settings(**how | {"train_features": True}), comm)
+    run.grid.free()
