@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -47,9 +47,13 @@ class CSR:
     def __init__(self, shape: Shape, nnz: int, index_dtype: Any, dtype: Any, buffer: Any) -> None:
         self.shape, self.purpose = shape, "adjacency"
         self.buffer = buffer[: self.nbytes(shape, nnz, index_dtype, dtype)]
+        entries = {"data": (nnz, dtype), "indices": (nnz, index_dtype)}
+        self._lay(entries | {"indptr": (shape[0] + 1, index_dtype)})
+
+    def _lay(self, kinds: dict[str, tuple[int, Any]]) -> None:
+        """Lay arrays of these lengths and types in the buffer, all aligned."""
         start = 0
-        kinds = [("data", nnz, dtype), ("indices", nnz, index_dtype), ("indptr", shape[0] + 1, index_dtype)]
-        for name, count, kind in sorted(kinds, key=lambda kind: -np.dtype(kind[2]).itemsize):  # all aligned
+        for name, (count, kind) in sorted(kinds.items(), key=lambda item: -np.dtype(item[1][1]).itemsize):
             end = start + count * np.dtype(kind).itemsize
             setattr(self, name, self.buffer[start:end].view(kind))
             start = end
@@ -74,23 +78,40 @@ class CSR:
 
     @classmethod
     def from_scipy(
-        cls, matrix: Any, backend: Backend, dtype: Any = None, purpose: str = "adjacency"
+        cls, matrix: Any, backend: Backend, dtype: Any = None, purpose: str = "adjacency", thin: bool = False
     ) -> CSR:  # fmt: skip
         """Copy a SciPy sparse matrix to a block on ``backend``'s device, sorted, duplicates summed.
 
-        ArgumentError: what :func:`canonical` refuses (checked here once, never per product).
+        ``thin``: on a host it may become a :class:`ThinCSR`, where that takes fewer bytes. ArgumentError:
+        what :func:`canonical` refuses (checked here once, never per product).
         """
         dtype = value_type(matrix.dtype, dtype)
         matrix = canonical(matrix, dtype)
-        block = cls.empty(matrix.shape, matrix.nnz, dtype, backend, purpose)
-        KERNELS.kernel("fill", block.indptr)(block, matrix, backend)
+        filled = KERNELS.kernel("filled", matrix.data)(matrix) if thin and not backend.on_device else None
+        if filled is not None and 2 * filled.size < matrix.shape[0]:
+            block: CSR = ThinCSR.made(matrix.shape, matrix.nnz, dtype, backend, filled.size)
+        else:
+            block = cls.empty(matrix.shape, matrix.nnz, dtype, backend, purpose)
+        KERNELS.kernel("fill", block.data)(block, matrix, filled, backend)
         return block
+
+    def recipe(self) -> tuple[type[CSR], tuple[Any, ...]]:
+        """Return the class and the arguments that make this block of a buffer that holds it."""
+        return CSR, self.header()
+
+    @classmethod
+    def room(cls, *recipe: Any) -> int:
+        """Return the bytes of the buffer of a block of this recipe."""
+        return cls.nbytes(*recipe)
 
     def read_only(self) -> CSR:
         """Return the block, whose arrays cannot be written to from now on."""
-        for array in (self.buffer, self.indptr, self.indices, self.data):
+        for array in (self.buffer, *self._arrays()):
             array.flags.writeable = False
         return self
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return self.indptr, self.indices, self.data
 
     @property
     def nnz(self) -> int:
@@ -169,9 +190,96 @@ class CSR:
         return matrix
 
 
-def _fill(block: CSR, matrix: Any, backend: Backend) -> None:
-    for name in ("data", "indices", "indptr"):
-        source, target = getattr(matrix, name), getattr(block, name)
+class ThinCSR(CSR):
+    """A block on a host most of whose rows are empty: ``indptr`` is made when it is asked for.
+
+    Ranks that hold a block row as P blocks would hold P times as many pointers as rows.
+
+    Attributes:
+        filled: the rows with entries, rising; ends: where their entries end.
+    """
+
+    __slots__ = ("ends", "filled")
+    filled: Any
+    ends: Any
+
+    def __init__(
+        self, shape: Shape, nnz: int, index_dtype: Any, dtype: Any, filled: int, buffer: Any
+    ) -> None:
+        self.shape, self.purpose = shape, "adjacency"
+        entries = {"data": (nnz, dtype), "indices": (nnz, index_dtype)}
+        self.buffer = buffer[: self.room(shape, nnz, index_dtype, dtype, filled)]
+        self._lay(entries | {"filled": (filled, index_dtype), "ends": (filled, index_dtype)})
+
+    @classmethod
+    def made(cls, shape: Shape, nnz: int, dtype: Any, backend: Backend, filled: int) -> ThinCSR:
+        """Make a block to be filled, with entries in so many rows."""
+        recipe = shape, nnz, index_type(nnz, *shape), dtype, filled
+        buffer = backend.empty((cls.room(*recipe),), np.uint8)
+        block = cls(*recipe, buffer)
+        ledger.holds(block, "adjacency", buffer.nbytes // backend.holders)
+        return block
+
+    @classmethod
+    def room(cls, *recipe: Any) -> int:
+        (_, width), nnz, index_dtype, dtype, filled = recipe
+        return cls.nbytes((2 * filled - 1, width), nnz, index_dtype, dtype)
+
+    @property
+    def indptr(self) -> Any:
+        return KERNELS.kernel("pointers", self.data)(self)
+
+    def recipe(self) -> tuple[type[CSR], tuple[Any, ...]]:
+        return ThinCSR, (*self.header(), self.filled.size)
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return self.filled, self.ends, self.indices, self.data
+
+    def with_values(self, data: Any) -> CSR:
+        return self._sharing(self.shape, self.filled, self.ends, self.indices, data)
+
+    def _view(self, first: int, last: int) -> CSR:
+        return KERNELS.kernel("thin rows", self.data)(self, first, last)
+
+    def _sharing(self, shape: Shape, filled: Any, ends: Any, indices: Any, data: Any) -> CSR:
+        other = object.__new__(ThinCSR)
+        other.shape, other.buffer, other.cached, other.purpose = shape, None, {}, self.purpose
+        other.filled, other.ends, other.indices, other.data = filled, ends, indices, data
+        return other
+
+    def transposed(self, backend: Backend) -> CSR:
+        return CSR.from_scipy(self.to_scipy().T, backend, thin=True)
+
+
+def _pointers(A: ThinCSR) -> np.ndarray:
+    pointers = np.zeros(A.shape[0] + 1, A.ends.dtype)
+    pointers[A.filled + 1] = np.diff(A.ends, prepend=0)
+    return np.cumsum(pointers, out=pointers)
+
+
+def _thin_rows(A: ThinCSR, first: int, last: int) -> CSR:
+    lo, hi = np.searchsorted(A.filled, [first, last]).tolist()
+    start, stop = (int(A.ends[end - 1]) if end else 0 for end in (lo, hi))
+    filled, ends = A.filled[lo:hi] - first, A.ends[lo:hi] - start
+    shape, entries = (last - first, A.shape[1]), slice(start, stop)
+    rows = A._sharing(shape, filled, ends, A.indices[entries], A.data[entries])
+    rows.cached["first entry"] = start
+    return rows
+
+
+def _filled(matrix: Any) -> np.ndarray:
+    """Return the rows with entries."""
+    return np.flatnonzero(matrix.indptr[1:] > matrix.indptr[:-1])
+
+
+def _fill(block: CSR, matrix: Any, filled: np.ndarray, backend: Backend) -> None:
+    arrays = {"data": matrix.data, "indices": matrix.indices}
+    if isinstance(block, ThinCSR):
+        arrays |= {"filled": filled, "ends": matrix.indptr[filled + 1]}
+    else:
+        arrays["indptr"] = matrix.indptr
+    for name, source in arrays.items():
+        target = getattr(block, name)
         for first in range(0, target.size, TUNING.copied_elements):
             part = slice(first, first + TUNING.copied_elements)  # as they may have to be converted
             backend.copy_in(np.ascontiguousarray(source[part], target.dtype), target[part])
@@ -182,9 +290,33 @@ def _row_starts(A: CSR, first: int, last: int) -> Range:
     return int(A.indptr[first]), int(A.indptr[last])
 
 
-def _columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
-    columns = sp.csc_array(A.to_scipy())
-    return [CSR.from_scipy(columns[:, first:last], backend) for first, last in pairwise(bounds)]
+def column_blocks(A: Any, bounds: Sequence[int]) -> Iterator[sp.csr_array]:
+    """Cut the columns of a canonical SciPy matrix between these bounds, the first 0, the last its width.
+
+    Memory: a copy of the matrix, with a row number for each entry, and the pointers of one block.
+    """
+    if len(bounds) == 2:
+        yield A
+        return
+    kind, ends, number = A.indices.dtype, np.asarray(bounds), len(bounds) - 1
+    place = (np.searchsorted(ends, A.indices, side="right") - 1).astype(kind)
+    shape, pointers = (A.shape[0], number), A.indptr.astype(kind, copy=False)
+    starts, rows = np.empty(number + 1, kind), np.empty(A.nnz, kind)
+    columns, values = np.empty_like(A.indices), np.empty_like(A.data)
+    for source, target in ((A.indices, columns), (A.data, values)):  # a counting sort by block
+        _sparsetools.csr_tocsc(*shape, pointers, place, source, starts, rows, target)
+    del place
+    for (first, last), (lo, hi) in zip(pairwise(ends.tolist()), pairwise(starts.tolist()), strict=True):
+        indptr = np.zeros(A.shape[0] + 1, kind)
+        np.cumsum(np.bincount(rows[lo:hi], minlength=A.shape[0]), out=indptr[1:])
+        block = sp.csr_array((A.shape[0], last - first), dtype=A.dtype)
+        block.data, block.indices, block.indptr = values[lo:hi], columns[lo:hi] - kind.type(first), indptr
+        block.has_sorted_indices = block.has_canonical_format = True
+        yield block
+
+
+def _columns(A: CSR, bounds: Sequence[int], backend: Backend, thin: bool = False) -> list[CSR]:
+    return [CSR.from_scipy(block, backend, thin=thin) for block in column_blocks(A.to_scipy(), bounds)]
 
 
 def _transposed_on_host(A: CSR, backend: Backend) -> CSR:
@@ -207,7 +339,10 @@ def _transposed_on_gpu(A: CSR, backend: Backend) -> CSR:
     return block
 
 
-_ANYWHERE: Functions = {"fill": _fill, "row_starts": _row_starts, "columns": _columns}
+_ANYWHERE: Functions = {
+    "fill": _fill, "row_starts": _row_starts, "columns": _columns, "filled": _filled, "pointers": _pointers,
+    "thin rows": _thin_rows,
+}  # fmt: skip
 KERNELS = KernelTable(
     numpy=[Kernels({**_ANYWHERE, "transposed": _transposed_on_host})],
     cupy=[Kernels({**_ANYWHERE, "transposed": _transposed_on_gpu})],

@@ -12,9 +12,10 @@ and are added up in float32.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn import ledger, local
+from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Mark
 from distgnn.arrays.csr import Header, Shape
 from distgnn.arrays.tuning import TUNING
@@ -249,6 +251,25 @@ class Comm(Wires):
         """Send ``things[r]`` to rank ``r``; return what every rank had for this one, by rank."""
         return self.mpi.alltoall(things)
 
+    @contextmanager
+    def alike(self, wanted: Any) -> Iterator[Comm]:
+        """Make a group of the ranks that give the same Python object, to move host arrays.
+
+        Collective; whoever leaves the context by an exception must do so with all of the group. Objects are
+        compared by a hash of their ``repr``, with numbers, lists, tuples and ranges equal whatever their
+        type: 16 bytes travel per rank.
+        """
+        digest = np.frombuffer(hashlib.sha256(repr(_plain(wanted)).encode()).digest()[:16], np.uint64)
+        asked = np.empty(2 * self.size, np.uint64)
+        self.mpi.Allgatherv(digest, [asked, [2] * self.size, list(range(0, asked.size, 2)), None])
+        ranks = np.flatnonzero((asked.reshape(-1, 2) == digest).all(axis=1)).tolist()
+        group = self.mpi.Split(ranks[0], self.rank)
+        try:
+            nodes = [self.nodes[rank] for rank in ranks]
+            yield Comm(group, backends.get("numpy"), "node", ranks=ranks, nodes=nodes)
+        finally:
+            group.Free()
+
     def together(self) -> AbstractContextManager[None]:
         """Raise errors inside on every rank, see :func:`agree.together`. The region must not communicate."""
         return together(self.mpi)
@@ -348,3 +369,10 @@ class Comm(Wires):
                 part[...] = flat[bounds[self.rank] : bounds[self.rank + 1]]
         if not self.direct:
             memory.give_back(room)
+
+
+def _plain(wanted: Any) -> Any:
+    """Return an object whose ``repr`` is that of equal objects, and of no others: NumPy shortens arrays."""
+    if isinstance(wanted, (list, tuple, range)):
+        return tuple(map(_plain, wanted))
+    return wanted.tolist() if isinstance(wanted, (np.generic, np.ndarray)) else wanted

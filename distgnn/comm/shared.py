@@ -20,7 +20,7 @@ import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays.backend import Backend
-from distgnn.arrays.csr import CSR, Header
+from distgnn.arrays.csr import CSR
 from distgnn.comm.agree import together
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.group import Comm
@@ -77,19 +77,19 @@ class NodeMemory(Backend):
         try:
             with together(self.group.mpi):
                 made = make() if self.makes else []
-            own = [(block.header(), self.files.paths[self.address(block.buffer)]) for block in made]
-            headers_and_paths = self.group.share(own, 0)
+            own = [(*block.recipe(), self.files.paths[self.address(block.buffer)]) for block in made]
+            recipes_and_paths = self.group.share(own, 0)
             with together(self.group.mpi):  # the files stay open until all have mapped them
-                return made or [self._block(header, path) for header, path in headers_and_paths]
+                return made or [self._block(*recipe) for recipe in recipes_and_paths]
         finally:
             self.files.close()
         raise AssertionError("unreachable: together() raises")
 
-    def _block(self, header: Header, path: str) -> CSR:
-        memory = _mapped(path, CSR.nbytes(*header))
+    def _block(self, kind: Any, recipe: tuple[Any, ...], path: str) -> CSR:
+        memory = _mapped(path, kind.room(*recipe))
         if memory is None:
             raise MemoryError(f"{path}: cannot map the memory of another rank of this node")
-        block = CSR(*header, memory)
+        block: CSR = kind(*recipe, memory)
         ledger.holds(block, "adjacency", block.buffer.nbytes // self.holders)
         return block
 

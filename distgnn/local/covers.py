@@ -58,7 +58,8 @@ def split(A: Any) -> tuple[Any, Any]:
     return KERNELS.kernel("split", A.data)(A)
 
 
-def _split(A: sp.csr_array) -> tuple[sp.csr_array, sp.csr_array]:
+def _split(A: Any) -> tuple[sp.csr_array, sp.csr_array]:
+    A = A.tocsr()
     _, columns = cover(A)
     fetched = columns[A.indices]
     owner = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))

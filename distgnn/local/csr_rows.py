@@ -118,6 +118,11 @@ def multiplications(A: Any, counts: Array) -> Array:
     return totals[A.indptr[1:]] - totals[A.indptr[:-1]]
 
 
+def compact(A: Any) -> Any:
+    """Return a matrix on the host as coordinates, where it has fewer entries than rows."""
+    return KERNELS.kernel("compact", A.data)(A)
+
+
 def columns_read(A: Any) -> Array:
     """Return the columns of a matrix on the host that have an entry: int64, rising."""
     return KERNELS.kernel("columns_read", A.data)(A)
@@ -183,19 +188,30 @@ def _sorted_copy(P: Any) -> Any:
     return P if P.has_sorted_indices else _sort_rows_in_place(P.copy())
 
 
+def _compact(A: Any) -> Any:
+    return A.tocoo() if A.nnz < A.shape[0] else A
+
+
+def _columns(A: Any) -> np.ndarray:
+    """Return the columns of all entries."""
+    return A.col if A.format == "coo" else A.indices
+
+
 def _columns_read(A: Any) -> np.ndarray:
-    return np.unique(A.indices).astype(np.int64)
+    return np.unique(_columns(A)).astype(np.int64)
 
 
 def _keep_columns(A: Any, columns: np.ndarray) -> Any:
-    kind = index_type(A.nnz, columns.size)
+    kind, shape = index_type(A.nnz, columns.size), (A.shape[0], columns.size)
     if A.nnz < A.shape[1]:
-        places = np.searchsorted(columns, A.indices).astype(kind)
+        places = np.searchsorted(columns, _columns(A)).astype(kind)
     else:
         number = np.zeros(A.shape[1], kind)
         number[columns] = np.arange(columns.size)
-        places = number[A.indices]
-    return sp.csr_array((A.data, places, A.indptr.astype(kind)), shape=(A.shape[0], columns.size))
+        places = number[_columns(A)]
+    if A.format == "coo":
+        return sp.coo_array((A.data, (A.row, places)), shape=shape)
+    return sp.csr_array((A.data, places, A.indptr.astype(kind)), shape=shape)
 
 
 def _side_by_side(blocks: Sequence[Any]) -> Any:
@@ -207,7 +223,7 @@ KERNELS = KernelTable(
         Kernels({
             "gather": _gather_on_host, "owners": _owners_on_host, "repeated": _repeated_on_host,
             "sort_rows": _sort_rows_on_host, "columns_read": _columns_read, "keep_columns": _keep_columns,
-            "side_by_side": _side_by_side, "sorted_rows": canonical,
+            "side_by_side": _side_by_side, "sorted_rows": canonical, "compact": _compact,
         })
     ],
     cupy=[

@@ -19,6 +19,7 @@ from distgnn.comm.panels import broadcast
 from distgnn.comm.relay import upstream
 from distgnn.errors import ArgumentError
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition, shares
+from distgnn.local.csr_rows import compact
 from distgnn.local.epilogue import Epilogue
 from distgnn.operators.base import Operator
 from distgnn.operators.covers import CoveredRows
@@ -137,10 +138,11 @@ class BlockRows(DistSparse):
 
     def _needed_rows(self) -> NeededRows | CoveredRows:
         costs = fetch_costs.measure(self.grid, self.column) if self.sparsity_aware == "auto" else None
-        given = blocks(self.source, self._windows())
+        given = blocks(self.source, self._windows(), self.grid)
         holders = self.holders()
         with self.grid.world.together():
-            held = {j: canonical(A_ij, self.dtype) for j, A_ij in zip(self.stages, given, strict=True)}
+            compacted = (compact(canonical(A_ij, self.dtype)) for A_ij in given)
+            held = dict(zip(self.stages, compacted, strict=True))
         self.grid.nonzeros += sum(A_ij.nnz for A_ij in held.values())
         heights = np.diff(self.columns)
         if self.sparsity_aware == "cover":
@@ -148,7 +150,8 @@ class BlockRows(DistSparse):
         return NeededRows(holders, self.column, held, heights, self.dtype, costs)
 
     def _whole_blocks(self) -> WholeBlocks:
-        held, holders = load(self.grid, self.source, self._windows()), Holders(self.grid, self._windows())
+        windows = self._windows()
+        held, holders = load(self.grid, self.source, windows, thin=True), Holders(self.grid, windows)
         own = sum(A_ij.nnz for A_ij in held), sum(A_ij.shape[0] for A_ij in held)
         nonzeros, rows = np.sum(self.grid.world.gather_objects(own), axis=0)
         last = self.last_panel(self.grid)
@@ -199,7 +202,8 @@ class WholeBlocks:
         self.rows = [slice(*cut) for bounds in cuts for cut in pairwise(bounds)]
         self.roots = [j for j in stages for _ in range(panels.number)]
         self.turns = upstream(comm, self.roots)
-        cut = lambda on: [A_jk for bounds in cuts for A_jk in cut_columns(blocks.pop(0), bounds, on)]  # noqa: E731
+        panels_of = lambda bounds, on: cut_columns(blocks.pop(0), bounds, on, thin=True)  # noqa: E731
+        cut = lambda on: [A_jk for bounds in cuts for A_jk in panels_of(bounds, on)]  # noqa: E731
         made = holders.make("columns", cut) if panels.number > 1 else [*blocks]
         blocks.clear()
         self.blocks = [made[turn] for turn in self.turns]

@@ -12,6 +12,7 @@ from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.comm.group import Comm
 from distgnn.comm.rows import all_to_all
 from distgnn.local.covers import split
+from distgnn.local.csr_rows import compact
 from distgnn.operators.loading import Holders
 from distgnn.operators.needed_rows import NeededRows
 
@@ -41,7 +42,7 @@ class CoveredRows:
         rows: np.ndarray, dtype: Any,
     ) -> None:  # fmt: skip
         with holders.grid.world.together():
-            away = {j: split(A_ij) for j, A_ij in blocks.items() if j != comm.rank}
+            away = {j: tuple(map(compact, split(A_ij))) for j, A_ij in blocks.items() if j != comm.rank}
             near = {j: away[j][0] if j in away else A_ij for j, A_ij in blocks.items()}
         left = {j: pair[1] for j, pair in away.items() if pair[1].nnz}
         taken = _exchanged(comm, left, rows, int(heights[comm.rank]), dtype)
@@ -70,12 +71,14 @@ def _sent_as_coordinates(
         parts.append({i: on.to_host(array) for i, array in into.items()})
     shapes = {i: (height, int(rows[i])) for i in senders}
     return {
-        i: sp.csr_array((parts[2][i], (parts[1][i], parts[0][i])), shape=shape) for i, shape in shapes.items()
+        i: compact(sp.csr_array((parts[2][i], (parts[1][i], parts[0][i])), shape=shape))
+        for i, shape in shapes.items()
     }
 
 
 def _coordinates(A: sp.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)), A.indices, A.data
+    entries = A.tocoo()
+    return entries.row, entries.col, entries.data
 
 
 _ANYWHERE: Functions = {"exchanged": _sent_as_coordinates}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from distgnn.arrays.backend import Backend
@@ -14,23 +15,32 @@ from distgnn.arrays.csr import CSR, KERNELS
 from distgnn.comm.grid import Grid
 from distgnn.layout import Range
 from distgnn.operators.sources import BlockSource, SharedSource, blocks
+from distgnn.operators.strips import side_by_side, splits
 
 Windows = Sequence[tuple[Range, Range]]
 
 
-def load(grid: Grid, source: BlockSource, windows: Windows) -> list[CSR]:
+def load(grid: Grid, source: BlockSource, windows: Windows, thin: bool = False) -> list[CSR]:
     """Load the blocks of A in these (rows, columns). Collective: an error on one rank is raised on all.
+
+    Of windows side by side a store is read once, and what was read is cut. ``thin``: as of
+    :meth:`CSR.from_scipy`.
 
     Ranks of a node that ask for the same windows of a store read them together, each shard once (Plexus
     section 5.4). On hosts each writes what it reads into the block that they share. The ledger charges the
-    row lengths that they tell each other, and on GPUs also the broadcasts: 2 words per non-zero.
+    row lengths that they tell each other, and on GPUs also the broadcasts: 2 words per non-zero. Where ranks
+    want some columns of a shard, they share its rows out and send each other entries, see ``strips.py``.
     """
-    if not isinstance(source, SharedSource):
-        held = _packed(grid, source, windows)
+    if not isinstance(source, SharedSource) or splits(grid, source, windows):
+        held = _packed(grid, source, windows, thin)
     else:  # inside, only ranks that read together communicate, and they leave together
         with grid.on_node((source.key, windows)) as readers, grid.world.together():
             memory = grid.memory_of(readers)
-            held = [source.assemble(*window, memory, readers) for window in windows]
+            held = []
+            for rows, bounds in side_by_side(windows):
+                strip = source.assemble(rows, (bounds[0], bounds[-1]), memory, readers)
+                cut = partial(cut_columns, strip, [end - bounds[0] for end in bounds], memory, thin)
+                held += [strip] if len(bounds) == 2 else memory.once(cut)
             if memory.holders > 1:
                 held = [block.read_only() for block in held]
     grid.nonzeros += sum(block.nnz for block in held)
@@ -39,15 +49,17 @@ def load(grid: Grid, source: BlockSource, windows: Windows) -> list[CSR]:
 
 def load_transposed(grid: Grid, source: BlockSource, windows: Windows) -> list[CSR]:
     """Load the transposes of the blocks of A in these (rows, columns). Collective, as :func:`load`."""
-    return _packed(grid, source, windows, transposed=True)
+    return _packed(grid, source, windows, thin=True, transposed=True)
 
 
-def _packed(grid: Grid, source: BlockSource, windows: Windows, transposed: bool = False) -> list[CSR]:
+def _packed(
+    grid: Grid, source: BlockSource, windows: Windows, thin: bool, transposed: bool = False
+) -> list[CSR]:
     """Put SciPy blocks on the device."""
     with grid.memory((windows, transposed)) as memory:
-        given = blocks(source, windows if memory.makes else [])
+        given = blocks(source, windows if memory.makes else [], grid)
         laid = (block.T for block in given) if transposed else given
-        make = lambda on: [CSR.from_scipy(block, on, source.dtype) for block in laid]  # noqa: E731
+        make = lambda on: [CSR.from_scipy(block, on, source.dtype, thin=thin) for block in laid]  # noqa: E731
         return _made(grid, memory, make)
 
 
@@ -83,6 +95,6 @@ class Holders:
         return self.make("transposes", lambda on: [block.transposed(on) for block in held])
 
 
-def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend) -> list[CSR]:
-    """Cut the columns of A between these bounds into blocks of their own."""
-    return [A] if len(bounds) == 2 else KERNELS.kernel("columns", A.indptr)(A, bounds, backend)
+def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend, thin: bool = False) -> list[CSR]:
+    """Cut the columns of A between these bounds into blocks of their own; ``thin`` as of `CSR.from_scipy`."""
+    return [A] if len(bounds) == 2 else KERNELS.kernel("columns", A.data)(A, bounds, backend, thin)

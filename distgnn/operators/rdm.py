@@ -174,7 +174,7 @@ class Rdm(BlockRows):
         grid, row = self.grid, self.grid.along("cols")
         if grid.shape["rows"] > 1 or row.size == 1:
             return super()._needed_rows()
-        (given,), holders = blocks(self.source, self._windows()), self.holders()
+        (given,), holders = blocks(self.source, self._windows(), grid), self.holders()
         with grid.world.together():
             A = canonical(given, self.dtype)
             cuts = nested(self.row_parts, row.size), nested(self.col_parts, row.size)

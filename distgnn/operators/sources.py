@@ -20,10 +20,15 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import NodeOrder, Range
+from distgnn.operators import strips
 
 
 class BlockSource(Protocol):
-    """A source of the blocks of a sparse matrix. ``symmetric`` promises A == Aᵀ to the last bit."""
+    """A source of the blocks of a sparse matrix. ``symmetric`` promises A == Aᵀ to the last bit.
+
+    One that reads files has a method ``splits(cols)``, which tells whether who reads these columns of some
+    rows reads others, too. It is asked once for blocks side by side, which are then cut.
+    """
 
     shape: Shape
     dtype: np.dtype
@@ -188,14 +193,18 @@ class RootMatrix:
         return sp.csr_array((data, indices, indptr), shape=shape)
 
 
-def blocks(source: BlockSource, windows: Sequence[tuple[Range, Range]]) -> Iterable[Any]:
+def blocks(
+    source: BlockSource, windows: Sequence[tuple[Range, Range]], grid: Grid | None = None
+) -> Iterable[Any]:
     """Give the SciPy blocks in these (rows, columns), one after another.
 
-    Collective where a root holds them all, and then they are there on return; else local, as each is asked
-    for.
+    Collective where a root holds them all, and then they are there on return; and with a grid, whose ranks
+    read files together. Else local, as each is asked for.
     """
     if isinstance(source, RootMatrix):
         return source.blocks(windows)
+    if hasattr(source, "splits"):
+        return strips.read(grid, source, windows)
     return (source.block(*window) for window in windows)
 
 

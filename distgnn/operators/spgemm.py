@@ -49,7 +49,7 @@ def multiply_sparse(A: Any, B: Any) -> Any:
 
 def _block_row(A: Any) -> sp.csr_array:
     """Return this rank's rows of the matrix, all columns. Collective."""
-    given = blocks(A.source, A._windows())
+    given = blocks(A.source, A._windows(), A.grid)
     with A.grid.world.together():
         row: sp.csr_array = canonical(sp.hstack(list(given), format="csr"), A.dtype)
     return row

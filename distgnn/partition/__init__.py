@@ -4,7 +4,8 @@ A *part vector* is int32 (n,): the part of every node. `partition` makes one, `m
 without running a product, `read_part_vector` reads one that another program wrote. Sparsity-aware products
 (``sparsity-aware.txt`` section 4) move exactly what `measure` counts.
 
-Every method is a file that names its objective. METIS and Mt-KaHyPar come with the extra `partition`.
+Every method is a file that names its objective. METIS, KaMinPar and Mt-KaHyPar come with the extra
+`partition`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import ArgumentError, offered
-from distgnn.partition import hypergraph, metis, random, volume
+from distgnn.partition import hypergraph, kaminpar, metis, random, volume
 from distgnn.partition.packages import need
 from distgnn.partition.pattern import Pattern
 from distgnn.partition.quality import Quality, largest_over_mean, measure
@@ -30,6 +31,7 @@ METHODS: dict[str, Callable[[Pattern, int, int, float], np.ndarray]] = {
     "random": random.partition,
     "metis": metis.partition,
     "metis-volume": partial(metis.partition, volume=True),
+    "kaminpar": kaminpar.partition,
     "hypergraph": hypergraph.partition,
     "volume": volume.partition,
 }

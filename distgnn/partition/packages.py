@@ -8,7 +8,9 @@ from typing import Any
 from distgnn.errors import ArgumentError
 from distgnn.local import host
 
-PACKAGES = {"metis": "pymetis", "metis-volume": "pymetis", "hypergraph": "mtkahypar"}
+PACKAGES = {
+    "metis": "pymetis", "metis-volume": "pymetis", "kaminpar": "kaminpar", "hypergraph": "mtkahypar",
+}  # fmt: skip
 
 
 def need(method: str) -> Any:

@@ -2,17 +2,20 @@
 
 Volume-balancing models put these costs into recursive bisection (Acer, Selvitopi and Aykanat, Parallel
 Computing 59, 2016: Graph-VB of ``sparsity-aware.txt`` section 5.2). Here rows of all parts move one by one
-(``kernels/host/volume.c``), from METIS's parts where it is installed. The result is the most even one whose
-total is at most `OF_START` of the start's.
+(``kernels/host/volume.c``), from KaMinPar's parts where it is installed. The result is the most even one
+whose total is at most `OF_START` of the start's.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from distgnn.errors import UserError
-from distgnn.partition import metis
+from distgnn.partition import kaminpar, metis
 from distgnn.partition.packages import need
 from distgnn.partition.pattern import Pattern
 from distgnn.partition.quality import measure
@@ -48,8 +51,8 @@ def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.n
 
 
 def _start(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """Return METIS's parts or, where it is not installed, an even cut of reverse Cuthill-McKee."""
-    try:
-        return metis.partition(pattern, parts, seed, imbalance)
-    except UserError:
-        return pattern.even_cut(parts, reverse_cuthill_mckee(pattern.neighbours, symmetric_mode=True))
+    """Return KaMinPar's parts, on one thread, or METIS's or, without both, a cut of reverse Cuthill-McKee."""
+    for method in (partial(kaminpar.partition, threads=1), metis.partition):
+        with suppress(UserError):
+            return method(pattern, parts, seed, imbalance)
+    return pattern.even_cut(parts, reverse_cuthill_mckee(pattern.neighbours, symmetric_mode=True))

@@ -20,6 +20,7 @@ class Team:
     """A team of one process, without MPI, with the methods of `Comm` (to read) and `write.ranks.Ranks`."""
 
     rank, size = 0, 1
+    nodes: Sequence[int] = (0,)  # by rank, the lowest rank on its node
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -32,6 +33,15 @@ class Team:
     def gather_objects(self, value: T) -> list[T]:
         """Gather the small values of all ranks. Collective."""
         return [value]
+
+    @contextmanager
+    def alike(self, wanted: Any) -> Iterator[Team]:
+        """Make a group of the ranks that give the same object. Collective."""
+        yield self
+
+    def share(self, thing: T, root: int = 0) -> T:
+        """Give a small Python object of rank ``root`` to every rank. Collective."""
+        return thing
 
     def bcast(self, array: Any, root: int, *, matrix: str = "") -> Any:
         """Broadcast the array of rank `root`, in place. Collective."""

@@ -214,3 +214,21 @@ def test_an_operator_names_the_axes_it_needs():
         dg.UserError, match=r"grid=rows=1: not for algorithm 2d on 1 ranks; possible \(rows x cols\)"
     ):
         dg.distribute([[1.0]], dg.Grid(MPI.COMM_SELF, rows=1), "2d")
+
+
+@pytest.mark.ranks(3, 4)
+def test_ranks_of_a_node_that_want_the_same(comm):
+    """Numbers and sequences are compared by what they are, whatever their types."""
+    grid, rank = dg.Grid(comm), comm.Get_rank()
+    same = ("A", [(0, 5), (1, 2)]) if rank % 2 else ["A", (range(0, 10, 5), (np.int64(1), 2))]
+    for nodes, wanted, expected in (
+        ([0] * 4, same, [*range(comm.Get_size())]),
+        ([0, 1, 0, 1], same, [r for r in range(comm.Get_size()) if r % 2 == rank % 2]),
+        ([0] * 4, rank < 2, [r for r in range(comm.Get_size()) if (r < 2) == (rank < 2)]),
+        ([0] * 4, (rank,), [rank]),
+        ([0] * 4, np.where(np.arange(3000) == 1500, rank, 0), [rank]),
+    ):
+        grid.node = nodes[rank]
+        with grid.on_node(wanted) as group:
+            assert group.mpi.allgather(rank) == expected == list(group.ranks)
+    grid.free()

@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--quick", action="store_true", help="few tests: one case of each, at most 4 ranks, none slow"
     )
     group.addoption(
-        "--each-value", action="store_true", help="of each test, cases in which each value of each parameter stands"
+        "--each-value", action="store_true", help="cases of each test that have all values of its parameters"
     )
     group.addoption(
         "--grace", type=float, default=10, metavar="S", help="seconds for other ranks to end after one failed"

@@ -96,11 +96,12 @@ def _row_starts(A: CSR, first: int, last: int) -> Range:
     return A.nnz * first // max(A.shape[0], 1), A.nnz * last // max(A.shape[0], 1)
 
 
-def _columns(A: CSR, bounds: Sequence[int], on: Backend) -> list[CSR]:
+def _columns(A: CSR, bounds: Sequence[int], on: Backend, thin: bool) -> list[CSR]:
     """Return columns: all have as many non-zeros."""
     before = [A.nnz * end // max(A.shape[1], 1) for end in bounds]
     sizes = zip(pairwise(bounds), pairwise(before), strict=True)
-    return [CSR.empty((A.shape[0], b - a), j - i, A.dtype, on) for (a, b), (i, j) in sizes]
+    cut = [ShapeMatrix((A.shape[0], b - a), j - i, A.dtype) for (a, b), (i, j) in sizes]
+    return [CSR.from_scipy(block, on, thin=thin) for block in cut]
 
 
 def _transposed(A: CSR, on: Backend) -> CSR:
@@ -118,8 +119,11 @@ def _side_by_side(blocks: Sequence[ShapeMatrix]) -> ShapeMatrix:
 
 BLOCKS.register("shapes", {
     "fill": _nothing, "row_starts": _row_starts, "columns": _columns, "transposed": _transposed,
+    "filled": lambda A: A.T.columns_read(),
+    "pointers": lambda A: ShapeArray((A.shape[0] + 1,), A.ends.dtype), "thin rows": CSR._view,
 })  # fmt: skip
 MATRICES.register("shapes", {
+    "compact": lambda A: A,
     "owners": lambda counts, total: ShapeArray((total,), np.int64),
     "columns_read": lambda A: A.columns_read(), "keep_columns": _keep_columns, "side_by_side": _side_by_side,
 })  # fmt: skip

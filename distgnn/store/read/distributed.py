@@ -122,9 +122,8 @@ def load_features(
 
     Features that the store keeps sparse (:attr:`Store.feature_nnz`) stay so, unless ``sparse=False`` asks for
     all their zeros. ``columns``: the columns of the store, from 0, that those of the result are; default:
-    all. Each rank reads its own rows, and the columns from its lowest to its highest; sparse rows in another
-    order than the store's are read by the ranks in shares, and each gets its own from them, two words per
-    entry.
+    all. Each rank reads a share of the files, in whole chunks, and one all-to-all brings rows to their ranks;
+    of sparse rows two words per entry.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.input_layout, after the store")
     grid = layout.grid
@@ -149,27 +148,26 @@ def _load_dense(opened: Store, layout: Layout, taken: np.ndarray, dtype: Any) ->
     with grid.world.together():
         rows, cols = layout.ranges(shape)
         own, window = own_columns(taken, cols)
-        block = opened.features(layout.rows.order, rows, window)
-        block = block if own is None else block[:, own]
+    block = opened.features(layout.rows.order, rows, window, grid)
+    block = block if own is None else block[:, own]
     return DistDense(grid.backend.asarray(block, dtype), layout, shape)
 
 
 def load_targets(store: StoreOrPath, layout: Layout) -> tuple[DistDense, DistDense]:
     """Load ``(labels, split)``, n x 1, int32 and uint8, rows cut by ``layout`` in its order. Collective.
 
-    Each rank reads its own rows. If a node may have several classes, labels are n x classes, int8;
-    numbers to predict are n x classes, float32.
+    Files are read as by :func:`load_features`. If a node may have several classes, labels are n x classes,
+    int8; numbers to predict are n x classes, float32.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.output_layout, after the store")
     grid, whole = layout.grid, Layout(layout.grid, layout.rows, Cut())
     opened = open_store(store, grid)
     if isinstance(opened, RootStore):
         return opened.scatter_targets(layout)
-    with grid.world.together():
-        shape = (opened.n, 1)
-        (rows, _), order = whole.ranges(shape), layout.rows.order
-        labels, split = opened.labels(order, rows), opened.split(order, rows)[:, None]
-        labels = labels[:, None] if labels.ndim == 1 else labels
+    shape = (opened.n, 1)
+    (rows, _), order = whole.ranges(shape), layout.rows.order
+    labels, split = opened.labels(order, rows, grid), opened.split(order, rows, grid)[:, None]
+    labels = labels[:, None] if labels.ndim == 1 else labels
     on, wide = grid.backend, (opened.n, labels.shape[1])
     return DistDense(on.asarray(labels), whole, wide), DistDense(on.asarray(split), whole, shape)
 

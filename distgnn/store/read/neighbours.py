@@ -34,6 +34,8 @@ class Neighbours(BlockSource):
     def __init__(self, source: BlockSource, symmetric: bool, nnz: int | None = None) -> None:
         self.source, self.symmetric, self.nnz = source, symmetric, nnz
         self.shape, self.dtype = source.shape, np.dtype(source.dtype)
+        if hasattr(source, "splits"):
+            self.splits = source.splits
         self.row_order = getattr(source, "row_order", None)
         self.col_order = getattr(source, "col_order", None)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 
+from distgnn.arrays.csr import index_type
 from distgnn.errors import UserError
-from distgnn.layout import Range
+from distgnn.layout import Range, partition
 from distgnn.split import TEST
 from distgnn.stages import followed
 from distgnn.store.format import hdf5
@@ -17,6 +19,9 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
 from distgnn.store.format.stored import StoredFile
+
+if TYPE_CHECKING:
+    from distgnn.comm.grid import Grid
 
 #: Types of row pointers, column numbers and positions.
 INDICES = (np.int32, np.int64)
@@ -53,8 +58,26 @@ class NodeFiles:
                 self._check(name, k, part)
         return result
 
-    def gather(self, name: str, positions: np.ndarray, cols: Range | None = None) -> np.ndarray:
-        """Read the rows at `positions`, in this order; from front to back, LIMITS.row_bytes at a time."""
+    def shares(self, name: str, ranks: int, cols: Range | None = None) -> np.ndarray:
+        """Return a partition vector of the rows for so many ranks, which cuts between chunks alone."""
+        n, inner = int(self.partition[-1]), () if cols is None else (self.widths[name],)
+        size = np.dtype(self._types.get((name, 1 + len(inner)), index_type(n))).itemsize
+        ends = list(pairwise(self.partition.tolist()))
+        chunks = [np.arange(lo, hi, hdf5.chunk_shape((hi - lo, *inner), size)[0]) for lo, hi in ends]
+        bounds = np.concatenate([*chunks, [n]])
+        return bounds[partition(len(bounds) - 1, ranks)]
+
+    def gather(
+        self, name: str, positions: np.ndarray, cols: Range | None = None, grid: Grid | None = None
+    ) -> np.ndarray:
+        """Read the rows at `positions`, in this order; from front to back, LIMITS.row_bytes at a time.
+
+        With a grid, its ranks read together: see `together.gather`. Collective then.
+        """
+        if grid is not None and grid.size > 1:
+            from distgnn.store.read import together  # with MPI
+
+            return together.gather(grid, self, name, positions, cols)
         result = self._empty(name, len(positions), cols)
         step = max(1, LIMITS.row_bytes // max(1, result[:1].nbytes))
         arrangement = np.argsort(positions, kind="stable")

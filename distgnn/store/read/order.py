@@ -22,6 +22,7 @@ from distgnn.store.read.windows import Tile, assemble
 from distgnn.store.team import Team
 
 if TYPE_CHECKING:
+    from distgnn.comm.grid import Grid
     from distgnn.comm.group import Comm
 
 
@@ -98,6 +99,10 @@ class Order:
             strips.append((part[1] - part[0], tiles))
         return assemble(strips, cols[1] - cols[0], self.dtype, backend, readers)
 
+    def splits(self, cols: Range) -> bool:
+        """Tell whether a column that begins or ends here is amid a shard."""
+        return not np.isin(cols, self.cols).all()
+
     @property
     def key(self) -> tuple[str, str, int]:
         """A key that is equal on ranks that read the same matrix."""
@@ -125,11 +130,14 @@ class Order:
             return np.arange(lo, hi)
         return self._permutation.rows("permutation", (lo, hi))
 
-    def positions(self, ids: np.ndarray) -> np.ndarray:
-        """Read the positions (rows) of the nodes with these original ids, int64."""
+    def positions(self, ids: np.ndarray, grid: Grid | None = None) -> np.ndarray:
+        """Read the positions (rows) of the nodes with these original ids, int64.
+
+        With a grid, its ranks read together, each other ids. Collective then.
+        """
         if self._permutation is None:
             return np.asarray(ids, np.int64)
-        return self._permutation.gather("inverse", np.asarray(ids))
+        return self._permutation.gather("inverse", np.asarray(ids), grid=grid)
 
     @cached_property
     def row_order(self) -> NodeOrder | None:

@@ -88,7 +88,9 @@ class RootStore(Store):
             self._made[name] = RootOrder(self, name)
         return self._made[name]
 
-    def features(self, order: AnyOrder = None, rows: Any = None, cols: Any = None) -> np.ndarray:
+    def features(
+        self, order: AnyOrder = None, rows: Any = None, cols: Any = None, grid: Any = None
+    ) -> np.ndarray:
         """Return features, as :class:`Store` does; on rank 0 only."""
         some = self._features(order, rows, cols)
         return some.toarray() if sp.issparse(some) else some
@@ -106,11 +108,11 @@ class RootStore(Store):
         """The entries of sparse features; None where they are dense."""
         return self._nnz
 
-    def labels(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
+    def labels(self, order: AnyOrder = None, rows: Any = None, grid: Any = None) -> np.ndarray:
         """Return labels, as :class:`Store` does; on rank 0 only."""
         return self._by(order, self.held.labels)[slice(*(rows or (0, self.n)))]
 
-    def split(self, order: AnyOrder = None, rows: Any = None) -> np.ndarray:
+    def split(self, order: AnyOrder = None, rows: Any = None, grid: Any = None) -> np.ndarray:
         """Return the split, as :class:`Store` does; on rank 0 only."""
         return self._by(order, self.held.split)[slice(*(rows or (0, self.n)))]
 

@@ -22,6 +22,7 @@ from distgnn.store.read.order import Order
 from distgnn.store.team import Team, shared_out
 
 if TYPE_CHECKING:
+    from distgnn.comm.grid import Grid
     from distgnn.comm.group import Comm
 
 AnyOrder = str | Order | NodeOrder | None
@@ -30,8 +31,8 @@ AnyOrder = str | Order | NodeOrder | None
 class Store:
     """An opened store. Any rank may open it.
 
-    Opening reads the manifest and the length of every file, and every byte of a store of at most
-    LIMITS.verified_bytes.
+    Opening reads the manifest and the length of every file, on one rank of a node, and every byte of a store
+    of at most LIMITS.verified_bytes.
 
     Args:
         path: the directory of the store.
@@ -64,17 +65,20 @@ class Store:
             raise WrongTypeError("team", type(team).__name__, "expected ranks, such as a grid's world")
         team = team or Team()
         self.path = Path(path)
-        with team.together():
-            self.manifest: dict[str, Any] = manifest.read(self.path)
-            self._understand()
-            if team.rank == 0:
-                self.members.touch()
+        with team.alike((team.nodes[team.rank], os.path.abspath(path))) as node:
+            with team.together():
+                facts: dict[str, Any] = manifest.read(self.path) if node.rank == 0 else {}
+            self.manifest: dict[str, Any] = node.share(facts)
+            with team.together():
+                self._understand(check=node.rank == 0)
+                if team.rank == 0:
+                    self.members.touch()
         if len(set(team.gather_objects(self.members.id))) > 1:
             raise UserError(f"{self.path}: was replaced while it was opened, or ranks see different files")
         if verify or sum(self.members.sizes.values()) <= LIMITS.verified_bytes:
             self.members.refuse(self.verify(team))
 
-    def _understand(self) -> None:
+    def _understand(self, check: bool) -> None:
         try:
             check_store(self.manifest)
             self.members = Members(self.path, manifest.STORE, self.manifest["id"], self.manifest["files"])
@@ -99,7 +103,8 @@ class Store:
                 self.sparse_files = FeatureFiles(*cut, facts, nodes["entries"])
             self._ids = self._id_files(self.manifest.get("ids"))
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
-            self.members.check(self._named())
+            if check:
+                self.members.check(self._named())
             self._check_sizes()
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise manifest.damaged(self.path, manifest.STORE, error) from None
@@ -184,21 +189,23 @@ class Store:
         return order
 
     def features(
-        self, order: AnyOrder = None, rows: Range | None = None, cols: Range | None = None
-    ) -> np.ndarray:
+        self, order: AnyOrder = None, rows: Range | None = None, cols: Range | None = None,
+        grid: Grid | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """Read [rows, cols] of the nodes with these ids, or at these positions of an order.
 
         By default all features are read. A name means the input side of layer 0, `order(name).layer(-1)`; an
         Order means its own rows. In the default order this reads just the window; in others, and by id, it
-        reads these columns of all nodes. Sparse features get all their zeros: `sparse_features` leaves them
-        out.
+        reads these columns of all nodes. With a grid, its ranks read together, each its own window, and every
+        chunk is read once in all. Collective then. Sparse features get all their zeros: `sparse_features`
+        leaves them out.
         """
         if self.feature_nnz is not None:
             return self.sparse_features(order, rows, cols).toarray()
         rows, cols = self._feature_window(rows, cols)
         if not self.width:
             return np.zeros((rows[1] - rows[0], 0), self.feature_type)
-        return self._read("features", order, rows, cols)
+        return self._read("features", order, rows, cols, grid)
 
     def sparse_features(
         self, order: AnyOrder = None, rows: Range | None = None, cols: Range | None = None
@@ -221,36 +228,45 @@ class Store:
         """The entries of features that are kept sparse; None where they are dense."""
         return None if self.sparse_files is None else self.sparse_files.nnz
 
-    def labels(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
+    def labels(
+        self, order: AnyOrder = None, rows: Range | None = None, grid: Grid | None = None
+    ) -> np.ndarray:
         """Read int32[rows]: the class of the nodes with these ids, or at these positions of an order.
 
         Unlabelled nodes have -1. If a node may have several classes: int8[rows, classes], 1 for each class of
         the node, else 0, and -1 in all of the row of an unlabelled node. Numbers to predict: float32[rows,
         classes], NaN in all of the row of an unlabelled node. Labels belong to the output of the
-        last layer: ValueError for the name of an order with two versions.
+        last layer: ValueError for the name of an order with two versions. ``grid``: as of `features`.
         """
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("labels", rows, self.n)
         if not self.classes:
             return np.full(rows[1] - rows[0], -1, np.int32)
         if self.regression:
-            return self._read("targets", order, rows, (0, self.classes))
-        labels = self._read("labels", order, rows, (0, self.classes) if self.multilabel else None)
+            return self._read("targets", order, rows, (0, self.classes), grid)
+        labels = self._read("labels", order, rows, (0, self.classes) if self.multilabel else None, grid)
+        with Team().together() if grid is None else grid.world.together():
+            self._check_labels(labels)
+        return labels
+
+    def _check_labels(self, labels: np.ndarray) -> None:
+        """Raise UserError for a label that is no class."""
         most = 1 if self.multilabel else self.classes - 1
         if len(labels) and not -1 <= labels.min() <= labels.max() <= most:
             wrong = labels[(labels < -1) | (labels > most)][0]
             problem = f"says {self.classes} classes, but a node has label {wrong}"
             advice = f"expected -1..{most}, copy or prepare the store again"
             raise UserError(f"{self.path / manifest.NAME}: {problem}; {advice}")
-        return labels
 
-    def split(self, order: AnyOrder = None, rows: Range | None = None) -> np.ndarray:
+    def split(
+        self, order: AnyOrder = None, rows: Range | None = None, grid: Grid | None = None
+    ) -> np.ndarray:
         """Read uint8[rows]: 0 none, 1 train, 2 validation, 3 test, for nodes chosen as in `labels`."""
         order, rows = self._output_side(order), rows or (0, self.n)
         check_window("split", rows, self.n)
         if self.manifest["split"] is None:
             return np.zeros(rows[1] - rows[0], np.uint8)
-        return self._read("split", order, rows, None)
+        return self._read("split", order, rows, None, grid)
 
     def verify(self, team: Comm | Team | None = None) -> list[str]:
         """Read every byte of every file; return the sorted names of changed files.
@@ -259,20 +275,30 @@ class Store:
         """
         return sorted(shared_out(team or Team(), self.members.sizes, self.members.changed))
 
-    def _read(self, name: str, order: AnyOrder, rows: Range, cols: Range | None) -> np.ndarray:
-        positions = self.stored_positions(order, rows)
-        if positions is None:
-            return self._nodes.rows(name, rows, cols)
-        return self._nodes.gather(name, positions, cols)
-
     def stored_positions(self, order: AnyOrder, rows: Range) -> np.ndarray | None:
         """Read where the files have rows of an order, or of ids; None where they are in that order."""
-        wanted = self.order(order).layer(-1) if isinstance(order, str) else order
-        wanted = wanted.row_order if isinstance(wanted, Order) else wanted
+        wanted = self._row_order(order)
         if wanted == self._stored.row_order:
             return None
         ids = np.arange(*rows) if wanted is None else wanted.permutation(*rows)
         return self._stored.positions(ids)
+
+    def _row_order(self, order: AnyOrder) -> Any:
+        wanted = self.order(order).layer(-1) if isinstance(order, str) else order
+        return wanted.row_order if isinstance(wanted, Order) else wanted
+
+    def _read(
+        self, name: str, order: AnyOrder, rows: Range, cols: Range | None, grid: Grid | None
+    ) -> np.ndarray:
+        """Read a window of an array by node; collective with a grid."""
+        wanted = self._row_order(order)
+        alike, alone = wanted == self._stored.row_order, grid is None or grid.size == 1
+        if alike and alone:
+            return self._nodes.rows(name, rows, cols)
+        with Team().together() if grid is None else grid.world.together():
+            places = np.arange(*rows) if alike or wanted is None else wanted.permutation(*rows)
+        places = places if alike else self._stored.positions(places, grid)
+        return self._nodes.gather(name, places, cols, grid)
 
     def _output_side(self, order: AnyOrder) -> AnyOrder:
         if not isinstance(order, str):
