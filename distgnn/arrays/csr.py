@@ -78,7 +78,7 @@ class CSR:
 
     @classmethod
     def from_scipy(
-        cls, matrix: Any, backend: Backend, dtype: Any = None, purpose: str = "adjacency", thin: bool = False
+        cls, matrix: Any, backend: Backend, dtype: Any = None, thin: bool = False, purpose: str = "adjacency"
     ) -> CSR:  # fmt: skip
         """Copy a SciPy sparse matrix to a block on ``backend``'s device, sorted, duplicates summed.
 

@@ -110,7 +110,7 @@ def scatter_sparse(X: Any, layout: Layout[Grid], dtype: Any = None) -> SparseFea
     source = RootMatrix(grid, moved)
     (block,) = source.blocks([layout.ranges(source.shape)])
     with grid.world.together():
-        held = CSR.from_scipy(block, grid.backend, source.dtype, "features")
+        held = CSR.from_scipy(block, grid.backend, source.dtype, purpose="features")
     return SparseFeatures(held, layout, source.shape)
 
 

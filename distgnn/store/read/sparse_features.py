@@ -36,7 +36,8 @@ def load_sparse(
             held = files.block(rows, window, dtype, grid.backend)
         else:
             some = files.window(rows, window) if some is None else some
-            held = CSR.from_scipy(some if own is None else some[:, own], grid.backend, dtype, "features")
+            some = some if own is None else some[:, own]
+            held = CSR.from_scipy(some, grid.backend, dtype, purpose="features")
     return SparseFeatures(held, layout, shape)
 
 
