@@ -27,6 +27,8 @@ _polls: ContextVar[list[Callable[[], None]]] = ContextVar("polls", default=[])  
 
 #: Objects whose ``look()`` may raise, where a device keeps this rank waiting for long (see ``comm/nccl.py``).
 guards: WeakSet[Any] = WeakSet()
+#: Seconds in which something must come to a wait, see :func:`impatient`.
+_silence: ContextVar[float] = ContextVar("silence", default=float("inf"))
 
 
 def register(poll: Callable[[], None]) -> None:
@@ -65,6 +67,16 @@ def apart() -> Iterator[None]:
         _polls.set(before)
 
 
+@contextmanager
+def impatient(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in waits inside, of this thread, to which nothing has come for so many seconds."""
+    token = _silence.set(seconds)
+    try:
+        yield
+    finally:
+        _silence.reset(token)
+
+
 def wait(
     done: Callable[[], bool], advance: Callable[[], bool], check: Callable[[], object] = lambda: None,
     naps: bool = True,
@@ -83,6 +95,8 @@ def wait(
             _rest(waited if naps else 0)
             if waited > LONG:
                 check()
+            if waited > _silence.get():
+                raise TimeoutError(f"nothing has come from other ranks for {waited:.0f} s")
         poll()
 
 

@@ -69,12 +69,17 @@ class Rank(TypedDict, total=False):
 
 
 class Planned(TypedDict):
-    """A plan: predicted seconds of an epoch on a machine, by phase, and lines of advice."""
+    """A plan: predicted seconds of an epoch on a machine, by phase, and lines of advice.
+
+    Attributes:
+        measured: figures of the ranks, measured at the start where no machine was given, by name.
+    """
 
     machine: str | None
     seconds: float
     phases: dict[str, float]
     advice: list[str]
+    measured: dict[str, float]
 
 
 class Start(TypedDict, total=False):

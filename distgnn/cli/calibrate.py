@@ -74,25 +74,10 @@ def table(calibration: Calibration) -> str:
 def _line(fit: Fit) -> tuple[str, ...]:
     import numpy as np
 
+    from distgnn.plan.machine import shown
+
     sizes = np.abs(fit.residuals)
-    values = (f"{name.replace('_', ' ')} {_shown(name, value)}" for name, value in fit.values.items())
+    values = (f"{name.replace('_', ' ')} {shown(name, value)}" for name, value in fit.values.items())
     r2 = "-" if len(fit.samples) < 3 else f"{fit.r2:.4f}"
     fitted = r2, f"{np.median(sizes):.1%}", f"{sizes.max():.1%}", ", ".join(values)
     return fit.kind, fit.level or "rank", str(len(fit.samples)), *fitted
-
-
-def _shown(name: str, value: float) -> str:
-    """Write a parameter with its unit."""
-    from distgnn.plan.fit import FASTEST
-
-    if name in ("progress", "slowdown"):
-        return f"{value:.0%}"
-    if value >= FASTEST:
-        return "no limit found"
-    if name == "flops":
-        return f"{value / 1e9:.3g} GFLOP/s"
-    if name in ("bandwidth", "injection"):
-        return f"{value / 1e9:.3g} GB/s"
-    if name == "cache":
-        return f"{value / 2**20:.3g} MiB"
-    return f"{value * 1e6:.3g} us" if value >= 1e-8 or not value else f"{value * 1e9:.3g} ns"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 
@@ -29,6 +29,9 @@ from distgnn.train.resolve import left_open
 from distgnn.train.run import Run
 from distgnn.train.settings import DEFAULT, Settings
 from distgnn.train.stopping import Stop
+
+JUDGED = 3  # epochs, after the first, that are compared with the plan
+SLOW = 2.0  # times the plan from which on epochs are warned of
 
 
 def train(
@@ -58,10 +61,14 @@ def train(
         run.record["plan"] = plan.record()
     if speaks:
         show(*([plan] if plan else []), printable(describe(run)))
+    planned, seconds = plan.seconds if plan and run.grid.rank == 0 else np.inf, list[float]()
     try:
         with progress(speaks, run.first_epoch, settings.epochs) as tell:
             for record in run.train(stop):
                 tell(record)
+                seconds.append(record["seconds"])
+                for line in off_plan(planned, seconds):
+                    show(line, error=True)
     except TrainingError as failure:
         if run.grid.rank == 0:
             prefix = "--check: " if isinstance(failure, CheckFailedError) else ""
@@ -113,6 +120,16 @@ def describe(run: Run) -> str:
     wire = f", {s.wire} messages" if s.wire else ""
     wire += ", TF32 products" if s.tf32 else ""
     return f"{s.algorithm}{aware} on {ranks}, {arranged}{wire}, order {run.order.name}: {graph}{trained}"
+
+
+def off_plan(planned: float, seconds: Sequence[float]) -> list[str]:
+    """Return a line, once, where the first epochs take more than twice as long as planned."""
+    took = float(np.median(seconds[1:] or 0.0))
+    if len(seconds) != 1 + JUDGED or took <= SLOW * planned:
+        return []
+    times = f"{took / planned:.2g} times its plan of {planned:.3g} s; another way may be faster"
+    advice = "distgnn calibrate --out here.toml, then train --machine here.toml"
+    return [f"distgnn: warning: an epoch takes {took:.3g} s, {times}: {advice}"]
 
 
 @contextmanager

@@ -177,7 +177,7 @@ def choices(
     from distgnn.plan.choices import plan
     from distgnn.plan.explain import explain
 
-    planned = plan(settings, graphs, args.ranks[0], machine)
+    planned = plan(settings, graphs, args.ranks[0], machine, complete=args.all or args.json)
     planned.best
     if args.explain is None:
         if args.json:

@@ -15,6 +15,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays import memory
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.workspace import Workspace
+from distgnn.comm import launch
 from distgnn.comm.agree import agree, together
 from distgnn.comm.checks import checks
 from distgnn.comm.communicator import Communicator
@@ -97,6 +98,8 @@ class Grid(Axes):
         self.nodes = self.groups.nodes_of(comm, node)
         self.node = self.nodes[self.rank]
         agree(comm, {"backend": self.backend.name})
+        if self.backend.name == "numpy":
+            launch.warn_of_threads()
         self.transport = transport(self.backend, comm, self.node)
         self.overlap, self.wire = True, wire
         self.block_rows: int | None = None

@@ -6,6 +6,7 @@ Where a launcher announces several ranks, MPI comes up before anything else that
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import re
@@ -43,6 +44,9 @@ LOCAL = (
     ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
 )
+
+#: How many threads a rank's products have.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 #: Seconds that a rank which leaves with an error waits for the others to do the same.
 PATIENCE = 5.0
@@ -83,8 +87,28 @@ def is_first() -> bool:
 def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
     """Set one BLAS thread per rank unless the user chose otherwise. Call this before NumPy is imported."""
     if launched(environ)[0] > 1:
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        for name in THREADS:
             environ.setdefault(name, "1")
+
+
+@functools.cache
+def warn_of_threads() -> None:
+    """Warn once where ranks of a host have several threads. The first rank of the job speaks."""
+    if is_first() and (why := threaded()):
+        advice = "they hasten a part of an epoch alone; take OMP_NUM_THREADS=1 and a rank for each core"
+        show(f"distgnn: warning: {why}; {advice}: mpiexec -n RANKS", error=True)
+
+
+def threaded(environ: Mapping[str, str] = os.environ) -> str:
+    """Return which variable gives a rank several threads, or that none keeps a job's ranks from them."""
+    for name in THREADS:
+        first = environ.get(name, "").split(",")[0].strip()
+        if first.isdecimal() and int(first) > 1:
+            return f"{name}={environ[name]} gives a rank threads"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if launched(environ)[0] == 1 or cores == 1 or any(environ.get(name) for name in THREADS):
+        return ""
+    return f"without OMP_NUM_THREADS every rank may take {cores} threads for dense products"
 
 
 def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> None:

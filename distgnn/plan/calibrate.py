@@ -1,4 +1,7 @@
-"""The machine that this job runs on, measured: rates of kernels, links of every level, and what overlaps."""
+"""The machine that this job runs on, measured: rates of kernels, links of every level, and what overlaps.
+
+In full for a file, or within a second for a plan of this job.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -70,11 +73,11 @@ def calibrate(
         raise ArgumentError("seconds", seconds, "must be a positive number")
     grid, notes = by_nodes(MPI.COMM_WORLD if comm is None else comm, backend)
     budget = Budget(grid.world, seconds)
-    machine = replace(fit.free(_levels(grid)), name=name, title=title or "measured", memory=memory(grid))
+    machine = replace(fit.free(levels(grid)), name=name, title=title or "measured", memory=memory(grid))
     machine = replace(machine, shared_memory=grid.shares_memory)
     machine, fits = _kernels(machine, budget.part(0.35), _scale(grid.backend, seconds))
     if grid.size > 1:
-        machine, more = _network(machine, budget.part(0.7), grid)
+        machine, more = network(machine, budget.part(0.7), grid)
         machine, overlap = _overlap(machine, budget.part(0.5))
         fits += [*more, overlap]
     else:
@@ -147,7 +150,8 @@ def _factors(number: int) -> tuple[int, int]:
     return number // prime, prime
 
 
-def _levels(grid: Grid) -> list[Level]:
+def levels(grid: Grid) -> list[Level]:
+    """Return the levels of the network that these ranks use, free of charge."""
     ranks, nodes = grid.count("outer", "inner"), grid.count("far", "near")
     levels = [Level("node", ranks if nodes > 1 else None, 0.0, fit.FREE)] if ranks > 1 or nodes == 1 else []
     return levels + ([Level("network", None, 0.0, fit.FREE)] if nodes > 1 else [])
@@ -192,9 +196,19 @@ def _of_passes(phase: str, samples: Sequence[Measurement], machine: Machine) -> 
     return fit.of("rows" if phase == "spmm" else phase, "", values, some, machine)
 
 
-def _network(machine: Machine, budget: Budget, grid: Grid) -> tuple[Machine, list[Fit]]:
+class Scope(NamedTuple):
+    """Messages to measure: their kinds, and whether also of groups of some ranks of a level."""
+
+    collectives: Sequence[Collective] = collectives.COLLECTIVES
+    parts: bool = True
+
+
+ALL, BRIEF = Scope(), Scope(collectives.FEW, False)
+
+
+def network(machine: Machine, budget: Budget, grid: Grid, scope: Scope = ALL) -> tuple[Machine, list[Fit]]:
     """Return the links of every level and kind of message, and what a node gets out of it in all."""
-    alone, crowded = _series(machine, budget, grid)
+    alone, crowded = _series(machine, budget, grid, scope)
     levels: list[Level] = []
     for number, level in enumerate(machine.levels):
         samples = {kind: some for (at, kind), some in alone.items() if at == number and kind in KINDS}
@@ -225,14 +239,16 @@ def _of_link(kind: str, level: Level, samples: Sequence[Measurement], machine: M
 Alone = dict[tuple[int, str], list[Measurement]]
 
 
-def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[Measurement]]:
+def _series(
+    machine: Machine, budget: Budget, grid: Grid, scope: Scope
+) -> tuple[Alone, list[Measurement]]:
     """Return samples by level and kind, of groups that have their links to themselves.
 
     And of groups of which each rank of a node is in another, at once.
     """
     alone: Alone = {}
     crowded: list[Measurement] = []
-    plans = list(_plans(machine, grid))
+    plans = list(_plans(machine, grid, scope))
     for number, (level, axes, collective, at_once) in enumerate(plans):
         active = at_once or level == 0 or grid.index("outer", "inner") == 0
         least = 1 << 16 if at_once else collectives.SMALLEST
@@ -242,20 +258,22 @@ def _series(machine: Machine, budget: Budget, grid: Grid) -> tuple[Alone, list[M
     return alone, crowded
 
 
-def _plans(machine: Machine, grid: Grid) -> Iterator[tuple[int, Sequence[str], Collective, bool]]:
+def _plans(
+    machine: Machine, grid: Grid, scope: Scope
+) -> Iterator[tuple[int, Sequence[str], Collective, bool]]:
     """List level, axes of the groups, collective, and whether all ranks of a node send at once."""
     across, inside = _WHOLE
     ranks, last = grid.count(*inside), len(machine.levels) - 1
     groups = [
         (level, axes[start:])
         for level, axes in ((0, inside), (last, across))
-        for start in (0, 1)
+        for start in (0, 1)[: 1 + scope.parts]
         if grid.count(*axes[start:]) > 1 and (start == 0 or grid.shape[axes[0]] > 1)
     ]
-    for collective in collectives.COLLECTIVES:
+    for collective in scope.collectives:
         for level, axes in groups:
             yield level, axes, collective, False
-        if grid.count(*across) > 1 and ranks > 1 and collective.kind in KINDS:
+        if grid.count(*across) > 1 and ranks > 1 and collective.kind in KINDS and collective.most > 1 << 16:
             yield last, across, collective, True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,9 +13,10 @@ import numpy as np
 
 from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
+from distgnn.plan import formulas
 from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry.graphs import Graph, Histogram
-from distgnn.plan.dry.run import Costs, DryRun, dry_run
+from distgnn.plan.dry.run import Costs, DryRun, dry_run, last_network
 from distgnn.plan.machine import Machine, read
 from distgnn.train import room
 from distgnn.train.resolve import resolved, takes_one
@@ -31,6 +32,8 @@ CLEAR = 0.9
 #: A plan's error, a share of the time: in 94 % of the cases of benchmarks/results/plan-cluster.md the first
 #: choice was within it of the fastest.
 ERROR = 0.1
+SHOWN = 12  # choices that a table shows at least
+SAFE = 0.9  # the share of the last rank's words that the busiest one has at least
 FEW = 3  # best shapes of grids that are priced without overlap, too
 
 
@@ -90,7 +93,12 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Plan:
-    """Ways to train, the fastest first, and the settings that were asked: see :func:`plan`."""
+    """Ways to train, the fastest first, and the settings that were asked: see :func:`plan`.
+
+    Attributes:
+        left_out: of a plan that is not complete, how many shapes of grids are not in it, and how many times
+            the seconds of the first they take at least; None where there are none.
+    """
 
     machine: Machine
     ranks: int
@@ -98,6 +106,7 @@ class Plan:
     infeasible: list[Infeasible]
     settings: Settings
     graphs: Mapping[str | None, Graph]
+    left_out: tuple[int, float] | None = None
 
     @property
     def best(self) -> Choice:
@@ -128,7 +137,7 @@ class Plan:
 
 def plan(
     settings: Settings, graphs: Mapping[str | None, Graph] | Graph, ranks: int,
-    machine: Machine | str | os.PathLike[str],
+    machine: Machine | str | os.PathLike[str], complete: bool = True,
 ) -> Plan:  # fmt: skip
     """Plan all ways to train on so many ranks of a machine. Runs no MPI.
 
@@ -137,6 +146,8 @@ def plan(
             given here is kept.
         graphs: one, or by the name of the order; None where there is no store.
         machine: itself, or what :func:`machine.read` takes.
+        complete: all ways. Else some are left out whose messages alone take longer than the best dozen, than
+            what is as good as the first, and than the best of the same algorithm.
 
     Raises:
         UserError: of `machine.read`. ArgumentError: no rank, or what no algorithm can do.
@@ -144,15 +155,64 @@ def plan(
     machine, graphs = read(machine), {None: graphs} if isinstance(graphs, Graph) else graphs
     if ranks < 1:
         raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
-    choices: list[Choice] = []
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
-    for order, graph in graphs.items():
-        for way in ways(settings, ranks, order):
-            results = priced(settings, graph, ranks, machine, way)
-            choices += [result for result in results if isinstance(result, Choice)]
-            infeasible += [result for result in results if isinstance(result, Infeasible)]
-    choices.sort(key=lambda choice: choice.seconds)
-    return Plan(machine, ranks, choices, infeasible, settings, graphs)
+    shapes = [(graph, way) for order, graph in graphs.items() for way in ways(settings, ranks, order)]
+    least = [0.0 if complete else least_seconds(settings, *shape, ranks, machine) for shape in shapes]
+    by_number: dict[int, list[Choice | Infeasible]] = {}
+    known, left_out = _Known(), list[float]()
+    for number in sorted(range(len(shapes)), key=least.__getitem__):
+        graph, way = shapes[number]
+        if least[number] > known.limit(way):
+            left_out.append(least[number])
+            continue
+        by_number[number] = priced(settings, graph, ranks, machine, way)
+        known.add([result for result in by_number[number] if isinstance(result, Choice)])
+    results = [result for _, some in sorted(by_number.items()) for result in some]
+    choices = sorted((r for r in results if isinstance(r, Choice)), key=lambda choice: choice.seconds)
+    infeasible += [result for result in results if isinstance(result, Infeasible)]
+    beyond = (len(left_out), min(left_out) / choices[0].seconds) if left_out else None
+    return Plan(machine, ranks, choices, infeasible, settings, graphs, beyond)
+
+
+class _Known:
+    """Seconds of the choices that are known."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.best: dict[tuple[str, bool | str], float] = {}
+
+    def add(self, choices: Sequence[Choice]) -> None:
+        self.seconds = sorted([*self.seconds, *(choice.seconds for choice in choices)])
+        for choice in choices:
+            key = choice.way.algorithm, choice.way.sparsity_aware
+            self.best[key] = min(choice.seconds, self.best.get(key, math.inf))
+
+    def limit(self, way: Way) -> float:
+        """Return the seconds above which this way is neither shown, nor as good as the first."""
+        own = self.best.get((way.algorithm, way.sparsity_aware), math.inf)
+        if len(self.seconds) < SHOWN:
+            return math.inf
+        return max(own, self.seconds[SHOWN - 1], (1 + ERROR) * self.seconds[0])
+
+
+def least_seconds(settings: Settings, graph: Graph, way: Way, ranks: int, machine: Machine) -> float:
+    """Return the seconds that messages of this way take at least, with axes in any order, by the exact price
+    of its products; 0 where none is known, or where non-zeros may be spread unevenly.
+    """
+    if not graph.even or unsuitable(way, graph, settings):
+        return 0.0
+    try:
+        model = last_network(way.settings(settings), graph, ranks)
+        price = formulas.epoch(model, resolved(way.settings(settings), ranks).train_features)
+    except UserError:  # which says why when the way is priced
+        return 0.0
+    words: dict[str, float] = {}
+    for (group, _), (count, _) in ({} if price is None else price).items():
+        words[group] = words.get(group, 0.0) + float(count)
+    nbytes = 2 if settings.wire else np.dtype(settings.dtype).itemsize
+    orders = axis_orders(way.grid, list(named_sizes(settings, way.algorithm)))
+    seconds = (Network(machine, grid).least(words) for grid in orders)
+    return SAFE * nbytes * min(seconds, default=0.0)
 
 
 def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infeasible]:

@@ -56,14 +56,15 @@ def exchanged(grid: Grid, group: Comm, nbytes: int) -> Run:
     return run
 
 
-def swapped(grid: Grid, group: Comm, nbytes: int) -> Run:
-    """Send from every rank to every other as many bytes."""
+def swapped(grid: Grid, group: Comm, nbytes: int, peers: int | None = None) -> Run:
+    """Send from every rank to every other, or to so many before it, as many bytes."""
     mine = filled(grid.backend, (_floats(nbytes), 1))
-    rooms = [(rank, grid.backend.empty(mine.shape, np.float32)) for rank in group.others()]
+    rooms = [(rank, grid.backend.empty(mine.shape, np.float32)) for rank in group.others()[:peers]]
+    receivers = group.others()[::-1][:peers]
 
     def run() -> None:
         with group.exchange(rooms, "H", operation="alltoall") as exchange:
-            for rank in reversed(group.others()):
+            for rank in receivers:
                 exchange.send(mine, rank)
 
     return run
@@ -109,12 +110,15 @@ Make = Callable[..., Run]  # of a grid, a group of its ranks and a number of byt
 
 
 class Collective(NamedTuple):
-    """A collective operation: its name, the kind of its messages, how to make one of so many bytes."""
+    """A collective operation: its name, the kind of its messages, how to make one of so many bytes, and the
+    least and the most of them that are measured.
+    """
 
     name: str
     kind: str
     make: Make
     least: int = SMALLEST
+    most: int = LARGEST
 
 
 COLLECTIVES = (
@@ -130,15 +134,17 @@ COLLECTIVES = (
     Collective("MPI's bcast", "bcast by MPI", partial(by_mpi, operation="bcast")),
 )
 
+#: Messages that show in a moment, and on any number of ranks, what a byte costs, a message, and one more.
+FEW = tuple(
+    Collective("columns to a neighbour", "alltoall", partial(swapped, peers=peers), least, most)
+    for peers, least, most in ((1, 1 << 16, LARGEST), (1, SMALLEST, SMALLEST), (4, SMALLEST, SMALLEST))
+)
+
 
 def series(
-    budget: Budget,
-    grid: Grid,
-    axes: Sequence[str],
-    collective: Collective,
-    active: bool,
+    budget: Budget, grid: Grid, axes: Sequence[str], collective: Collective, active: bool,
     least: int = SMALLEST,
-) -> list[Measurement]:
+) -> list[Measurement]:  # fmt: skip
     """Measure a collective of groups along ``axes`` with messages of rising sizes, as many as the budget
     allows.
 
@@ -146,9 +152,9 @@ def series(
         active: whether this rank takes part; least: bytes of the smallest message.
     """
     group, samples, each = grid.along(*axes), list[Measurement](), budget.left() / 10
-    nbytes = max(least, collective.least)
-    while nbytes <= LARGEST:
-        if len(samples) >= 2 and FACTOR * samples[-1].seconds * (LEAST + 2) > budget.left():
+    nbytes, fewest = max(least, collective.least), min(2, budget.least)
+    while nbytes <= max(least, collective.most):
+        if len(samples) >= fewest and FACTOR * samples[-1].seconds * (LEAST + 2) > budget.left():
             break
         run = collective.make(grid, group, nbytes)
         what = f"{collective.name}, {nbytes} bytes, {group.size} ranks"

@@ -20,7 +20,7 @@ import numpy as np
 
 from distgnn.layout import Axes
 from distgnn.plan.dry.recorder import ProgramStep
-from distgnn.plan.machine import SUMS, Link, Machine, SpmmRates
+from distgnn.plan.machine import KINDS, SUMS, Link, Machine, SpmmRates
 
 OTHER = "other"  # the phase of what no step accounts for
 Phases = dict[str, float]
@@ -31,6 +31,8 @@ APART = ("bcast", "alltoall", "alltoallv")
 #: What is passed on from rank to rank, one panel after the other. While one starts, the bytes of others are
 #: under way: the longer of the two counts.
 RELAY = "bcast"
+#: Operations of the ledger, and shapes: of an all-reduce that goes straight from rank to rank, any.
+_KINDS = (*((kind, ()) for kind in KINDS if kind != SUMS), ("allreduce", (1,)))
 TOGETHER = 1e-3  # bytes: what rounding may leave
 FLOAT = 4  # bytes of the numbers that rates are given for
 
@@ -86,6 +88,20 @@ class Network:
         alpha, nbytes = messages * route.alpha, step.nbytes * route.byte
         seconds = route.call + (max(alpha, nbytes) if step.operation == RELAY else alpha + nbytes)
         return route.level, seconds * (messages > 0)
+
+    def least(self, words: Mapping[str, float]) -> float:
+        """Return for how long so many bytes along these groups keep the busiest level, at the least.
+
+        The messages are of any kind, of those that take the same level; of others the longest counts.
+        """
+        busy, longest = defaultdict[int, float](float), 0.0
+        for group, nbytes in words.items():
+            kinds = [ProgramStep("comm", kind, group, "", shape=shape) for kind, shape in _KINDS]
+            routes = [self.route(step) for step in kinds]
+            seconds = nbytes * min(route.byte for route in routes)
+            busy[routes[0].level] += seconds * (len({route.level for route in routes}) == 1)
+            longest = max(longest, seconds)
+        return max([longest, *busy.values()])
 
     def skew(self, group: str) -> float:
         """Return seconds that ranks of a group wait for the last of them."""
@@ -191,13 +207,15 @@ class Clock:
 
     Attributes:
         stretches: seconds by phase from one such point to the next.
-        exposed: seconds waited for, by operation, group and matrix; flight: seconds under way.
+        exposed: seconds waited for, by operation, group and matrix; flight: seconds under way, if `flights`.
     """
 
-    def __init__(self, network: Network, itemsize: int = FLOAT) -> None:
+    def __init__(self, network: Network, itemsize: int = FLOAT, flights: bool = False) -> None:
         self.network, self.machine, self.itemsize = network, network.machine, itemsize
         self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)  # of each level
         self.sending: dict[int, deque[_Transfer]] = defaultdict(deque)  # the way out
+        self.going: dict[tuple[str, str, str], int] = defaultdict(int)  # transfers on the way out
+        self.flights = flights
         self.places: dict[tuple[str, str, str], int] = {}  # the queue of each key
         self.unmet: set[tuple[str, str, str]] = set()  # keys that ranks have yet to wait for each other for
         self.arrived: dict[tuple[str, str, str], float] = defaultdict(float)  # bytes not yet waited for
@@ -224,7 +242,8 @@ class Clock:
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
         if seconds > 0:
-            self.flight[key] += seconds
+            if self.flights:
+                self.flight[key] += seconds
             self.places[key] = level
             self.unmet.add(key)
             self.queues[level].append(_Transfer(key, step.nbytes, seconds))
@@ -233,13 +252,15 @@ class Clock:
         """Send beside receiving. Sending adds to the transfers under way as far as it takes longer."""
         level, seconds = self.network.seconds(step)
         key = step.operation, step.group, step.matrix
-        ways = self.queues[level], self.sending[level]
-        comes, goes = (sum(transfer.seconds for transfer in queue if transfer.key == key) for queue in ways)
-        seconds -= self.network.route(step).call * (goes > 0)  # of transfer operation
+        seconds -= self.network.route(step).call * (self.going[key] > 0)  # of transfer operation
         if seconds > 0:
-            self.flight[key] += max(goes + seconds - max(comes, goes), 0.0)
+            if self.flights:
+                ways = self.queues[level], self.sending[level]
+                comes, goes = (sum(t.seconds for t in queue if t.key == key) for queue in ways)
+                self.flight[key] += max(goes + seconds - max(comes, goes), 0.0)
             self.places[key] = level
             self.sending[level].append(_Transfer(key, 0.0, seconds))
+            self.going[key] += 1
 
     def _wait(self, step: ProgramStep) -> None:
         """Wait until so many bytes of this key are there, and all that its level moves before them."""
@@ -289,7 +310,8 @@ class Clock:
 
     def _go_on(self, seconds: float) -> None:
         """Let so many seconds pass for the transfers under way."""
-        for queue in (*self.queues.values(), *self.sending.values()):
+        arriving = len(self.queues)
+        for number, queue in enumerate((*self.queues.values(), *self.sending.values())):
             left = seconds
             while queue and left > 0:
                 first = queue[0]
@@ -300,6 +322,7 @@ class Clock:
                     first.nbytes *= 1 - share
                     first.seconds *= 1 - share
                 else:
+                    self.going[first.key] -= number >= arriving
                     queue.popleft()
 
 

@@ -71,9 +71,8 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
 
 
 def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
-    return Clock(Network(plan.machine.used(plan.settings.overlap), choice.way.grid), itemsize).run(
-        costs.epoch.steps
-    )
+    network = Network(plan.machine.used(plan.settings.overlap), choice.way.grid)
+    return Clock(network, itemsize, flights=True).run(costs.epoch.steps)
 
 
 def phases(choice: Choice, clock: Clock, computed: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,13 +15,24 @@ from scipy.optimize import least_squares, nnls
 
 from distgnn.plan.cost_model import RELAY, Clock, Network, estimate
 from distgnn.plan.dry.recorder import ProgramStep
-from distgnn.plan.machine import PASSES, Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
+from distgnn.plan.machine import (
+    FASTEST,
+    PASSES,
+    Gemm,
+    Level,
+    Link,
+    Machine,
+    Overlap,
+    Passes,
+    Rate,
+    Spmm,
+    SpmmRates,
+)  # fmt: skip
 
 FREE = float("inf")  # a rate at which nothing takes any time
 ROUNDS = 10
 WEIGHT = 0.25  # of what takes long: the power of its seconds
 LEAST_SKEW = 1e-6  # seconds that are tried: fewer are lost in rounding
-FASTEST = 1e15  # the rate that is written where no time was found
 _PASS = {"byte": Passes(0.0, 1.0), "call": Passes(1.0, FREE)}
 _NO_RATES = SpmmRates(0.0, 0.0, 0.0, 0.0)
 

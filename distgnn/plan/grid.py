@@ -18,7 +18,8 @@ from distgnn.operators.sources import MatrixSource
 from distgnn.plan.choices import plan
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
-from distgnn.plan.settle import EXACT, on_first_rank, settle_together, usual_machine
+from distgnn.plan.probe import probe
+from distgnn.plan.settle import EXACT, on_first_rank, settle_together
 from distgnn.store.read.store import Store
 from distgnn.train.resolve import to_plan
 from distgnn.train.settings import Settings
@@ -48,7 +49,7 @@ def make_grid(
         sizes: axis sizes by name, all or some, which the grid keeps; their order is explained at
             ``operators.make_grid``.
         settings: of the network and the training that are planned; default: those of ``distgnn train``.
-        machine: to plan for; default: :func:`~distgnn.plan.settle.usual_machine`.
+        machine: to plan for; default: measured, see :func:`~distgnn.plan.probe.probe`.
         wire: "bfloat16" or "float16": features and gradients travel in 16 bits, see :class:`~distgnn.Grid`.
 
     Raises:
@@ -90,7 +91,7 @@ def _settled(comm: MPI.Intracomm, asked: Settings, graph: Any, machine: Any) -> 
     wanted = to_plan(asked, ranks)
     if wanted is None:
         return asked
-    on = on or usual_machine(comm, asked.backend)
+    on = on or probe(comm, asked.backend).machine
     way = on_first_rank(comm, lambda: plan(wanted, known, ranks, on).best.way)
     return way.settings(asked)
 

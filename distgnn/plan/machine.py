@@ -29,6 +29,7 @@ KINDS = (
 #: The phases of the ledger whose passes have rates of their own, where a machine gives them.
 PASSES = ("activation", "loss", "optimizer")
 _SHARE = "a number from 0 to 1"
+FASTEST = 1e15  #: The rate that is written where no time was found.
 
 
 @dataclass(frozen=True)
@@ -363,3 +364,19 @@ def _written(table: Any, prefix: str = "") -> str:
         elif hasattr(value, "__dataclass_fields__"):
             tables.append(f"\n[{prefix}{member.name}]\n{_written(value, f'{prefix}{member.name}.')}")
     return "\n".join([*lines, *tables])
+
+
+def shown(name: str, value: float) -> str:
+    """Write a parameter of a machine, by the last word of its name, with its unit."""
+    kind = name.rpartition(" ")[2]
+    if kind in ("progress", "slowdown"):
+        return f"{value:.0%}"
+    if value >= FASTEST:
+        return "no limit found"
+    if kind == "flops":
+        return f"{value / 1e9:.3g} GFLOP/s"
+    if kind in ("bandwidth", "injection"):
+        return f"{value / 1e9:.3g} GB/s" if value >= 1e9 else f"{value / 1e6:.3g} MB/s"
+    if kind == "cache":
+        return f"{value / 2**20:.3g} MiB"
+    return f"{value * 1e6:.3g} us" if value >= 1e-8 or not value else f"{value * 1e9:.3g} ns"

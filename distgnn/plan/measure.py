@@ -39,10 +39,14 @@ TURNS = 3  # products with overlap and without
 
 
 class Budget:
-    """Seconds to spend; all ranks see the clock of rank 0."""
+    """Seconds to spend; all ranks see the clock of rank 0.
 
-    def __init__(self, world: Comm, seconds: float) -> None:
-        self.world, self.end = world, time.perf_counter() + seconds
+    Args:
+        least: samples of a kind that are taken whatever they take.
+    """
+
+    def __init__(self, world: Comm, seconds: float, least: int = LEAST) -> None:
+        self.world, self.end, self.least = world, time.perf_counter() + seconds, least
 
     def left(self) -> float:
         """Return seconds left, the same on all ranks. Collective."""
@@ -50,7 +54,7 @@ class Budget:
 
     def part(self, share: float) -> Budget:
         """Return a share of what is left."""
-        return Budget(self.world, share * self.left())
+        return Budget(self.world, share * self.left(), self.least)
 
 
 def sample(
@@ -127,6 +131,7 @@ DEVICE = Scale(
     1 << 23, (1 << 20, 1 << 23, 1 << 25, 1 << 27, 1 << 29), (1 << 11, 1 << 14, 1 << 17, 1 << 20), 3e11
 )
 TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8, 1 << 11), 1e8)
+BRIEF = Scale(1 << 16, (1 << 22, 1 << 23), (1 << 11,), 1e9)  # blocks such as those of epochs, in moments
 
 
 def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
@@ -160,7 +165,7 @@ def _cases(budget: Budget, *choices: Sequence[Any]) -> Iterator[tuple[float, int
     combined = list(product(*choices))
     for number, case in enumerate(np.random.default_rng(0).permutation(len(combined)).tolist()):
         left = budget.left()
-        if number >= LEAST and left < 0:
+        if number >= budget.least and left < 0:
             return
         yield left / 2 / (len(combined) - number), number, combined[case]
 

@@ -15,7 +15,6 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn import records
-from distgnn.arrays import backend as backends
 from distgnn.comm.agree import agree, together
 from distgnn.comm.session import joined, task
 from distgnn.errors import ArgumentError
@@ -24,7 +23,8 @@ from distgnn.partition import METHODS
 from distgnn.partition.orders import KNOWN
 from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, plan, priced
 from distgnn.plan.dry.graphs import Graph, Histogram
-from distgnn.plan.machine import Machine, read, with_nodes_of
+from distgnn.plan.machine import Machine, read
+from distgnn.plan.probe import Probe, probe
 from distgnn.store.read.distributed import StoreOrPath
 from distgnn.store.read.store import Store
 from distgnn.train.resolve import (
@@ -41,12 +41,6 @@ from distgnn.train.ways import Way, ways
 
 T = TypeVar("T")
 Graphs = dict[str | None, Graph]
-#: Machines that stand for those that nobody has measured.
-USUAL = {False: "infiniband-cpu", True: "dgx-a100"}
-UNCALIBRATED = (
-    "nothing was calibrated: these are figures of another machine, shipped with distgnn. To plan for this "
-    "one, run distgnn calibrate --out here.toml on these ranks, and train --machine here.toml"
-)
 #: The order in which ways are priced by where non-zeros are, as what one takes decides about the next.
 TURNS: dict[bool | str, int] = {True: 0, False: 1, "cover": 2}
 #: The share of the seconds in which needed rows travel that covers may save: they send 0.47 to 0.97 of them.
@@ -65,7 +59,7 @@ class Settled:
         way: chosen; seconds: predicted, of an epoch; phases: of these.
         advice: a line for each order that ``prepare`` would have to make for a better way, and those of
             :attr:`Plan.advice`.
-        uncalibrated: the figures of ``machine`` stand for a machine that nobody has measured.
+        probe: where no machine was given, the measured one; None elsewhere.
     """
 
     settings: Settings
@@ -74,13 +68,13 @@ class Settled:
     seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
     advice: Sequence[str] = ()
-    uncalibrated: bool = False
+    probe: Probe | None = None
 
     def record(self) -> records.Planned:
         """Return the plan for the log of the run."""
         return {
             "machine": self.machine, "seconds": self.seconds, "phases": dict(self.phases),
-            "advice": list(self.advice),
+            "advice": list(self.advice), "measured": dict(self.probe.figures) if self.probe else {},
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -88,7 +82,7 @@ class Settled:
         if self.way is None:
             return "nothing was left to plan"
         way = f"{self.way} on order {self.way.order}, {self.seconds:.3g} s per epoch"
-        lines = [f"planned for {self.machine}: {way}", *([UNCALIBRATED] if self.uncalibrated else [])]
+        lines = [f"planned for {self.machine}: {way}", *([self.probe.line] if self.probe else [])]
         return "\n".join([*lines, *self.advice])
 
 
@@ -142,7 +136,7 @@ def settle_together(
     """Call :func:`settle` on the first rank for all of ``comm``, which get the same. Collective.
 
     Args:
-        store, machine: as of :func:`settle`; machine by default: :func:`usual_machine`.
+        store, machine: as of :func:`settle`; machine by default: :func:`~distgnn.plan.probe.probe`.
 
     Raises:
         UserError: of `settle` and `machine.read`, or ranks that disagree; on every rank.
@@ -159,15 +153,15 @@ def settle_open(
     agree(comm, {"machine": getattr(machine, "name", machine)})
     with together(comm):
         on = None if machine is None else read(machine)
+        if left.asked is not None and comm.Get_rank() == 0:
+            check_outputs(settings)  # before a plan takes its time
     if left.asked is None:
         return Settled(settings)
-    on = on or usual_machine(comm, settings.backend)
-
-    def chosen() -> Settled:
-        check_outputs(settings)  # before a plan takes its time
-        return replace(_settled(left, store, comm.Get_size(), on), uncalibrated=machine is None)
-
-    return on_first_rank(comm, chosen)
+    probed: Probe | None = None
+    if on is None:
+        probed = probe(comm, settings.backend)
+        on = probed.machine
+    return on_first_rank(comm, lambda: replace(_settled(left, store, comm.Get_size(), on), probe=probed))
 
 
 def on_first_rank(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
@@ -180,23 +174,6 @@ def on_first_rank(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
     with together(comm):
         made = make() if comm.Get_rank() == 0 else None
     return comm.bcast(made)
-
-
-def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
-    """Return the machine that stands for this one, by the arrays.
-
-    With as many ranks per node as there are (of unequal nodes, the most), which share a host's memory.
-    Collective.
-    """
-    comm = joined(comm)
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    ranks = comm.allreduce(node.Get_size(), MPI.MAX)
-    node.Free()
-    with together(comm):
-        on = backends.get(backend)
-        machine = read(USUAL[on.on_device])
-    memory = on.memory_bytes() / (1 if on.on_device else ranks)
-    return with_nodes_of(machine, ranks, comm.allreduce(memory, MPI.MIN))
 
 
 def _orders(s: Settings, store: Store) -> list[str]:

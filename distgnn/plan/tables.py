@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from distgnn.layout import written
-from distgnn.plan.choices import ERROR, Choice, Infeasible, Plan, amount
+from distgnn.plan.choices import ERROR, SHOWN, Choice, Infeasible, Plan, amount
 from distgnn.plan.explain import Explanation
 from distgnn.report import colours
 from distgnn.report.numbers import short
 from distgnn.report.text import WIDTH, aligned
 from distgnn.train.ways import Way
 
-SHOWN = 12
 #: Phases that have a column of their own.
 PHASES = ("spmm", "gemm", "comm")
 HEADS = ("", "algorithm", "grid", "order", "ms", *PHASES, "other", "words", "messages", "memory")
@@ -24,6 +23,7 @@ LEGEND = (
 )
 ALIKE = f"--- 1 to {{}} are within {ERROR:.0%}, the error of a plan: any of them will do ---"
 AS_1D = "As all their ranks stand in rows, these move what 1d moves, the same words: {}."
+LEFT_OUT = "... and {} whose messages alone take at least {:.3g} times the first, left out; --all plans them"
 #: What the price of an epoch leaves out.
 PRICED = "Priced are products, those with weights, and biases; the dry run has norms and the loss, too."
 
@@ -57,6 +57,7 @@ def text(plan: Plan, everything: bool = False) -> str:
     notes = wrap(LEGEND) + (wrap(AS_1D.format(in_rows)) if in_rows else [])
     left_out = len(plan.choices) - len(rows)
     lines += [f"... and {left_out} more; --all shows them"] if left_out else []
+    lines += [LEFT_OUT.format(*plan.left_out)] if plan.left_out else []
     advice = [line for advised in plan.advice for line in wrap(advised)]
     return "\n".join([*lines, "", *notes, *advice, *infeasible(plan.infeasible)])
 

@@ -81,7 +81,8 @@ def test_the_last_line_says_the_bytes_of_messages(store: str, tmp_path: Path) ->
         first, *_, end = map(json.loads, log.read_text().splitlines())
         moved = f"{size(max(end['bytes']))} of messages on the busiest rank, in the whole run"
         assert (moved if ranks > 1 else "one rank, no messages") in done.out.splitlines()[-1]
-        assert done.out.splitlines()[1].startswith("nothing was calibrated") and "calibrate --out" in done.out
+        assert done.out.splitlines()[1].startswith("measured in ") and "sparse " in done.out.splitlines()[1]
+        assert min(first["plan"]["measured"].values()) > 0
         assert first["command"].endswith(f"distgnn train {store} --algorithm=auto --epochs=3 --log={log}")
 
 
@@ -327,3 +328,23 @@ def test_ranks_end_together(store: str, tmp_path: Path) -> None:
     assert good.code == 0, good.err
     assert good.out.count("accuracy after the last update") == 1
     assert len(json.loads((tmp_path / "log").read_text().splitlines()[-1])["words"]) == 2
+
+
+def test_epochs_of_more_than_twice_their_plan_are_told() -> None:
+    (line,) = console.off_plan(1.0, [0.1, 1.9, 2.1, 9.0])
+    assert "an epoch takes 2.1 s, 2.1 times its plan of 1 s" in line and "calibrate" in line
+    for seconds in ([9.0, 1.0, 2.0, 9.0], [], [9.0], [9.0] * 3, [9.0] * 5):
+        assert not console.off_plan(1.0, seconds)
+
+
+def test_a_run_that_is_slower_than_its_plan_says_so_once(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from distgnn.plan.machine import read
+
+    machine = tmp_path / "fast.toml"
+    machine.write_text(read("infiniband-cpu").toml().replace("update = 0.001", "update = 1e-09"))
+    words = ["train", store, "--algorithm", "auto", "--machine", str(machine), "--hidden", "4"]
+    for epochs, times in ((6, 1), (3, 0)):
+        assert cli.main([*words, "--epochs", str(epochs)]) == 0
+        assert capsys.readouterr().err.count("times its plan of") == times

@@ -51,6 +51,27 @@ def test_limit_threads_under_a_launcher_only_and_never_over_the_user() -> None:
     assert (many["OMP_NUM_THREADS"], many["OPENBLAS_NUM_THREADS"], many["MKL_NUM_THREADS"]) == ("1", "1", "3")
 
 
+def test_several_threads_of_a_rank_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, cores = {"PMI_SIZE": "4", "PMI_RANK": "0"}, "sched_getaffinity"
+    monkeypatch.setattr(launch.os, cores, lambda _: {0, 1, 2}, raising=False)
+    assert launch.threaded({"OMP_NUM_THREADS": "4,2"}) == "OMP_NUM_THREADS=4,2 gives a rank threads"
+    assert launch.threaded(many | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "2"}).startswith("MKL_NUM")
+    assert "every rank may take 3 threads" in launch.threaded(many)
+    one = {"OPENBLAS_NUM_THREADS": "1"}
+    assert [launch.threaded(quiet) for quiet in ({}, one, many | one, {"PMI_SIZE": "1"})] == [""] * 4
+    monkeypatch.setattr(launch.os, cores, lambda _: {0}, raising=False)
+    assert not launch.threaded(many)
+
+
+@pytest.mark.slow  # starts MPI jobs
+def test_the_first_rank_warns_of_threads_once() -> None:
+    program = "import distgnn as dg\nfrom mpi4py import MPI\n"
+    program += "for _ in range(2): dg.Grid(MPI.COMM_SELF, backend='numpy')"
+    for threads, times in (("2", 1), ("1", 0)):
+        done = mpiexec(2, "-c", program, env={"OMP_NUM_THREADS": threads})
+        assert done.code == 0 and done.err.count("a rank for each core") == times, done.err
+
+
 def test_a_small_dev_shm_is_told_before_mpi_starts(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """MPICH 5.0.2 with 2 ranks ends in a bus error in 1 MiB, and works in 3 MiB."""
     told = {}

@@ -11,12 +11,14 @@ import scipy.sparse as sp
 
 from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
-from distgnn.plan import Graph, Known
-from distgnn.plan.choices import plan
+from distgnn.plan import Graph, Known, tables
+from distgnn.plan.choices import least_seconds, plan
 from distgnn.plan.explain import explain
 from distgnn.plan.machine import Measured, Overlap, read
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, axis_orders, ways
+
+from .machines import slow
 
 MACHINE = read("perlmutter")
 SETTINGS = Settings(hidden=(16, 16), train_features=True)
@@ -291,3 +293,27 @@ def test_ranks_of_a_node_hold_one_copy_of_what_they_all_multiply(sizes, holders)
     room = (peak(copies) + peak(shared)) // 2
     assert plan(settings, graph, 8, replace(hosts, memory=room)).choices
     assert not plan(settings, graph, 8, replace(MACHINE, memory=room)).choices
+
+
+@pytest.mark.parametrize("wire", [None, "bfloat16"])
+def test_ways_are_left_out_that_would_not_be_shown(wire):
+    graph, settings = Graph.of_size(20_000, 400_000, 64, 8), Settings(hidden=(32,), wire=wire)
+    machine = slow(bandwidth=1e6)
+    full, part = (plan(settings, graph, 16, machine, complete) for complete in (True, False))
+    first, second = (tables.shown(some, False) for some in (full, part))
+    assert [(one.way, one.estimate) for _, one in first] == [(one.way, one.estimate) for _, one in second]
+    assert full.alike == part.alike and full.left_out is None
+    assert part.left_out is not None
+    count, times = part.left_out
+    assert count > 3 and times > 1
+    of = lambda way: (way.algorithm, way.sparsity_aware, *sorted(way.grid.items()))  # noqa: E731
+    shapes: dict = {}
+    for choice in full.choices:
+        shapes.setdefault(of(choice.way), choice)
+    missing = shapes.keys() - {of(choice.way) for choice in part.choices}
+    assert len(missing) == count
+    assert min(shapes[shape].seconds for shape in missing) >= times * full.best.seconds
+    for choice in shapes.values():
+        assert 0 <= least_seconds(settings, graph, choice.way, 16, machine) <= choice.seconds
+    line = f"... and {count} whose messages alone take at least {times:.3g} times the first, left out"
+    assert line in tables.text(part) and "left out" not in tables.text(full)

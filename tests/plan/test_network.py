@@ -132,7 +132,7 @@ def broadcasts(of, copies):
     settings = Settings(algorithm="1.5d", replication=copies, layers=3, hidden=16)
     amazon = Graph.of_size(14_249_639, 230_788_269, 300, 24)
     dry = dry_run(settings, amazon, 64, busiest=True, evaluation=False)
-    clock = Clock(Network(of, dry.grid)).run(dry.ranks[0].epoch.steps)
+    clock = Clock(Network(of, dry.grid), flights=True).run(dry.ranks[0].epoch.steps)
     return sum(seconds for (operation, *_), seconds in clock.flight.items() if operation == "bcast")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from distgnn.errors import UserError
 from distgnn.layout import written as flag
-from distgnn.plan.settle import usual_machine
+from distgnn.plan.probe import usual_machine
 from mpi_helpers import mpiexec
 
 from ..plan.machines import slow, written

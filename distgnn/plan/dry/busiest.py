@@ -62,13 +62,16 @@ def _roles(A: Operator) -> Callable[[Axes], Hashable]:
 @_roles.register
 def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
     """Tell ranks apart by their stages: their number, and how many rows of others they have."""
+    cuts, known = shares(A.col_parts, A.grid.shape.get("reps", 1)), dict[object, Hashable]()
 
     def role(place: Axes) -> Hashable:
-        stages, columns = A.share(place, A.col_parts)
-        rows, i = int(columns[-1] - columns[0]), place.coords["rows"]
-        ends = shares(A.col_parts, place.shape.get("reps", 1)).clip(*block(A.col_parts, i))
-        senders = np.count_nonzero(np.diff(ends))  # of sums, along a process row
-        return len(stages), rows, i not in stages, -int(columns[i + 1] - columns[i]), senders
+        i = place.coords["rows"]
+        if (key := (i, place.coords.get("reps", 0))) not in known:
+            stages, columns = A.share(place, A.col_parts)
+            rows, own = int(columns[-1] - columns[0]), int(columns[i + 1] - columns[i])
+            senders = np.count_nonzero(np.diff(cuts.clip(*block(A.col_parts, i))))  # of sums, along a row
+            known[key] = len(stages), rows, i not in stages, -own, senders
+        return known[key]
 
     return role
 

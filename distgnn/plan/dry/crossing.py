@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from distgnn.local.crossing import Crossing
-from distgnn.plan.dry.shapes import ShapeMatrix
+from distgnn.plan.dry.shapes import ShapeArray, ShapeMatrix
 
 
 def crossing(A: ShapeMatrix, rows: np.ndarray, columns: np.ndarray, rank: int) -> Crossing:
@@ -25,7 +26,10 @@ def crossing(A: ShapeMatrix, rows: np.ndarray, columns: np.ndarray, rank: int) -
     )  # fmt: skip
 
 
-def _filled(sizes: np.ndarray, entries: np.ndarray) -> list[np.ndarray]:
+def _filled(sizes: np.ndarray, entries: np.ndarray) -> list[Any]:
     """Return as many rows of each rank as have an entry, where each has ``entries`` in the mean."""
-    counts = np.round(sizes * -np.expm1(-entries)).astype(int)
-    return [np.arange(count) for count in counts.tolist()]
+    counts = np.round(sizes * -np.expm1(-entries)).astype(int).tolist()
+    alike = {count: ShapeArray((count,), np.int64) for count in set(counts)}
+    for count, rows in alike.items():
+        rows.known = range(count)
+    return [alike[count] for count in counts]

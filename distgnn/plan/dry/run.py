@@ -105,6 +105,17 @@ def dry_run(
     return DryRun(results[0][1], [costs for costs, _ in results])
 
 
+def last_network(settings: Settings, graph: Graph, ranks: int) -> GCN:
+    """Return the network of the last rank, than which none is much busier where non-zeros are spread evenly;
+    errors as of :func:`dry_run`.
+    """
+    s = resolved(settings, ranks)
+    graph = multiplied(s, graph)
+    _check(s, graph, True, None)
+    with ledger.apart():
+        return _prepared(OneOfMany(ranks, ranks - 1), SHAPES, s, graph).model
+
+
 def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
     """Count the charges of this rank, on the ranks of ``comm`` and arrays of any backend. Collective.
 

@@ -1,0 +1,140 @@
+"""Figures of the ranks that a job runs on, measured within a second, where nothing was calibrated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from mpi4py import MPI
+
+from distgnn import ledger, progress
+from distgnn.arrays import backend as backends
+from distgnn.comm.agree import together
+from distgnn.comm.session import joined, task
+from distgnn.plan import calibrate, fit, measure
+from distgnn.plan.fit import Measurement
+from distgnn.plan.machine import Gemm, Level, Machine, Passes, Spmm, SpmmRates, read, shown, with_nodes_of
+from distgnn.plan.measure import Budget
+
+#: Machines that stand for those that nobody has measured.
+USUAL = {False: "infiniband-cpu", True: "dgx-a100"}
+SECONDS = 0.8  #: To spend.
+KERNELS = 0.2  #: The share of them for sparse products, and then of the rest for dense ones.
+SILENCE = 5.0  #: Seconds in which nothing comes from another rank: the probe is given up.
+SHIPPED = (
+    "figures of another machine, shipped with distgnn, stand for this one. To measure it, run distgnn "
+    "calibrate --out here.toml on these ranks, and train --machine here.toml"
+)
+ON_DEVICE = "at the start of a run, hosts alone are measured"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A machine for the ranks of a job.
+
+    Attributes:
+        figures: measured, by name: bytes per second, seconds per message, flops per second of a rank.
+        line: of the figures, or why there are none; for the log.
+    """
+
+    machine: Machine
+    line: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def probe(comm: MPI.Intracomm, backend: str | None = None) -> Probe:
+    """Measure the network of these ranks, level by level, and their products. Collective.
+
+    All ranks compute, or send, at once; the slowest counts. What is not measured, such as the memory's share
+    of other passes, is the shipped machine's in proportion. Takes about ``SECONDS``. Where a rank fails, or
+    nothing comes from it for ``SILENCE`` seconds, all ranks take the shipped machine. The same on all ranks.
+    """
+    shipped = usual_machine(comm, backend)
+    if backends.get(backend).on_device:
+        return Probe(shipped, f"not measured ({ON_DEVICE}): {SHIPPED}")
+    try:
+        with task(comm) as ours, ledger.apart(), progress.impatient(SILENCE):
+            return _probed(ours, shipped, backend)
+    except Exception as error:  # on all ranks, or on none
+        problem = joined(comm).bcast(str(error) or type(error).__name__)
+        return Probe(shipped, f"not measured ({problem}): {SHIPPED}")
+
+
+def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
+    """Return the machine that stands for this one, by the arrays.
+
+    With as many ranks per node as there are (of unequal nodes, the most), which share a host's memory.
+    Collective.
+    """
+    comm = joined(comm)
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    ranks = comm.allreduce(node.Get_size(), MPI.MAX)
+    node.Free()
+    with together(comm):
+        on = backends.get(backend)
+        machine = read(USUAL[on.on_device])
+    memory = on.memory_bytes() / (1 if on.on_device else ranks)
+    return with_nodes_of(machine, ranks, comm.allreduce(memory, MPI.MIN))
+
+
+def _probed(comm: MPI.Intracomm, shipped: Machine, backend: str | None) -> Probe:
+    begun = time.perf_counter()
+    grid, _ = calibrate.by_nodes(comm, backend)
+    budget = Budget(grid.world, SECONDS, least=1)
+    sparse = measure.sparse_products(budget.part(KERNELS), measure.BRIEF)
+    dense = measure.dense_products(budget.part(KERNELS), measure.BRIEF)
+    machine = scaled(shipped, slower(shipped, sparse), slower(shipped, dense))
+    measured = list[Level]()
+    if grid.size > 1:
+        free = fit.free(calibrate.levels(grid))
+        measured = list(calibrate.network(free, budget, grid, calibrate.BRIEF)[0].levels)
+    machine = replace(machine, levels=levelled(shipped.levels, measured))
+    figures = {f"{level.name} bandwidth": level.bandwidth for level in measured}
+    figures |= {f"{level.name} alpha": level.alpha for level in measured}
+    figures |= {"sparse flops": _flops(sparse), "dense flops": _flops(dense)}
+    said = ", ".join(f"{name.rpartition(' ')[0]} {shown(name, value)}" for name, value in figures.items())
+    line = f"measured in {time.perf_counter() - begun:.1f} s: {said}; the rest is {shipped.name}'s"
+    result = grid.world.share(Probe(machine, line, figures))
+    grid.free()
+    return result
+
+
+def slower(machine: Machine, samples: Sequence[Measurement]) -> float:
+    """Return how many times as long as on this machine the samples took: their geometric mean."""
+    return float(np.exp(np.mean([np.log(sample.seconds / sample.on(machine)) for sample in samples])))
+
+
+def _flops(samples: Sequence[Measurement]) -> float:
+    """Return flops per second of all samples."""
+    return sum(step.flops for sample in samples for step in sample.steps) / sum(s.seconds for s in samples)
+
+
+def scaled(machine: Machine, sparse: float, dense: float) -> Machine:
+    """Return a machine whose sparse and dense products take so many times as long.
+
+    Other passes are read from memory as sparse products are, and take as many times as long as these.
+    """
+    rates = [SpmmRates(*(sparse * rate for rate in vars(some).values()))
+             for some in (machine.spmm.cached, machine.spmm.uncached)]  # fmt: skip
+    gemm, passes = machine.gemm, machine.passes
+    return replace(
+        machine, name="this machine", title=f"measured at the start of a run; else {machine.name}",
+        spmm=Spmm(sparse * machine.spmm.call, machine.spmm.cache, *rates),
+        gemm=Gemm(dense * gemm.call, gemm.flops / dense, gemm.bandwidth / dense),
+        passes=Passes(passes.call, passes.bandwidth / sparse, passes.kinds),
+    )  # fmt: skip
+
+
+def levelled(shipped: Sequence[Level], measured: Sequence[Level]) -> list[Level]:
+    """Put measured figures in the place of those of the last two levels that ship: the node, the network."""
+    by_name = {level.name: level for level in measured}
+    if "node" in by_name:
+        shipped = shipped[-2:]  # with all levels within the node
+    figures = ("alpha", "bandwidth", "call", "injection")
+    return [
+        replace(level, kinds={}, **{name: getattr(by_name[level.name], name) for name in figures})
+        if level.name in by_name else level
+        for level in shipped
+    ]  # fmt: skip
