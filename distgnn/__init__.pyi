@@ -27,7 +27,6 @@ from .operators.base import I as I
 from .operators.dense import DistDense as DistDense
 from .operators.dense import gather as gather
 from .operators.dense import redistribute as redistribute
-from .operators.dense import scatter as scatter
 from .operators.dottest import dottest as dottest
 from .operators.edges import DistEdges as DistEdges
 from .operators.filled import from_function as from_function
@@ -37,6 +36,8 @@ from .operators.filled import zeros as zeros
 from .operators.operator import DistSparse as DistSparse
 from .operators.sources import LocalBlocks as LocalBlocks
 from .operators.sources import MatrixSource as MatrixSource
+from .operators.sparse_features import SparseFeatures as SparseFeatures
+from .operators.sparse_features import scatter as scatter
 from .plan.grid import make_grid as make_grid
 from .store import Store as Store
 from .store import load as load

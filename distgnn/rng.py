@@ -121,15 +121,38 @@ def keep_blocks(
         size = part.stop - part.start
         x, shifted, keep = x[:size], shifted[:size], keep[:size]
         xp.bitwise_xor(columns, low[part, None], out=x)
-        xp.multiply(x, odd[part, None], out=x)
-        xp.right_shift(x, np.uint32(16), out=shifted)
-        xp.bitwise_xor(x, shifted, out=x)
-        xp.multiply(x, np.uint32(_MIX32), out=x)  # now the upper bits, which decide, depend on all
+        _mix(x, odd[part, None], shifted, xp)
         if threshold == 2**32:
             keep[...] = True
         else:
             xp.less(x, np.uint32(threshold), out=keep)
         yield part, keep
+
+
+def keep_entries(
+    k: int, rows: Array, cols: Array, places: tuple[Array, Array], probability: float,
+    blocks: Sequence[slice], xp: Any = np,
+) -> Iterator[tuple[slice, Array]]:  # fmt: skip
+    """Yield (block of entries, bool mask), of entries (i, j) = ``places`` of the mask of `keep_blocks`.
+
+    ``places`` are numbers in ``rows`` and in ``cols``, cut into blocks. No array is as large as the mask.
+    """
+    threshold = keep_threshold(probability)
+    low, odd, columns = keep_keys(k, rows, cols)
+    for part in blocks:
+        i, j = (place[part] for place in places)
+        x = columns.take(j)  # twice as fast as columns[j]
+        x ^= low.take(i)
+        _mix(x, odd.take(i), xp.empty_like(x), xp)
+        yield part, x < np.uint32(threshold) if threshold < 2**32 else xp.ones(x.shape, bool)
+
+
+def _mix(x: Array, odd: Array, shifted: Array, xp: Any) -> None:
+    """Make the hashes of entries of the keys of their rows and columns, in place."""
+    xp.multiply(x, odd, out=x)
+    xp.right_shift(x, np.uint32(16), out=shifted)
+    xp.bitwise_xor(x, shifted, out=x)
+    xp.multiply(x, np.uint32(_MIX32), out=x)  # now the upper bits, which decide, depend on all
 
 
 def keep_mask(k: int, rows: Array, cols: Array, probability: float, xp: Any = np) -> Array:

@@ -41,6 +41,23 @@ def canonical(matrix: Any, dtype: Any = None) -> Any:
     return csr
 
 
+def distinct(matrix: Any, argument: str, dtype: Any = None) -> Any:
+    """Convert a matrix of SciPy to CSR as :func:`canonical` does, but refuse entries that stand twice.
+
+    ArgumentError, with this name of the argument: an entry that stands twice, and what :func:`canonical`
+    refuses.
+    """
+    own = checked(matrix, argument)
+    csr = canonical(own, dtype)
+    if csr.nnz < own.nnz:
+        row, column = own.tocoo().coords
+        keys = np.sort(row.astype(np.int64) * own.shape[1] + column)
+        place = divmod(int(keys[1:][keys[1:] == keys[:-1]][0]), own.shape[1])
+        problem = f"the entry in row {place[0]}, column {place[1]} stands twice; sum_duplicates() adds them"
+        raise ArgumentError(argument, type(matrix).__name__, problem)
+    return csr
+
+
 def checked(matrix: Any, argument: str, dtype: Any = None) -> Any:
     """Convert a matrix to SciPy's COO, CSR, CSC or BSR, whose arrays compiled code may follow.
 
@@ -137,7 +154,9 @@ def _check_compressed(matrix: Any) -> None:
     if indptr[-1] > len(indices):
         raise ValueError(f"{line} pointers end behind the {len(indices)} entries")
     if indices.size and not (0 <= indices.min() and indices.max() < limit):
-        raise ValueError(f"{across} numbers must lie in 0..{limit - 1}")
+        bad = int(np.argmax((indices < 0) | (indices >= limit)))
+        place = f"{line} {np.searchsorted(indptr, bad, side='right') - 1} has {across} number {indices[bad]}"
+        raise ValueError(f"{place}; {across} numbers must lie in 0..{limit - 1}")
 
 
 def _native(array: np.ndarray, dtype: Any = None) -> np.ndarray:

@@ -36,15 +36,16 @@ class CSR:
         shape: rows, columns of the block.
         indptr, indices, data: views into ``buffer``; row pointers and column numbers share one integer type.
         buffer: 1-D uint8, what :meth:`Comm.bcast` sends.
+        purpose: of its memory, for the ledger.
     """
 
-    __slots__ = ("__weakref__", "buffer", "cached", "data", "indices", "indptr", "shape")
+    __slots__ = ("__weakref__", "buffer", "cached", "data", "indices", "indptr", "purpose", "shape")
     indptr: Any
     indices: Any
     data: Any
 
     def __init__(self, shape: Shape, nnz: int, index_dtype: Any, dtype: Any, buffer: Any) -> None:
-        self.shape = shape
+        self.shape, self.purpose = shape, "adjacency"
         self.buffer = buffer[: self.nbytes(shape, nnz, index_dtype, dtype)]
         entries = {"data": (nnz, dtype), "indices": (nnz, index_dtype)}
         self._lay(entries | {"indptr": (shape[0] + 1, index_dtype)})
@@ -64,16 +65,21 @@ class CSR:
         return nnz * np.dtype(dtype).itemsize + (nnz + shape[0] + 1) * np.dtype(index_dtype).itemsize
 
     @classmethod
-    def empty(cls, shape: Shape, nnz: int, dtype: Any, backend: Backend) -> CSR:
+    def empty(
+        cls, shape: Shape, nnz: int, dtype: Any, backend: Backend, purpose: str = "adjacency"
+    ) -> CSR:  # fmt: skip
         """Make a block to be filled, on ``backend``'s device. Its indices are int32 where they fit."""
         index_dtype = index_type(nnz, *shape)
         buffer = backend.empty((cls.nbytes(shape, nnz, index_dtype, dtype),), np.uint8)
         block = cls(shape, nnz, index_dtype, dtype, buffer)
-        ledger.holds(block, "adjacency", buffer.nbytes // backend.holders)
+        block.purpose = purpose
+        ledger.holds(block, purpose, buffer.nbytes // backend.holders)
         return block
 
     @classmethod
-    def from_scipy(cls, matrix: Any, backend: Backend, dtype: Any = None, thin: bool = False) -> CSR:
+    def from_scipy(
+        cls, matrix: Any, backend: Backend, dtype: Any = None, thin: bool = False, purpose: str = "adjacency"
+    ) -> CSR:  # fmt: skip
         """Copy a SciPy sparse matrix to a block on ``backend``'s device, sorted, duplicates summed.
 
         ``thin``: on a host it may become a :class:`ThinCSR`, where that takes fewer bytes. ArgumentError:
@@ -85,7 +91,7 @@ class CSR:
         if filled is not None and 2 * filled.size < matrix.shape[0]:
             block: CSR = ThinCSR.made(matrix.shape, matrix.nnz, dtype, backend, filled.size)
         else:
-            block = cls.empty(matrix.shape, matrix.nnz, dtype, backend)
+            block = cls.empty(matrix.shape, matrix.nnz, dtype, backend, purpose)
         KERNELS.kernel("fill", block.data)(block, matrix, filled, backend)
         return block
 
@@ -153,14 +159,14 @@ class CSR:
     def with_values(self, data: Any) -> CSR:
         """Make a block of the same structure, which is shared, with other values."""
         other = object.__new__(CSR)
-        other.shape, other.buffer, other.cached = self.shape, None, {}
+        other.shape, other.buffer, other.cached, other.purpose = self.shape, None, {}, self.purpose
         other.indptr, other.indices, other.data = self.indptr, self.indices, data
         return other
 
     def _view(self, first: int, last: int) -> CSR:
         start, stop = KERNELS.kernel("row_starts", self.indptr)(self, first, last)
         rows = object.__new__(CSR)
-        rows.shape, rows.buffer = (last - first, self.shape[1]), None
+        rows.shape, rows.buffer, rows.purpose = (last - first, self.shape[1]), None, self.purpose
         rows.cached = {"first entry": start}
         rows.data, rows.indices = self.data[start:stop], self.indices[start:stop]
         rows.indptr = self.indptr[first : last + 1] - self.indptr[first]
@@ -200,7 +206,8 @@ class ThinCSR(CSR):
     def __init__(
         self, shape: Shape, nnz: int, index_dtype: Any, dtype: Any, filled: int, buffer: Any
     ) -> None:
-        self.shape, entries = shape, {"data": (nnz, dtype), "indices": (nnz, index_dtype)}
+        self.shape, self.purpose = shape, "adjacency"
+        entries = {"data": (nnz, dtype), "indices": (nnz, index_dtype)}
         self.buffer = buffer[: self.room(shape, nnz, index_dtype, dtype, filled)]
         self._lay(entries | {"filled": (filled, index_dtype), "ends": (filled, index_dtype)})
 
@@ -236,7 +243,7 @@ class ThinCSR(CSR):
 
     def _sharing(self, shape: Shape, filled: Any, ends: Any, indices: Any, data: Any) -> CSR:
         other = object.__new__(ThinCSR)
-        other.shape, other.buffer, other.cached = shape, None, {}
+        other.shape, other.buffer, other.cached, other.purpose = shape, None, {}, self.purpose
         other.filled, other.ends, other.indices, other.data = filled, ends, indices, data
         return other
 
@@ -313,7 +320,7 @@ def _columns(A: CSR, bounds: Sequence[int], backend: Backend, thin: bool = False
 
 
 def _transposed_on_host(A: CSR, backend: Backend) -> CSR:
-    block = CSR.empty(A.shape[::-1], A.nnz, A.dtype, backend)
+    block = CSR.empty(A.shape[::-1], A.nnz, A.dtype, backend, A.purpose)
     _sparsetools.csr_tocsc(*A.shape, A.indptr, A.indices, A.data, block.indptr, block.indices, block.data)
     return block
 
@@ -321,8 +328,8 @@ def _transposed_on_host(A: CSR, backend: Backend) -> CSR:
 def _transposed_on_gpu(A: CSR, backend: Backend) -> CSR:
     """Sort entries by column; those of a column stay in the order of rows, as the sort is stable."""
     if A.nnz > TUNING.sorted_on_device:
-        return CSR.from_scipy(A.to_scipy().T, backend)
-    block, xp = CSR.empty(A.shape[::-1], A.nnz, A.dtype, backend), backend.xp
+        return CSR.from_scipy(A.to_scipy().T, backend, purpose=A.purpose)
+    block, xp = CSR.empty(A.shape[::-1], A.nnz, A.dtype, backend, A.purpose), backend.xp
     order = xp.argsort(A.indices, kind="stable")
     rows = xp.searchsorted(A.indptr[1:], xp.arange(A.nnz, dtype=A.indptr.dtype), side="right")
     block.indices[...] = rows[order]

@@ -33,6 +33,10 @@ class Tuning:
     """Multiplications and additions of a sparse product between two looks at the messages under way: one or
     two milliseconds. Less often, sockets run empty; more often, the product is slower.
     """
+    densest_features: float = 0.1
+    """Share of features that are not 0 up to which they are multiplied by entries: a sparse product makes a
+    tenth of the multiplications of a dense one in a second.
+    """
     gemm_rows: int = 512
     """Rows of a tall matrix that a product on the host takes at a time: all stays in the L2 cache."""
     gemm_trial: float = 3e8

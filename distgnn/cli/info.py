@@ -98,10 +98,18 @@ def graph_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("matrix", f"{facts['n']} x {facts['n']}, {facts['nnz']} non-zeros; {', '.join(kind)}"),
         ("degrees", f"{spread}; {degrees['isolated']} isolated nodes"),
         ("ids", ids_text(facts)),
-        ("features", str(facts["width"] or "none")),
+        ("features", str(facts["width"] or "none") + sparse_text(facts)),
         ("classes", labelled if facts["classes"] else "none"),
         ("split", ", ".join(f"{count} {name}" for name, count in split.items()) if split else "none"),
     ]
+
+
+def sparse_text(facts: dict[str, Any]) -> str:
+    """Describe how full sparse features are; nothing of dense ones."""
+    if "feature_nnz" not in facts:
+        return ""
+    share = facts["feature_nnz"] / (facts["n"] * facts["width"])
+    return f", sparse: {facts['feature_nnz']} entries, {share:.2g} of all"
 
 
 def ids_text(facts: dict[str, Any]) -> str:

@@ -152,6 +152,7 @@ def summary(done: Summary) -> str:
     direction = "directed" if done.directed else "undirected"
     grids = ", ".join(f"{name} {rows}x{cols}" for name, (rows, cols) in done.shards.items())
     features = f"{done.width} features" if done.width else "no features"
+    features += "" if done.feature_nnz is None else f", sparse with {done.feature_nnz} entries"
     several = ", of which a node may have several" if done.multilabel else ""
     classes = f"{done.classes} classes{several}, {done.labelled} nodes labelled"
     numbers = f"{done.classes} numbers to predict, {done.labelled} nodes labelled"

@@ -161,10 +161,10 @@ class Rows:
         all_to_all(self.comm, sent, {q: received[place] for q, place in self.places.items()}, "rows")
         return received
 
-    def fetch_ragged(self, A: Any, lengths: Array) -> Packed:
+    def fetch_ragged(self, A: Any, lengths: Array, matrix: str = "adjacency") -> Packed:
         """Fetch the needed rows of the ranks' CSR matrices, packed. Collective.
 
-        ``lengths``: as of :meth:`lengths`.
+        ``lengths``: as of :meth:`lengths`; ``matrix``: what the ledger calls A.
 
         Cost: two words per entry of other ranks' rows, in two all-to-allvs.
         """
@@ -175,7 +175,7 @@ class Rows:
         for number, kind in ((1, index_type(*A.shape)), (2, A.dtype)):  # columns, values
             sent = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
             parts.append(self.comm.backend.empty((int(ends[-1]),), kind))
-            all_to_all(self.comm, sent, {q: parts[-1][span] for q, span in spans.items()}, "adjacency")
+            all_to_all(self.comm, sent, {q: parts[-1][span] for q, span in spans.items()}, matrix)
         return lengths, *parts
 
     def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:

@@ -2,11 +2,12 @@
 
 from distgnn.local.gemm import gemm
 from distgnn.local.narrow import narrow, narrow_rows, widen
+from distgnn.local.product import product, some_rows
 from distgnn.local.rows import gather_rows, scatter_add
 from distgnn.local.spgemm import spgemm, spgemm_row_blocks
 from distgnn.local.spmm import rounded, spmm
 
 __all__ = [
-    "gather_rows", "gemm", "narrow", "narrow_rows", "rounded", "scatter_add", "spgemm", "spgemm_row_blocks",
-    "spmm", "widen",
+    "gather_rows", "gemm", "narrow", "narrow_rows", "product", "rounded", "scatter_add", "some_rows",
+    "spgemm", "spgemm_row_blocks", "spmm", "widen",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.arrays import backend, blocking
+from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 
 Array = Any
@@ -59,6 +60,15 @@ def dropout(block: Array, out: Array, k: int, rows: Array, cols: Array, keep: fl
             xp.multiply(factors, block[part] > 0, out=factors)
         xp.multiply(block[part], factors, out=out[part])
     return out
+
+
+def dropout_entries(
+    A: CSR, row_numbers: Array, out: Array, k: int, rows: Array, cols: Array, keep: float
+) -> None:  # fmt: skip
+    places, blocks = (row_numbers, A.indices), blocking.passes(out)
+    scale = out.dtype.type(1 / keep if keep > 0 else 0)
+    for part, kept in rng.keep_entries(k, rows, cols, places, keep, blocks, backend.module(out)):
+        out[part] = A.data[part] * (kept * scale)
 
 
 def binary_cross_entropy(

@@ -147,6 +147,13 @@ def _gather_on_host(B: Any, rows: Array, counts: Array) -> tuple[Array, Array]:
     return columns, values
 
 
+def _gather_on_gpu(B: Any, rows: Array, counts: Array) -> tuple[Array, Array]:
+    ends = row_pointers(counts)
+    owner = owners(counts)
+    places = (B.indptr[rows] - ends[:-1])[owner] + backend.module(rows).arange(owner.size)
+    return B.indices[places], B.data[places]
+
+
 def _owners_on_host(counts: Array, total: int | None) -> Array:
     return np.repeat(np.arange(counts.size), counts)
 
@@ -221,7 +228,7 @@ KERNELS = KernelTable(
     ],
     cupy=[
         Kernels({
-            "owners": _owners_on_gpu, "repeated": _repeated_on_gpu,
+            "gather": _gather_on_gpu, "owners": _owners_on_gpu, "repeated": _repeated_on_gpu,
             "sorted_rows": _sorted_copy,
         })
     ],

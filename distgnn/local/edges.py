@@ -145,9 +145,9 @@ def permuted(A: CSR, values: Array) -> Array:
     return gathered(values, transposition(A))
 
 
-def gathered(values: Array, order: Array) -> Array:
-    """Return the numbers (nnz, heads) at these places."""
-    return gather_rows(values, order.astype(np.int64) if backend.of(values).on_device else order)
+def gathered(values: Array, order: Array, out: Array = None) -> Array:
+    """Return the numbers (nnz, heads) at these places, in ``out`` if given."""
+    return gather_rows(values, order.astype(np.int64) if backend.of(values).on_device else order, out)
 
 
 def _run(name: str, A: CSR, out: Array, beside: tuple[Array, ...], *arguments: Any) -> Array:

@@ -13,6 +13,7 @@ import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays import backend
+from distgnn.arrays.csr import CSR
 from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.local import array_elementwise, cuda, host, host_elementwise
 from distgnn.local.array_elementwise import clear_others as clear_others
@@ -58,6 +59,19 @@ def dropout(
     With ``relu``, of the positive part. ``out`` may be ``block``. No array of the block's size is made.
     """
     return KERNELS.kernel("dropout", block)(block, out, k, rows, cols, keep, relu)
+
+
+def dropout_entries(
+    A: CSR, row_numbers: Array, out: Array, k: int, rows: Array, cols: Array, keep: float
+) -> None:  # fmt: skip
+    """Compute in ``out`` (nnz) the values of A that :func:`dropout` of the same dense block would give.
+
+    row_numbers: the row of each entry; k, rows, cols, keep: as there.
+    """
+    touched = 2 * out.nbytes + row_numbers.nbytes + A.indices.nbytes
+    ledger.charge("activation", "dropout of entries", touched=touched)
+    with ledger.timed("activation", "dropout of entries", synchronize=backend.of(out).synchronize):
+        KERNELS.kernel("dropout_entries", out)(A, row_numbers, out, k, rows, cols, keep)
 
 
 def activate(
@@ -258,7 +272,7 @@ _CUDA: Functions = {
 _ARRAYS: Functions = {
     "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,
     "positive_bits": array_elementwise.positive_bits, "keep_positive": array_elementwise.keep_positive,
-    "dropout": array_elementwise.dropout,
+    "dropout": array_elementwise.dropout, "dropout_entries": array_elementwise.dropout_entries,
     "binary_cross_entropy": array_elementwise.binary_cross_entropy, "adam": array_elementwise.adam,
     "column_sums": array_elementwise.column_sums, "average": array_elementwise.average,
     "squared_error": array_elementwise.squared_error,

@@ -13,9 +13,10 @@ from distgnn import ledger
 from distgnn.local.elementwise import activate, elu, elu_back, keep_positive
 from distgnn.local.epilogue import Epilogue, Mask
 from distgnn.nn.buffers import Buffers
-from distgnn.nn.dropout import Dropout
+from distgnn.nn.dropout import DeviceEpoch, Dropout
 from distgnn.nn.norm import LayerNorm
 from distgnn.operators.dense import DistDense
+from distgnn.operators.sparse_features import SparseFeatures
 
 Array = Any
 RELU, ELU = "relu", "elu"
@@ -47,12 +48,14 @@ class Activation:
         buffers.made = Epilogue(bias, self._mask(buffers), relu=True, remember=buffers.plan.mode.keep)
         return buffers.made
 
-    def forward(self, Z: DistDense, buffers: Buffers, remember: bool) -> DistDense:
-        """Compute H, in place of a Z that is scratch. Collective with a norm.
+    def forward(self, Z: Any, buffers: Buffers, remember: bool) -> Any:
+        """Compute H, in place of a Z that is scratch. Collective with a norm. Sparse features stay sparse.
 
         remember: keep one bit for each entry of H, 1 where it is positive; with ELU, all of it. Layer 0
                 needs none.
         """
+        if isinstance(Z, SparseFeatures):
+            return buffers.hold("H", self._some_entries(Z, buffers))
         mode = buffers.plan.mode
         H = buffers.hold("H", Z)
         if buffers.made is not None:  # an epilogue, which has been applied
@@ -90,6 +93,15 @@ class Activation:
             if self.index > 0 and self.elu:
                 elu_back(G.block, buffers.H.block, kept)  # G = G elu', by the values of elu
         return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G, buffers.later)]
+
+    def _some_entries(self, X: SparseFeatures, buffers: Buffers) -> SparseFeatures:
+        """Compute dropout(X) of sparse features; the values of an epoch are over when the next begins."""
+        plan = buffers.plan
+        if buffers.epoch is None or self.rate == 0:
+            return X
+        assert not isinstance(buffers.epoch, DeviceEpoch)  # whose work is not captured
+        plan.dropped = self._masks(buffers).of_entries(X, buffers.epoch, plan.dropped)
+        return plan.dropped
 
     def _mask(self, buffers: Buffers) -> Mask | None:
         if buffers.epoch is None or self.rate == 0:

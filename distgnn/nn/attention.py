@@ -13,6 +13,7 @@ from distgnn.local import elementwise
 from distgnn.local.initial import glorot
 from distgnn.nn.custom import CustomLayer
 from distgnn.nn.layers import Options
+from distgnn.nn.products import SparseInput
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edges import DistEdges, Masked, Through
 from distgnn.operators.operator import DistSparse
@@ -35,6 +36,8 @@ class Attention(CustomLayer):
     Raises:
         ArgumentError: on ``hidden``, heads that do not divide it; on ``attention_dropout``, no share.
     """
+
+    of_sparse = SparseInput  # whose first product the layers make by themselves
 
     def __init__(
         self, A: DistSparse, index: int, shape: tuple[int, int], options: Options, heads: int = 1,

@@ -24,6 +24,7 @@ from distgnn.nn.dropout import DeviceEpoch, Dropout
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Later
+from distgnn.operators.sparse_features import SparseFeatures
 
 Array = Any
 Names = tuple[str, ...]
@@ -52,11 +53,13 @@ class Mode(NamedTuple):
         need_input: backward will be asked for the gradient of the input. If not, an input that is not scratch
             must stay as it is from pass to pass: A H may have been kept.
         scratch: the input may be overwritten, and its memory goes back to the workspace.
+        sparse: the input is sparse features.
     """
 
     keep: bool
     need_input: bool = True
     scratch: bool = True
+    sparse: bool = False
 
 
 class Products(Protocol):
@@ -90,7 +93,8 @@ class LayerProducts:
         A, nodes: of the graph; matrices: (layout, global shape) by name.
         over: the matrices that are over, by the name of the matrix before which they are; kept: the matrices
             that are over in backward only.
-        local: local shapes by name, masks: of dropout, both from their first use on.
+        local: local shapes by name, masks: of dropout, both from their first use on. dropped: sparse features
+            after dropout.
     """
 
     def __init__(self, graph: LayerGraph, W: DistDense, shape: Shape, products: Products, mode: Mode) -> None:
@@ -102,11 +106,13 @@ class LayerProducts:
             "T": (T, (m, below)), "dT": (T, (m, below)), "d_own": (T, (m, below)),
             "Y": (Z, (m, above)), "Z": (Z, (m, above)),
             "H_like_Z": (Z, (m, above)), "G_like_H": (H, (m, above)),  # of residual connections
+            "XW": (H, (n, above)), "AXW": (T, (m, above)), "G_like_AXW": (T, (m, above)),  # of sparse X
         }  # fmt: skip
         self.over = {"Z": products.before_Z, "dH": products.before_dH}
         self.kept: Names = (*products.keeps, "N") if mode.keep else ()
         self.local: dict[str, Shape] = {}
         self.masks: Dropout | None = None
+        self.dropped: SparseFeatures | None = None
 
     def make(self, name: str) -> DistDense:
         """Make a matrix of this name in memory of the workspace."""
@@ -152,7 +158,7 @@ class Buffers:
             self.live[name] = self.plan.make(name)
         return self.live[name]
 
-    def hold(self, name: str, X: DistDense) -> DistDense:
+    def hold(self, name: str, X: Any) -> Any:
         """Name a matrix that was made elsewhere. Its memory returns if it is the workspace's."""
         self.live[name] = X
         return X
@@ -182,7 +188,8 @@ class Buffers:
             if name in self.live and name not in self.kept:
                 self.ended.add(name)
                 X = self.live.pop(name)
-                X.grid.workspace.give_back(X.block)
+                if isinstance(X, DistDense):
+                    X.grid.workspace.give_back(X.block)
 
 
 @contextmanager

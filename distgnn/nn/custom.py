@@ -52,6 +52,7 @@ from distgnn.nn.buffers import Buffers, Gradients, Mode, Names
 from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.layers import GraphConvolution, copy_rows
 from distgnn.nn.optim import Parameter
+from distgnn.nn.products import SparseInput
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.relayout import relayout
@@ -71,8 +72,11 @@ class CustomLayer(GraphConvolution):
         epoch: of a pass whose dropout is on, of minibatches the number of the step, else None; nodes: int64
             ids of this rank's rows of H; need_input: whether the gradient of H is used, for which
             :meth:`propagate_back` may return None otherwise. All are those of the pass that runs.
+        of_sparse: set it to ``SparseInput`` where ``propagate`` of the first layer takes sparse H, whose
+            products are those of ``A.weights``; by default H is dense.
     """
 
+    of_sparse: type[SparseInput] | None = None
     epoch: int | None = None
     nodes: Array = None
     need_input = True

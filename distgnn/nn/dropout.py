@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from distgnn import rng
+from distgnn import ledger, rng
 from distgnn.arrays.backend import Backend
-from distgnn.local import elementwise
+from distgnn.local import edges, elementwise
+from distgnn.operators.sparse_features import SparseFeatures
 
 Array = Any
 
@@ -57,6 +58,24 @@ class Dropout:
         else:
             k = rng.key(self.seed, rng.DROPOUT, epoch, self.layer)
         return k, self.nodes, self.cols, 1 - self.rate
+
+    def of_entries(
+        self, X: SparseFeatures, epoch: int, out: SparseFeatures | None = None
+    ) -> SparseFeatures:  # fmt: skip
+        """Return sparse features of which the epoch's mask has dropped some: dropped entries are 0.
+
+        out: an earlier result for the same X, whose values are overwritten; default: a new one.
+        """
+        places = edges.transposition(X.block)
+        if out is None or out.block.indices is not X.block.indices:
+            out = X.like(X.block.with_values(X.grid.backend.empty((X.block.nnz,), X.dtype)))
+            turned = X.transposed.with_values(X.grid.backend.empty((X.block.nnz,), X.dtype))
+            out.block.cached["transposed"] = turned
+            ledger.holds(out, "features", 2 * out.block.data.nbytes + places.nbytes)
+        block = out.block
+        elementwise.dropout_entries(X.block, X.row_numbers, block.data, *self.mask(epoch))
+        edges.gathered(block.data[:, None], places, out.transposed.data[:, None])
+        return out
 
     def apply(
         self, block: Array, epoch: int | DeviceEpoch, out: Array | None = None, relu: bool = False

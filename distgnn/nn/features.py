@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from distgnn.arrays import backend, blocking
+from distgnn.arrays import blocking
 from distgnn.operators.dense import DistDense
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 
 
-def normalize_rows(X: DistDense) -> None:
+def normalize_rows(X: Features) -> None:
     """Divide every row by the sum of its absolute values, in place; rows of zeros stay. Collective.
 
     Sums are taken in float64, so that they do not depend on how columns are cut. Cost: an all-reduce of one
     word per local row over the axes that cut columns.
     """
-    xp = backend.module(X.block)
-    sums = xp.zeros(len(X.block), dtype=np.float64)
-    rows = blocking.passes(X.block)
-    for part in rows:
-        sums[part] = xp.abs(X.block[part]).sum(axis=1, dtype=np.float64)
+    xp = X.grid.backend.xp
+    if isinstance(X, SparseFeatures):
+        weights = xp.abs(X.block.data).astype(np.float64)
+        sums = xp.bincount(X.row_numbers, weights, X.block.shape[0])
+    else:
+        sums = xp.zeros(len(X.block), dtype=np.float64)
+        for part in blocking.passes(X.block):
+            sums[part] = xp.abs(X.block[part]).sum(axis=1, dtype=np.float64)
     X.grid.along(*X.layout.col_axes).allreduce(sums, matrix="features")
     sums[sums == 0] = 1
     factors = (1 / sums).astype(X.dtype)[:, None]
-    for part in rows:
+    if isinstance(X, SparseFeatures):
+        X.scale_rows(factors[:, 0])
+        return
+    for part in blocking.passes(X.block):
         X.block[part] *= factors[part]
 
 
-def are_counts(X: DistDense) -> bool:
+def are_counts(X: Features) -> bool:
     """Return whether features are counts, as of words: whole numbers from 0 on, most of them 0. Collective.
 
     Cost: an all-reduce of two words over the axes that cut rows or columns.
     """
-    xp = backend.module(X.block)
-    zeros, others = 0, 0
-    for rows in blocking.passes(X.block):
-        part = X.block[rows]
+    xp, others = X.grid.backend.xp, 0
+    numbers: Any = X.block.data if isinstance(X, SparseFeatures) else X.block
+    zeros = X.block.shape[0] * X.block.shape[1] - numbers.size
+    for rows in blocking.passes(numbers):
+        part = numbers[rows]
         zeros += int((part == 0).sum())
         others += int(((part < 0) | (part != xp.floor(part))).sum())
     totals = xp.array([zeros, others], np.float64)
@@ -56,7 +66,7 @@ class Scaling(NamedTuple):
 _ROUNDING = 1e-12
 
 
-def scaling_of(X: DistDense, rows: Any) -> tuple[Scaling, float]:
+def scaling_of(X: Features, rows: Any) -> tuple[Scaling, float]:
     """Return the scaling by some rows, and the largest scale of a column over the smallest. Collective.
 
     The spread is the standard deviation (divided by the number of rows), or 1 where a column is constant.
@@ -66,13 +76,16 @@ def scaling_of(X: DistDense, rows: Any) -> tuple[Scaling, float]:
     Args:
         rows: bool, of this rank's rows.
     """
-    xp, (lo, hi) = backend.module(X.block), X.col_range
+    xp, (lo, hi) = X.grid.backend.xp, X.col_range
     totals = xp.zeros(3 * X.shape[1] + 1, np.float64)
     if X.layout.primary:
         sums = totals[1:].reshape(3, -1)[:, lo:hi]
-        for part in blocking.passes(X.block):
-            some = xp.where(rows[part, None], X.block[part], 0).astype(np.float64)
-            sums += xp.stack([some.sum(axis=0), (some * some).sum(axis=0), (some != 0).sum(axis=0)])
+        for some, columns in _of_rows(X, rows):
+            powers = some, some * some, some != 0
+            if columns is None:
+                sums += xp.stack([power.sum(axis=0) for power in powers])
+            else:
+                sums += xp.stack([xp.bincount(columns, power, hi - lo) for power in powers])
         totals[0] = rows.sum() if lo == 0 < hi else 0
     X.grid.world.allreduce(totals, matrix="features")
     host = X.grid.backend.to_host(totals)
@@ -82,6 +95,16 @@ def scaling_of(X: DistDense, rows: Any) -> tuple[Scaling, float]:
     spread = np.sqrt(np.where(variance > _ROUNDING * square, variance, 1))
     scales = np.sqrt(squares[others > 0] / others[others > 0])
     return Scaling(mean, spread), float(scales.max() / scales.min()) if len(scales) else 1.0
+
+
+def _of_rows(X: Features, rows: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield numbers in double precision, 0 in other rows, and their columns; None: they fill some rows."""
+    xp = X.grid.backend.xp
+    if isinstance(X, SparseFeatures):
+        yield xp.where(rows[X.row_numbers], X.block.data, 0).astype(np.float64), X.block.indices
+        return
+    for part in blocking.passes(X.block):
+        yield xp.where(rows[part, None], X.block[part], 0).astype(np.float64), None
 
 
 def standardize(X: DistDense, scaling: Scaling) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 from distgnn.arrays import backend, blocking
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import ArgumentError, TrainingError
-from distgnn.operators.dense import DistDense
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 
 Array = Any
 
@@ -120,20 +121,31 @@ def all_finite(block: Array) -> bool:
     return _first_bad(block) is None
 
 
-def check_features(X: DistDense) -> None:
+def check_features(X: Features) -> None:
     """Raise ArgumentError, on every rank, where a feature is not finite.
 
     Collective; one pass over own rows.
     """
     with X.grid.world.together():
         check_real("X", X.dtype)
-        if (place := _first_bad(X.block)) is not None:
-            row, column = place
-            value = float(X.block[row, column])
+        if (bad := _first_bad_feature(X)) is not None:
+            value, row, column = bad
             row += X.row_range[0]
             node = X.layout.rows.ids(row, row + 1)[0]
             where = f"node {node}, column {column + X.col_range[0]}"
             raise ArgumentError("X", value, f"is a feature of {where}; features must be finite")
+
+
+def _first_bad_feature(X: Features) -> tuple[float, int, int] | None:
+    """Return a feature that is not finite, its row and its column in the block."""
+    if not isinstance(X, SparseFeatures):
+        place = _first_bad(X.block)
+        return None if place is None else (float(X.block[place]), *place)
+    place = _first_bad(X.block.data[:, None])
+    if place is None:
+        return None
+    entry, _ = place
+    return float(X.block.data[entry]), int(X.row_numbers[entry]), int(X.block.indices[entry])
 
 
 def _first_bad(block: Array) -> tuple[int, int] | None:

@@ -41,7 +41,7 @@ class GraphAttention(Attention):
         self.left = self.add_parameter("left", left, decays=True)
         self.right = self.add_parameter("right", right, decays=True)
 
-    def propagate(self, A: DistSparse, H: DistDense) -> tuple[DistDense, Kept]:
+    def propagate(self, A: DistSparse, H: Any) -> tuple[DistDense, Kept]:
         dense = ReplicatedWeights(A.input_layout)
         Y = dense.times(H, recut(self.weights(A), dense.weight_layout))
         s, t = (dense.times(Y, self._by_head(vector, dense)) for vector in (self.left, self.right))

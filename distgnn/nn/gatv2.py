@@ -19,6 +19,7 @@ from distgnn.nn.layers import Options
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_products import attention_back
 from distgnn.operators.operator import DistSparse
+from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import ReplicatedWeights
 
 LEFT = -(1 << 16)  #: Of layer l, draws of W_l are those of layer LEFT - l.
@@ -42,11 +43,14 @@ class DynamicAttention(Attention):
         self.left = self.add_parameter("left", left, decays=True)
         self.attention = self.add_parameter("attention", self.vectors(A, 1)[0], decays=True)
 
-    def propagate(self, A: DistSparse, H: DistDense) -> tuple[DistDense, Kept]:
+    def propagate(self, A: DistSparse, H: Any) -> tuple[DistDense, Kept]:
         to_right, to_left = ReplicatedWeights(A.input_layout), ReplicatedWeights(A.output_layout)
         R = to_right.times(H, recut(self.weights(A), to_right.weight_layout))
-        own = self.own_rows(A, H)
-        L = to_left.times(own, replicated(to_left, self.left))
+        if isinstance(H, SparseFeatures):  # of which no rows are picked
+            own, L = None, self.own(A, to_right.times(H, replicated(to_right, self.left)))
+        else:
+            own = self.own_rows(A, H)
+            L = to_left.times(own, replicated(to_left, self.left))
         scores = A.additive_scores(L, R, self.attention.block[:, 0], self.heads, SLOPE)
         P = scores.softmax()
         return self.joined(A, A.multiply(R, values=self.dropped(A, P))), (H, own, R, scores, P)
@@ -62,7 +66,13 @@ class DynamicAttention(Attention):
         dR += through_product
         W = recut(self.weights(A), to_right.weight_layout) if self.need_input else None
         dW, dH = to_right.backward(H, dR, W)
-        d_left, d_own = to_left.backward(own, dL, replicated(to_left, self.left) if self.need_input else None)
+        if own is None:
+            of_all = dR.like(A.grid.backend.zeros(dR.block.shape, dR.dtype))
+            self.add_own(A, dL, of_all)
+            d_left, d_own = to_right.backward(H, of_all)
+        else:
+            left = replicated(to_left, self.left) if self.need_input else None
+            d_left, d_own = to_left.backward(own, dL, left)
         if dH is not None and d_own is not None:
             self.add_own(A, d_own, dH)
         return [recut(dW, self.weights(A).layout), d_left, da[:, None]], dH

@@ -30,6 +30,8 @@ from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, associative
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense, gather
 from distgnn.operators.later import Later, block_of
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 from distgnn.split import TRAIN
 
 Array = Any
@@ -145,16 +147,19 @@ class GCN:
         flat = [item for layer in of_layers for item in layer]
         return [flat[i] for i in sorted(range(len(flat)), key=lambda i: kinds.index(kinds[i]))]
 
-    def tune(self) -> list[dict[str, str]]:
+    def tune(self, sparse: bool = False) -> list[dict[str, str]]:
         """Time the forms of every layer's dense products once and take the fastest (Plexus section 5.3).
 
-        Collective.
+        Collective. ``sparse``: features are, so that the first layer has no such products.
 
         Returns:
             for each layer product -> form. Rounding depends on it, so two runs may differ in it.
         """
         (n, _), dtype, pairs = self.A.shape, self.A.dtype, zip(self.graphs, self.layers, strict=True)
-        return [graph.A.weights.tune(n, *layer.shape, dtype) for graph, layer in pairs]
+        return [
+            {} if sparse and layer.index == 0 else graph.A.weights.tune(n, *layer.shape, dtype)
+            for graph, layer in pairs
+        ]
 
     def targets(self, labels: Array, split: Array, metric: str | None = None) -> Targets:
         """Make labels and splits of all nodes, int (n), ready for the loss. Collective.
@@ -166,20 +171,21 @@ class GCN:
         return Targets(self.output_layout, self.widths[-1], labels, split, metric)
 
     def forward(
-        self, X: DistDense, epoch: int | None = None, keep: bool = False, layers: int | None = None,
+        self, X: Features, epoch: int | None = None, keep: bool = False, layers: int | None = None,
         after: int = 0,
     ) -> DistDense:  # fmt: skip
         """Compute the logits of all nodes, n x classes in `output_layout`, the caller's own. Collective.
 
         Args:
-            X: features, n x widths[0], in `input_layout`; left alone.
+            X: features, n x widths[0], in `input_layout`; left alone. They may be sparse where
+                :meth:`needs_dense` is None.
             epoch: apply this epoch's dropout; None for none.
             keep: keep the matrices that `backward` needs, one n x fan-in matrix per layer.
             layers: go through so many layers and return the output of the last, before its activation;
                 default: all.
             after: go on after so many layers, whose output is X and is overwritten.
         """
-        Z = self._forward(self._plans(keep)[after:layers], X, epoch, after)
+        Z = self._forward(self._plans(keep, X)[after:layers], X, epoch, after)
         self.grid.workspace.forget(Z.block)
         check_overflow(self.grid)
         return Z
@@ -189,20 +195,26 @@ class GCN:
         on, ordered = self.grid.backend, layout.rows.order is not None
         return on.asarray(layout.row_ids) if ordered else on.xp.arange(*layout.row_range, dtype=np.int64)
 
-    def _plans(self, keep: bool, need_input: bool = True) -> list[LayerProducts]:
+    def needs_dense(self) -> str | None:
+        """Return why the features of this network can't be sparse, or None where they can."""
+        return self.layers[0].needs_dense()
+
+    def _plans(self, keep: bool, X: Features, need_input: bool = True) -> list[LayerProducts]:
         """Return the plans of all layers on the whole graph, made the first time."""
-        mode = Mode(keep, need_input, scratch=False)
+        mode = Mode(keep, need_input, scratch=False, sparse=isinstance(X, SparseFeatures))
         if mode not in self.plans:
             self.plans[mode] = self._planned(self.graphs, mode)
         return self.plans[mode]
 
     def _planned(self, graphs: Sequence[LayerGraph], mode: Mode) -> list[LayerProducts]:
-        """Plan every layer. ``mode``: of layer 0."""
+        """Plan every layer. ``mode``: of layer 0. ArgumentError: it can't take sparse features."""
+        if mode.sparse and (reason := self.needs_dense()) is not None:
+            raise ArgumentError("X", "sparse features", f"{reason}; X.to_dense() makes them dense")
         pairs = zip(self.layers, graphs, strict=True)
         return [layer.plan(graph, Mode(mode.keep) if layer.index else mode) for layer, graph in pairs]
 
     def _forward(
-        self, plans: Sequence[LayerProducts], X: DistDense, epoch: int | DeviceEpoch | None, after: int = 0
+        self, plans: Sequence[LayerProducts], X: Any, epoch: int | DeviceEpoch | None, after: int = 0
     ) -> DistDense:  # fmt: skip
         """Compute the logits, in memory of the workspace, from X after so many layers."""
         A = plans[0].A
@@ -267,7 +279,7 @@ class GCN:
 
     @QUIETLY
     def gradients(
-        self, X: DistDense, targets: Targets, epoch: int | None = None, need_input: bool = False,
+        self, X: Features, targets: Targets, epoch: int | None = None, need_input: bool = False,
         evaluate: bool = False,
     ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:  # fmt: skip
         """Return loss, scores of the same logits if asked to `evaluate`, and the results of `backward`.
@@ -280,7 +292,7 @@ class GCN:
         Raises:
             NotFiniteError: the loss or a logit to evaluate is not finite (on every rank).
         """
-        Z = self._forward(self._plans(True, need_input), X, epoch)
+        Z = self._forward(self._plans(True, X, need_input), X, epoch)
         try:
             seen = scores(Z, targets) if evaluate else {}
             begun, G = begin_loss(Z, targets, overwrite=True)
@@ -296,20 +308,20 @@ class GCN:
         return loss, seen, gradients, dX
 
     def queue(
-        self, X: DistDense, targets: Targets, epoch: int | DeviceEpoch | None, need_input: bool, logits: Array
+        self, X: Features, targets: Targets, epoch: int | DeviceEpoch | None, need_input: bool, logits: Array
     ) -> tuple[Total, list[Array], DistDense | None]:  # fmt: skip
         """Compute as `gradients` does, but leave the loss where it is, and look at nothing. Collective.
 
         logits: an array of the shape of this rank's block, to which they are copied; None: they are not.
         """
-        Z = self._forward(self._plans(True, need_input), X, epoch)
+        Z = self._forward(self._plans(True, X, need_input), X, epoch)
         if logits is not None:
             logits[...] = Z.block
         total, G = queue_loss(Z, targets, overwrite=True)
         return total, *self.backward(G, epoch, need_input, mean_over(targets))
 
     @QUIETLY
-    def not_finite(self, X: DistDense, problem: str, epoch: int | None = None) -> NotFiniteError:
+    def not_finite(self, X: Features, problem: str, epoch: int | None = None) -> NotFiniteError:
         """Make the error that names the first layer whose output is not finite on the whole graph.
 
         Collective. It names the last layer if there is none.
@@ -318,8 +330,8 @@ class GCN:
         """
         self.drop()
         check_overflow(self.grid)
-        H = X
-        for layer, plan in zip(self.layers, self._plans(keep=False), strict=True):
+        H: Any = X
+        for layer, plan in zip(self.layers, self._plans(False, X), strict=True):
             H = layer.forward(Buffers(plan, epoch), H)
             if self.grid.world.lowest(int(all_finite(H.block))) == 0:
                 break
@@ -333,7 +345,7 @@ class GCN:
 
     @QUIETLY
     def minibatch_gradients(
-        self, graphs: Sequence[LayerGraph], X: DistDense, targets: LossRows, step: int
+        self, graphs: Sequence[LayerGraph], X: Features, targets: LossRows, step: int
     ) -> tuple[float, list[Array]]:
         """Compute loss and gradients of a minibatch, aligned with `parameters`. Not collective.
 
@@ -343,18 +355,19 @@ class GCN:
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
         """
-        Z = self._forward(self._planned(graphs, Mode(keep=True, need_input=False)), X, step)
+        mode = Mode(keep=True, need_input=False, sparse=isinstance(X, SparseFeatures))
+        Z = self._forward(self._planned(graphs, mode), X, step)
         loss, G = begin_loss(Z, targets, overwrite=True)
         gradients = self.backward(G, step)[0]
         return loss(), gradients
 
     @QUIETLY
-    def evaluate(self, X: DistDense, targets: Targets, need_input: bool = True) -> dict[str, float]:
+    def evaluate(self, X: Features, targets: Targets, need_input: bool = True) -> dict[str, float]:
         """Score the present weights, such as by val_acc, without dropout. Collective.
 
         `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
-        with lent(self._forward(self._plans(False, need_input), X, None)) as Z:
+        with lent(self._forward(self._plans(False, X, need_input), X, None)) as Z:
             try:
                 return scores(Z, targets)
             except FloatingPointError as error:  # where a number did not fit into 16 bits, too: it is NaN

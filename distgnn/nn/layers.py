@@ -22,7 +22,16 @@ from distgnn.nn.activation import RELU, Activation
 from distgnn.nn.buffers import Buffers, Gradients, LayerGraph, LayerProducts, Mode, Products
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.optim import Parameter
-from distgnn.nn.products import TRANSFORM, AggregateFirst, FixedAggregate, TransformFirst, choose, multiply
+from distgnn.nn.products import (
+    AGGREGATE,
+    TRANSFORM,
+    AggregateFirst,
+    FixedAggregate,
+    SparseInput,
+    TransformFirst,
+    choose,
+    multiply,
+)
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Later, summed_over
@@ -57,10 +66,12 @@ class GraphConvolution:
     Attributes:
         W: in `A.weights.weight_layout`, of `weight_shape`; b: the bias as a matrix of one row, cut as the
             columns of Z are, or None; norm: of the input, or None; added: parameters beside these.
-        fixed: A H of a layer 0 whose input does not change.
+        fixed: A H of a layer 0 whose input does not change. of_sparse: the products of sparse features; None:
+            the layer takes none.
     """
 
     aggregate_first: type[AggregateFirst] = AggregateFirst
+    of_sparse: type[SparseInput] | None = SparseInput
 
     def __init__(self, A: Operator, index: int, shape: tuple[int, int], options: Options) -> None:
         self.index, self.shape, self.options = index, shape, options
@@ -96,7 +107,7 @@ class GraphConvolution:
         return trained
 
     def forward(
-        self, buffers: Buffers, H: DistDense, following: Callable[[Array], Epilogue] = Epilogue
+        self, buffers: Buffers, H: Any, following: Callable[[Array], Epilogue] = Epilogue
     ) -> DistDense:  # fmt: skip
         """Compute Z, in memory of the grid's workspace; `buffers` then have what `backward` needs.
 
@@ -155,6 +166,9 @@ class GraphConvolution:
 
     def products(self, A: Operator, mode: Mode) -> Products:
         """Make the products with A and W, in the order of this layer."""
+        if mode.sparse:
+            assert self.of_sparse is not None
+            return self.of_sparse()
         features = not (mode.need_input or mode.scratch)  # which stay as they are
         options = self.options
         fixed = features and self.index == 0 and options.keep_aggregate and options.dropout == 0
@@ -163,6 +177,14 @@ class GraphConvolution:
         if mode.scratch:
             return self.aggregate_first(multiply)
         return self.aggregate_first(self.fixed.multiply if fixed else self.fixed.multiply_anew)
+
+    def needs_dense(self) -> str | None:
+        """Return why this layer takes no sparse features, or None where it does."""
+        if self.of_sparse is None:
+            return f"{type(self).__name__} multiplies dense matrices"
+        if self.options.residual:
+            return "residual connections add the features to the output of the first layer"
+        return "product_order=aggregate-first makes A X" if self.options.product_order == AGGREGATE else None
 
     def order(self, A: Operator, need_input: bool, fixed_input: bool) -> str:
         """Choose the order of products; a fixed input is the same in every epoch."""

@@ -17,7 +17,10 @@ from typing import Any
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Names, Shape
 from distgnn.operators.base import Operator
-from distgnn.operators.dense import DistDense
+from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.later import MadeLater, block_of
+from distgnn.operators.relayout import relayout
+from distgnn.operators.weights import DenseProducts, ReplicatedWeights
 
 Array = Any
 
@@ -97,6 +100,46 @@ class TransformFirst:
         dH = None if W is None else buffers.dH
         dW, dH = A.weights.shares(buffers.H, S, W, dH)  # dW = Hᵀ S, dH = S Wᵀ
         return [A.weights.sum(dW, buffers.H, buffers.later)], dH
+
+
+class SparseInput:
+    """Products in the order Z = A (X W) of sparse features X, whose gradient is not wanted.
+
+    A X is rarely as sparse as X. Where A takes its input cut unlike its output, whole W is cut from there,
+    and Z and its gradient change their cut.
+    """
+
+    keeps: Names = ("H",)
+    before_Z: Names = ()
+    before_dH: Names = ()
+
+    def forward(
+        self, A: Operator, H: Any, W: DistDense, buffers: Buffers, then: Epilogue
+    ) -> DistDense:  # fmt: skip
+        weights = input_weights(A)
+        Y = weights.times(H, recut(W, weights.weight_layout), buffers.XW)  # Y = X W
+        if A.output_layout.same(A.weights.output_layout, (A.shape[0], W.shape[1])):
+            return A.multiply(Y, buffers.Z, then=then)  # Z = A Y
+        T = A.multiply(Y, buffers.AXW)
+        return relayout(T, buffers.Z)
+
+    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        assert W is None
+        weights, X = input_weights(A), buffers.H
+        if not G.layout.same(A.output_layout, G.shape):
+            G = relayout(G, buffers.G_like_AXW)
+        S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
+        share, _ = weights.shares(X, S)  # dW = Xᵀ S
+        dW = weights.sum(share, X, buffers.later)
+        rows, cols = (slice(*r) for r in A.weights.weight_layout.ranges((X.shape[1], G.shape[1])))
+        contiguous = A.grid.backend.xp.ascontiguousarray
+        return [MadeLater(lambda: contiguous(block_of(dW)[rows, cols]))], None
+
+
+def input_weights(A: Operator) -> DenseProducts:
+    """Return the products with weights of a matrix cut as the input of A is. Collective the first time."""
+    alike = A.weights.input_layout.same(A.input_layout, (A.shape[1], 0)) and A.weights.replicated
+    return A.weights if alike else ReplicatedWeights(A.input_layout)
 
 
 def choose(A: Operator, asked: str, shape: Shape, need_input: bool, fixed_input: bool) -> str:

@@ -16,10 +16,12 @@ from distgnn.local.epilogue import Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Names
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import GraphConvolution
-from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, associative
+from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, SparseInput, associative
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import MadeLater, stacked
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 
 Array = Any
 
@@ -88,6 +90,31 @@ class OwnAndMean(AggregateFirst):
         return [_stacked(A, (dW_own, dW_mean), H, buffers)], dH
 
 
+class OwnAndMeanOfSparse(SparseInput):
+    """Products Z = X W_own + A (X W_mean) of sparse features, and of X the first rows, those of A's rows."""
+
+    def forward(
+        self, A: Operator, H: Any, W: DistDense, buffers: Buffers, then: Epilogue
+    ) -> DistDense:  # fmt: skip
+        W_own, W_mean = _halves(W)
+        Z = A.multiply(A.weights.times(H, W_mean, buffers.XW), buffers.Z)  # Z = A (X W_mean)
+        Z.block += A.weights.times(_own_rows(A, H), W_own, buffers.Y).block  # Z += X W_own
+        return Z
+
+    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+        assert W is None
+        X: Any = buffers.H
+        S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
+        halves = A.weights.shares(_own_rows(A, X), G)[0], A.weights.shares(X, S)[0]  # dW = Xᵀ G | Xᵀ S
+        return [_stacked(A, halves, X, buffers)], None
+
+
+def _own_rows(A: Operator, X: SparseFeatures) -> SparseFeatures:
+    shape = A.shape[0], X.shape[1]
+    height, _ = A.output_layout.local_shape(shape)
+    return SparseFeatures(X.block.rows(0, height), A.output_layout, shape)
+
+
 def _first_rows(H: DistDense, T: DistDense) -> DistDense:
     return DistDense(H.block[: len(T.block)], T.layout, T.shape)
 
@@ -97,7 +124,7 @@ def _halves(W: DistDense) -> tuple[DistDense, DistDense]:
     return DistDense(W.block[:f], W.layout, (f, width)), DistDense(W.block[f:], W.layout, (f, width))
 
 
-def _stacked(A: Operator, shares: Sequence[Array], H: DistDense, buffers: Buffers) -> MadeLater:
+def _stacked(A: Operator, shares: Sequence[Array], H: Features, buffers: Buffers) -> MadeLater:
     """Sum shares of gradients of W over ranks; one below the other. Collective."""
     return stacked(*(A.weights.sum(share, H, buffers.later) for share in shares))
 
@@ -109,7 +136,7 @@ class MeanConvolution(GraphConvolution):
     vertices of their rows are the first of their columns.
     """
 
-    aggregate_first = OwnAndMean
+    aggregate_first, of_sparse = OwnAndMean, OwnAndMeanOfSparse
 
     @property
     def weight_shape(self) -> tuple[int, int]:

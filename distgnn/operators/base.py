@@ -17,6 +17,7 @@ from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local.epilogue import Epilogue
+from distgnn.operators.cut_matrix import CutMatrix
 from distgnn.operators.dense import DistDense, gather, recut, scatter
 from distgnn.operators.kept import cached_property
 from distgnn.operators.prices import FREE, Price, ProductPrices, relaid
@@ -193,6 +194,7 @@ class Operator(Linear, ABC):
             return self._times_sparse(H)
         if not isinstance(H, DistDense):
             hint = "; aslinearoperator() takes whole arrays" if isinstance(H, np.ndarray) else ""
+            hint = "; to_dense() makes one" if isinstance(H, CutMatrix) else hint
             got = type(H).__name__ + hint
             raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {got}")
         if H.shape[0] != self.shape[1]:

@@ -16,12 +16,13 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, check_type
 from distgnn.layout import Cut, Layout, Range
 from distgnn.operators.algebra import Algebra
+from distgnn.operators.cut_matrix import CutMatrix
 from distgnn.operators.reductions import Reductions
 from distgnn.operators.relayout import relayout
 from distgnn.operators.tall import Tall
 
 
-class DistDense(Tall, Reductions, Algebra):
+class DistDense(CutMatrix, Tall, Reductions, Algebra):
     """A dense matrix cut over the grid.
 
     Beside a sparse matrix, ``A @ H``, it takes expressions and NumPy's universal functions, such as
@@ -29,24 +30,16 @@ class DistDense(Tall, Reductions, Algebra):
     (:class:`~distgnn.operators.reductions.Reductions`), ``H.T @ G``, ``H @ small`` and ``H.qr()``
     (:class:`~distgnn.operators.tall.Tall`).
 
-    Attributes:
-        block: this rank's rows and columns (see ``layout``), 2-D and C-contiguous, on the grid's backend. Its
-            rows are in the order of the layout: those of the nodes ``layout.row_ids``.
-        shape: the global shape.
-        origin: the number of the call that made the matrix, where calls are compared (``DISTGNN_CHECK=1``).
+    ``block`` is 2-D and C-contiguous; other attributes: see
+    :class:`~distgnn.operators.cut_matrix.CutMatrix`.
     """
 
-    __slots__ = ("__weakref__", "block", "layout", "origin", "shape")
+    __slots__ = ()
 
     def __init__(self, block: Any, layout: Layout[Grid], shape: Shape) -> None:
-        check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
-        expected = layout.local_shape(shape)
-        if block.shape != expected:
-            raise ValueError(f"rank {layout.grid.rank}: block {block.shape} where the layout says {expected}")
+        super().__init__(block, layout, shape)
         if not block.flags.c_contiguous:
             raise ValueError("blocks of a DistDense must be C-contiguous")
-        self.block, self.layout, self.shape = block, layout, (int(shape[0]), int(shape[1]))
-        self.origin = layout.grid.checks.number if layout.grid.checks is not None else 0
 
     @classmethod
     def empty(cls, layout: Layout[Grid], shape: Shape, dtype: Any) -> DistDense:
@@ -55,44 +48,15 @@ class DistDense(Tall, Reductions, Algebra):
         ledger.holds(made, "results", made.block.nbytes)
         return made
 
-    @property
-    def grid(self) -> Grid:
-        """The grid that cuts the matrix."""
-        return self.layout.grid
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the entries."""
-        return np.dtype(self.block.dtype)
-
-    @property
-    def row_range(self) -> Range:
-        """The first row that this rank holds, and the one after its last, in the layout's order."""
-        return self.layout.ranges(self.shape)[0]
-
-    @property
-    def col_range(self) -> Range:
-        """The first column that this rank holds, and the one after its last."""
-        return self.layout.ranges(self.shape)[1]
-
     def like(self, block: Any) -> DistDense:
         """Make a matrix of another block, cut the same way."""
         alike = DistDense(block, self.layout, self.shape)
         alike.origin = self.origin
         return alike
 
-    def as_operand(self) -> str:
-        """Return what ranks compare of an operand."""
-        n, f = self.shape
-        return f"{n} x {f} {self.dtype}, {self.layout.words()}, of call {self.origin}"
-
     def redistribute(self, layout: Layout[Grid]) -> DistDense:
         """Cut the matrix by another layout; see :func:`redistribute`."""
         return redistribute(self, layout)
-
-    def __repr__(self) -> str:
-        n, f = self.shape
-        return f"<DistDense {n} x {f} {self.dtype}, {self.layout.words()}, on {self.grid!r}>"
 
     def __getitem__(self, key: Any) -> DistDense:
         """Return ``H[:, first:last]``; see :func:`~distgnn.operators.column_slices.columns`."""
@@ -159,7 +123,7 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     with world.together():
         if world.rank == 0:
             if X is None or sp.issparse(X):
-                problem = "rank 0 must give a dense array" + ("" if X is None else ", such as X.toarray()")
+                problem = "rank 0 must give an array" + ("" if X is None else ", such as X.toarray()")
                 raise ArgumentError("X", type(X).__name__, problem)
             check_real("X", np.asarray(X).dtype)
             X = np.ascontiguousarray(X, dtype=dtype)

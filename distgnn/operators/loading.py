@@ -59,7 +59,7 @@ def _packed(
     with grid.memory((windows, transposed)) as memory:
         given = blocks(source, windows if memory.makes else [], grid)
         laid = (block.T for block in given) if transposed else given
-        make = lambda on: [CSR.from_scipy(block, on, source.dtype, thin) for block in laid]  # noqa: E731
+        make = lambda on: [CSR.from_scipy(block, on, source.dtype, thin=thin) for block in laid]  # noqa: E731
         return _made(grid, memory, make)
 
 

@@ -62,13 +62,13 @@ SUM = Sum()
 
 
 def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) -> Array:
-    """Compute in ``out`` the sum over the group of ``A B``, dense and not transposed. Collective.
+    """Compute in ``out`` the sum over the group of ``A B``, A dense or a CSR block. Collective.
 
     ``how``: as of :func:`local.gemm`. Row blocks have a multiple of the rows that :func:`local.gemm` takes at
     a time: rounding depends on them.
     """
     for rows in SUM.turns(grid, group, out, TUNING.gemm_rows):
-        local.gemm(A[slice(*rows)], B, out[slice(*rows)], **how)
+        local.product(local.some_rows(A, rows), B, out[slice(*rows)], **how)
     return out
 
 

@@ -19,27 +19,32 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.comm.checks import compare
 from distgnn.comm.grid import Grid
 from distgnn.comm.panels import broadcast
+from distgnn.comm.panels import summed as summed_panels
 from distgnn.layout import Cut, Layout, within
 from distgnn.local.forms import Form
 from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
 from distgnn.operators.gemm_tuning import fastest
 from distgnn.operators.later import Later, summed_over
-from distgnn.operators.prices import FREE, Price, gathered, reduced, summed_rows
+from distgnn.operators.prices import FREE, Price, gathered, reduced, summed_rows, whole
+from distgnn.operators.sparse_features import SparseFeatures
 
 #: The products of a layer with its weights, as logs name them.
 FORWARD, WEIGHTS, INPUT = "T W", "TᵀG", "G Wᵀ"
 TwoPrices = tuple[Price, Price]
+Features = DistDense | SparseFeatures
 
 
 class DenseProducts(ABC):
-    """The products of one layer with its weights.
+    """The products of one layer with its weights. ``T`` is dense, or the sparse features of a first layer.
 
     Attributes:
         input_layout: how ``T`` (n, f) is cut; output_layout: how ``Z`` and ``G`` (n, f') are; weight_layout:
-            how ``W`` (f, f') is.
+            how ``W`` (f, f') is; replicated: every rank holds all of W.
         forms: (product, fan in, fan out) -> its form, where it was tuned.
     """
+
+    replicated = False
 
     def __init__(self, T: Layout[Grid], Z: Layout[Grid], W: Layout[Grid]) -> None:
         self.grid = T.grid
@@ -62,7 +67,7 @@ class DenseProducts(ABC):
             taken[product] = str(self.forms[key])
         return taken
 
-    def times(self, T: DistDense, W: DistDense, out: DistDense | None = None) -> DistDense:
+    def times(self, T: Features, W: DistDense, out: DistDense | None = None) -> DistDense:
         """Compute ``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``. Collective."""
         self.check(T, None, W)
         compare(FORWARD, T=T, W=W)
@@ -71,54 +76,59 @@ class DenseProducts(ABC):
         return Z
 
     def backward(
-        self, T: DistDense, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
+        self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
     ) -> tuple[DistDense, DistDense | None]:
         """Compute ``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once. Collective.
 
-        No ``dT`` without ``W``; ``dT`` in ``out`` if given, which shares no memory with ``T`` and ``G``.
+        No ``dT`` without ``W``, nor of sparse features; ``dT`` in ``out`` if given, which shares no memory
+        with ``T`` and ``G``.
         """
         share, dT = self.shares(T, G, W, out)
         return DistDense(self.sum(share, T), self.weight_layout, (T.shape[1], G.shape[1])), dT
 
     def shares(
-        self, T: DistDense, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
+        self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
     ) -> tuple[Any, DistDense | None]:
         """Compute this rank's share of dW, which :meth:`sum` takes, and dT, as :meth:`backward` does."""
         self.check(T, G, W)
         compare("backward of T W", T=T, G=G)
+        if W is not None and isinstance(T, SparseFeatures):
+            raise ValueError("sparse features have no gradient; X.to_dense() has one")
         if W is not None and out is None:
             out = DistDense.empty(T.layout, T.shape, T.dtype)
         dT = None if W is None else out
         return self._backward(T, G, W, dT), dT
 
     @abstractmethod
-    def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
+    def sum(self, share: Any, T: Features, later: Later | None = None) -> Any:
         """Sum the ranks' shares of dW; return this rank's block, or with ``later`` perhaps a :class:`Sum`.
 
         Shares for several matrices like T may stand below each other. Collective.
         """
 
-    def _form(self, product: str, below: DistDense, above: DistDense) -> Form | None:
+    def _form(self, product: str, below: Features, above: DistDense) -> Form | None:
         """Return the form for these operands' widths, of the layer below and of the layer."""
         return self.forms.get((product, below.shape[1], above.shape[1]))
 
     @abstractmethod
-    def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
+    def _times(self, T: Features, W: DistDense, Z: DistDense) -> None:
         """Compute ``T W`` in ``Z``."""
 
     @abstractmethod
-    def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
+    def _backward(self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         """Return this rank's share of ``Tᵀ G``; compute ``G Wᵀ`` in ``dT`` if there is ``W``."""
 
     @abstractmethod
-    def prices(self, n: int, widths: Shape, itemsize: int, need_input: bool = True) -> TwoPrices:
+    def prices(
+        self, n: int, widths: Shape, itemsize: int, need_input: bool = True, sparse: bool = False
+    ) -> TwoPrices:
         """Return the prices of :meth:`times`, and of :meth:`backward` with or without ``dT``, on this rank.
 
         Args:
-            n: rows of T; widths: columns of T and of Z; itemsize: of their numbers.
+            n: rows of T; widths: columns of T and of Z; itemsize: of their numbers; sparse: T is.
         """
 
-    def check(self, T: DistDense | None, G: DistDense | None, W: DistDense | None) -> None:
+    def check(self, T: Features | None, G: DistDense | None, W: DistDense | None) -> None:
         """Raise ValueError, on every rank alike, unless shapes and layouts fit together."""
         layouts = self.input_layout, self.output_layout, self.weight_layout
         for name, X, layout in zip("TGW", (T, G, W), layouts, strict=True):
@@ -136,8 +146,11 @@ class ReplicatedWeights(DenseProducts):
     Without a column axis, ``times`` and ``dT`` need no communication and ``dW`` one all-reduce of f·f' words
     over the row axes (never over replicas, which hold the same rows). With one, panels of ``T`` (of ``G`` in
     backward) are broadcast along it as in CAGNET Algorithm 3, lines 12-18: nf/pr words. The paper's backward
-    broadcasts twice; here both products share the panels of ``G``.
+    broadcasts twice; here both products share the panels of ``G``. Of sparse features no panel travels: each
+    rank multiplies its own columns, and column blocks of ``Z`` are summed along the row, nf'/pr words.
     """
+
+    replicated = True
 
     def __init__(self, layout: Layout[Grid]) -> None:
         if len(layout.col_axes) > 1:
@@ -147,7 +160,7 @@ class ReplicatedWeights(DenseProducts):
         self.along_rows = self.grid.along(*layout.row_axes)
 
     @contextmanager
-    def _broadcast(self, X: DistDense) -> Iterator[Iterator[tuple[int, slice, Any]]]:
+    def _broadcast(self, X: Features) -> Iterator[Iterator[tuple[int, slice, Any]]]:
         """Give all ranks of the row the column blocks of ``X``, last first: (number, columns, block)."""
         if self.along_row.size == 1:
             yield iter([(0, slice(0, X.shape[1]), X.block)])
@@ -160,32 +173,49 @@ class ReplicatedWeights(DenseProducts):
         with broadcast(self.grid, self.along_row, "T", *how) as panels:
             yield zip(range(len(blocks)), blocks, panels, strict=True)
 
-    def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
+    def _times(self, T: Features, W: DistDense, Z: DistDense) -> None:
+        if isinstance(T, SparseFeatures) and self.along_row.size > 1:
+            self._times_own_columns(T, W, Z)
+            return
         own, form = slice(*Z.col_range), self._form(FORWARD, T, W)  # own: Alg. 3, line 17
         with self._broadcast(T) as blocks:
             for k, actv, T_c in blocks:  # lines 12-16
-                local.gemm(T_c, W.block[actv, own], out=Z.block, accumulate=k > 0, form=form)  # line 18
+                local.product(T_c, W.block[actv, own], Z.block, accumulate=k > 0, form=form)  # line 18
 
-    def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
+    def _times_own_columns(self, T: SparseFeatures, W: DistDense, Z: DistDense) -> None:
+        """Compute the column blocks of Z, each the sum of what the ranks of the row make of own columns."""
+        own, ends = slice(*T.col_range), Z.layout.cols.vector(self.grid, Z.shape[1]).tolist()
+        roots = range(self.along_row.size)[::-1]
+        shapes = [(len(Z.block), ends[c + 1] - ends[c]) for c in roots]
+        how = roots, lambda stage: Z.block, shapes, Z.dtype
+        with summed_panels(self.grid, self.along_row, *how) as rooms:
+            for c, room in zip(roots, rooms, strict=True):
+                local.product(T.block, W.block[own, ends[c] : ends[c + 1]], room)
+
+    def _backward(self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
         panels = []  # of dW
         with self._broadcast(G) as blocks:
             for k, actv, G_c in blocks:
-                panels.append(local.gemm(T.block, G_c, trans_a=True, form=of_weights))
+                panels.append(_transposed_times(T, G_c, of_weights))
                 if dT is not None and W is not None:
                     W_c = W.block[own, actv]
                     local.gemm(G_c, W_c, out=dT.block, accumulate=k > 0, trans_b=True, form=of_input)
         return panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
 
-    def prices(self, n: int, widths: Shape, itemsize: int, need_input: bool = True) -> TwoPrices:
+    def prices(
+        self, n: int, widths: Shape, itemsize: int, need_input: bool = True, sparse: bool = False
+    ) -> TwoPrices:
         layout, row, above = self.input_layout, self.along_row, widths[1]
         height, own = layout.local_shape((n, widths[0]))
         cuts = [np.diff(layout.cols.vector(self.grid, width)).tolist() for width in widths]
         times, back = (gathered(row, "T", cut, height) for cut in cuts)
+        if sparse:
+            times = whole(row, "sums", [cuts[1][c] * height for c in row.others()])
         dW = reduced(self.along_rows, "gradients", own * above)
         return times, back + dW + gathered(row, "gradients", cuts[0], above)
 
-    def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
+    def sum(self, share: Any, T: Features, later: Later | None = None) -> Any:
         columns = T.layout.cols.vector(self.grid, T.shape[1])
 
         def whole(rows: Any) -> Any:
@@ -215,12 +245,12 @@ class ShardedWeights(DenseProducts):
     def _whole(self, W: DistDense) -> Any:
         return self.out.allgather_rows(W.block, self._shares(W.shape[0]), matrix="weights")
 
-    def _times(self, T: DistDense, W: DistDense, Z: DistDense) -> None:
+    def _times(self, T: Features, W: DistDense, Z: DistDense) -> None:
         W_block, form = self._whole(W), self._form(FORWARD, T, W)  # line 6
         summed.gemm(self.grid, self.feature, T.block, W_block, Z.block, form=form)  # lines 7-8
 
-    def _backward(self, T: DistDense, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
-        dW = local.gemm(T.block, G.block, trans_a=True, form=self._form(WEIGHTS, T, G))  # line 15
+    def _backward(self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
+        dW = _transposed_times(T, G.block, self._form(WEIGHTS, T, G))  # line 15
         dW = self.out.reduce_scatter_rows(dW, self._shares(T.shape[1]), matrix="gradients")  # line 16
         if dT is not None and W is not None:
             W_block, form = self._whole(W), self._form(INPUT, T, G)  # line 18
@@ -229,7 +259,9 @@ class ShardedWeights(DenseProducts):
             )  # fmt: skip
         return dW
 
-    def prices(self, n: int, widths: Shape, itemsize: int, need_input: bool = True) -> TwoPrices:
+    def prices(
+        self, n: int, widths: Shape, itemsize: int, need_input: bool = True, sparse: bool = False
+    ) -> TwoPrices:
         rows, below = self.input_layout.local_shape((n, widths[0]))
         above = self.output_layout.local_shape((n, widths[1]))[1]
         W = gathered(self.out, "weights", np.diff(self._shares(widths[0])).tolist(), above)
@@ -238,5 +270,12 @@ class ShardedWeights(DenseProducts):
         dT = W + summed_rows(self.grid, self.contract, (rows, below), *how) if need_input else FREE
         return times, dT + reduced(self.out, "gradients", below * above, scattered=True)
 
-    def sum(self, share: Any, T: DistDense, later: Later | None = None) -> Any:
+    def sum(self, share: Any, T: Features, later: Later | None = None) -> Any:
         return share  # summed already, as its parts are scattered
+
+
+def _transposed_times(T: Features, G: Any, form: Form | None) -> Any:
+    """Compute ``Tᵀ G`` of this rank's blocks."""
+    if isinstance(T, SparseFeatures):
+        return local.spmm(T.transposed, G)
+    return local.gemm(T.block, G, trans_a=True, form=form)

@@ -293,7 +293,7 @@ def widths_of(settings: Settings, graph: Graph) -> list[int]:
 
 def least_bytes(s: Settings, graph: Graph, ranks: int) -> int:
     """Return what the fullest rank must hold, by the widths alone: enormous networks are not dry-run."""
-    needs = room.of_training(s, graph.n, graph.nnz, ranks)
+    needs = room.of_training(s, graph.n, graph.nnz, ranks, graph.feature_nnz)
     return -(-needs.bytes(widths_of(s, graph)) // ranks)
 
 
@@ -405,7 +405,7 @@ def _smaller(asked: Plan, least: Infeasible) -> str:
     graph, s = asked.graphs[least.way.order], resolved(least.way.settings(asked.settings), asked.ranks)
     if least_bytes(s, graph, asked.ranks) <= asked.machine.memory:
         return ""
-    needs = room.of_training(s, graph.n, graph.nnz, asked.ranks)
+    needs = room.of_training(s, graph.n, graph.nnz, asked.ranks, graph.feature_nnz)
     return f"; {room.would_fit(needs, widths_of(s, graph), int(asked.ranks * asked.machine.memory))}"
 
 

@@ -8,14 +8,18 @@ import numpy as np
 
 from distgnn import local
 from distgnn.arrays import backend as backends
+from distgnn.arrays.csr import CSR
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import check_type
+from distgnn.local import csr_rows
+from distgnn.operators.cut_matrix import CutMatrix
 from distgnn.operators.dense import DistDense
+from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.sampling.ids import Ids, checked
 
 
 class Features:
-    """Rows of features by node id, wherever they are held.
+    """Rows of features by node id, wherever they are held: arrays, or CSR blocks of sparse features.
 
     Args:
         H: (n, f) in block rows over the axis ``rows`` of a grid, with copies along its other axes, as 1d and
@@ -24,10 +28,12 @@ class Features:
     Cost of :meth:`fetch`, in words received: D f + D', where D distinct ids are other ranks' and those of the
     process column ask this rank for D' rows; two all-to-allvs of at most P/c - 1 messages. With D₀ distinct
     ids spread evenly over the nodes, D = D₀ (1 - c/P), and a process column moves D₀ f (P/c - 1) words.
+
+    Of a row of sparse features come its length and two words per entry.
     """
 
-    def __init__(self, H: DistDense) -> None:
-        check_type("H", H, DistDense, "a DistDense in block rows, as load_features or scatter make it")
+    def __init__(self, H: DistDense | SparseFeatures) -> None:
+        check_type("H", H, CutMatrix, "a DistDense in block rows, as load_features or scatter make it")
         grid = H.grid
         if H.layout.row_axes != ("rows",) or grid.count(*H.layout.col_axes) != 1:
             cut = f"({', '.join(H.layout.row_axes)}) x ({', '.join(H.layout.col_axes)})"
@@ -49,7 +55,8 @@ class Features:
         with self.column.together():
             positions = self.ids.positions(ids)
         rows = self._fetch(positions)
-        self.grid.workspace.forget(rows)
+        if not isinstance(rows, CSR):
+            self.grid.workspace.forget(rows)
         return rows
 
     def borrow(self, positions: Any) -> Any:
@@ -70,6 +77,9 @@ class Features:
         positions = backends.of(positions).to_host(positions)  # messages are made of them
         distinct, places = np.unique(positions, return_inverse=True)
         needed = Rows(self.grid, self.column, by_owner(distinct, self.parts))
+        if isinstance(self.block, CSR):
+            fetched = needed.fetch_ragged(self.block, needed.lengths(self.block), "features")
+            return self._picked(self._block(fetched), places)
         rows = self._room(distinct)
         with needed.fetch(self.block, rows, "features") as arriving:
             arriving.wait(needed.needed)
@@ -80,7 +90,18 @@ class Features:
         return ordered
 
     def _picked(self, X: Any, rows: Any) -> Any:
+        if isinstance(X, CSR):
+            return self._block(csr_rows.gather(X, self.backend.asarray(rows)))
         return local.gather_rows(X, self.backend.asarray(rows), self._room(rows))
+
+    def _block(self, packed: csr_rows.Packed) -> CSR:
+        """Make a block of packed rows."""
+        counts, columns, values = packed
+        shape = counts.size, self.shape[1]
+        block = CSR.empty(shape, values.size, self.dtype, self.backend, "features")
+        block.data[...], block.indices[...] = values, columns
+        block.indptr[...] = csr_rows.row_pointers(counts)
+        return block
 
     def _room(self, ids: Any) -> Any:
         return self.grid.workspace.borrow((ids.size, self.shape[1]), self.dtype)

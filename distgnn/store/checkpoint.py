@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distgnn.comm.group import Comm
 
 WRITES = "distgnn train STORE --checkpoint {out}"
-CHECKPOINT = Kind("distgnn-checkpoint", 2, "checkpoint", "train again", WRITES)
+CHECKPOINT = Kind("distgnn-checkpoint", 2, 2, "checkpoint", "train again", WRITES)
 
 #: Name of a mark in a checkpoint whose first save is not complete: files beside it may be removed.
 BEGUN = "first-save-under-way"

@@ -20,7 +20,7 @@ from distgnn.store.array_splits import split_of
 from distgnn.store.frames import of_tables
 from distgnn.store.importers import open_source
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.tables import finite
+from distgnn.store.importers.tables import FeatureRows, SparseRows, finite
 from distgnn.store.keywords import PrepareOptions
 from distgnn.store.source import ImportOptions
 from distgnn.store.write.finish import Summary
@@ -148,7 +148,7 @@ def of_arrays(
         source.set_ids(edges.names, listed=True)
     if table is not None:
         source.feature_type = _feature_type(table, dtype)
-        source.set_features(_Rows(table, source.feature_type, given.feature_names))
+        source.set_features(_rows(table, source.feature_type, given.feature_names))
     if labels is not None:
         array_labels.take(source, labels)
     source.settle_direction(directed=True)
@@ -173,9 +173,9 @@ def _nodes(edges: ArrayEdges, nodes: int | None, table: Any, labels: np.ndarray 
 
 
 def _table(X: Any) -> Any:
-    """Return features as a dense array or a CSR matrix."""
+    """Return features as a dense array or a sparse matrix, whose entries are those that were given."""
     X = sparse("X", X)
-    table = sp.csr_array(X) if sp.issparse(X) else array("X", X)
+    table = X if sp.issparse(X) else array("X", X)
     if table.ndim != 2 or table.dtype.kind not in "biuf":
         given = f"{table.dtype} of shape {table.shape}"
         raise ArgumentError("X", given, "expected real numbers, nodes by width")
@@ -195,8 +195,24 @@ def _feature_type(table: Any, dtype: str) -> np.dtype:
     return narrow if same else np.dtype(dtype)
 
 
+def _rows(table: Any, kind: np.dtype, names: list[str] | None) -> FeatureRows:
+    """Return a table of features in memory, read as numbers of a dtype, with the names of its columns."""
+    if not sp.issparse(table):
+        return _Rows(table, kind, names)
+    if table.format == "csr":
+        listed = slice(int(table.indptr[-1]))  # its arrays may be longer
+        rows = SparseRows.compressed(
+            table.indptr, table.indices[listed], table.data[listed], table.shape, "X"
+        )
+    else:
+        entries = table.tocoo()  # adds none up
+        rows = SparseRows.of_entries(entries.row, entries.col, entries.data, table.shape, "X")
+    rows.kind, rows.names = kind, names
+    return rows
+
+
 class _Rows:
-    """A table of features in memory, given as numbers of a dtype, and the names of its columns, if any."""
+    """A dense table of features in memory, read as numbers of a dtype; the names of its columns, if any."""
 
     listed: np.ndarray | None = None
 
@@ -204,5 +220,4 @@ class _Rows:
         self.table, self.kind, self.names, (self.nodes, self.width) = table, kind, names, table.shape
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        some = self.table[ids]
-        return finite(some.toarray() if sp.issparse(some) else some, ids, "X", self.kind)
+        return finite(self.table[ids], ids, "X", self.kind)

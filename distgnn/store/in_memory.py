@@ -18,6 +18,7 @@ from distgnn.store.write.adjacency import merge
 from distgnn.store.write.arguments import NORMALIZATIONS, check_edges, check_source
 from distgnn.store.write.content import Content
 from distgnn.store.write.degrees import Degrees
+from distgnn.store.write.features import Sparse, kept_blocks, sparse_form
 from distgnn.store.write.finish import describe
 
 
@@ -50,7 +51,8 @@ def _prepared(
 ) -> tuple[dict[str, Any], Arrays]:
     """Make the manifest and the arrays of a source. Local to rank 0."""
     n, content = source.n, Content(source)
-    manifest = describe(source, seed, dtype, self_loops, normalize)
+    sparse = sparse_form(source, Team())
+    manifest = describe(source, seed, dtype, self_loops, normalize, sparse)
     rows, cols, weights, loops = _entries(source, self_loops, dtype)
     original = orders.make("original", n, seed).versions[0]
     degrees = Degrees(n, original, Team(), None, content)
@@ -63,9 +65,7 @@ def _prepared(
     values, scale = np.ones(len(rows)) if weights is None else weights, degrees.scaling(normalize, dtype)
     if scale is not None:
         values = scale(values, rows, cols)
-    features = source.features(np.arange(n))
-    for first in range(0, n if source.width else 0, 1 << 16):
-        content.add_features(first, features[first : first + (1 << 16)])
+    features = _features(source, sparse, content)
     edges = loops + (len(rows) - (n if self_loops else loops)) // (1 if manifest["directed"] else 2)
     manifest |= {"nnz": len(rows), "edges": edges, "weighted": weights is not None}
     manifest |= {"orders": manifest_orders(), "degrees": degrees.statistics()}
@@ -74,6 +74,20 @@ def _prepared(
     labels = np.full(n, -1, np.int32) if source.labels is None else source.labels
     split = np.zeros(n, np.uint8) if source.split is None else source.split
     return manifest, Arrays(matrix, features, labels, split)
+
+
+def _features(source: Source, sparse: Sparse | None, content: Content) -> np.ndarray | sp.csr_array:
+    """Return all features in the form that they are kept in, and add them to the `content`."""
+    if not source.width:
+        return source.features(np.arange(source.n))
+    blocks = (rows for _, rows in kept_blocks(source, 0, source.n, sparse, content))
+    if sparse is not None:
+        return sp.vstack(list(blocks), format="csr")
+    features, done = np.empty((source.n, source.width), source.feature_type), 0
+    for rows in blocks:
+        features[done : done + len(rows)] = rows
+        done += len(rows)
+    return features
 
 
 def _entries(

@@ -32,6 +32,8 @@ classes     Labels are numbered in sorted order, by value if all are whole numbe
             page_type or ml_target; or all are 0 and 1, a column for each class. Rows of 0 and 1, or names
             between semicolons (a;c), are several classes of a node if some row has several; else each is a
             class, with a warning, unless --multilabel keeps the rows.
+features    Dense or sparse, as they come; the store keeps sparse ones where that takes half the bytes. In
+            sparse ones a column that comes twice for a node is an error. Numbers must be finite.
 split       train, val, test or none, or numbers: 0 none, 1 train, 2 validation, 3 test. In tables 1, 2 and 3
             must all be there, in arrays 3, as 0, 1 and 2 may be meant for train, val and test.
 columns     Options and usual names say which column is which. Else the first has the ids, and the only other

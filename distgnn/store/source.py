@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn import rng
 from distgnn.errors import ArgumentError
@@ -72,7 +73,8 @@ class Source:
             an unlabelled row.
         split: uint8[n]: 0 none, 1 train, 2 validation, 3 test.
         width: columns of the features, 0 without features; feature_names: of these, where they have names;
-            feature_type: their dtype, float32 or float64.
+            feature_type: their dtype, float32 or float64; feature_entries: the entries that are listed where
+            the features come sparse, else None.
         edge_count: the number of edges that `edges()` will yield, where known without reading them.
         notes: one line for each oddity of the input.
         readings: the columns that were taken from each file, and their roles.
@@ -90,6 +92,7 @@ class Source:
     split: np.ndarray | None = None
     width: int = 0
     feature_type: np.dtype = np.dtype(np.float32)
+    feature_entries: int | None = None
     feature_names: list[str] | None = None
     edge_count: int | None = None
     notes: Sequence[str] = ()
@@ -142,6 +145,13 @@ class Source:
         if self.width:
             raise NotImplementedError
         return np.zeros((len(ids), 0), np.float32)
+
+    def sparse_features(self, ids: np.ndarray) -> sp.csr_array:
+        """Return the features of these nodes as CSR, sorted, each entry once and none of them 0.
+
+        Raises UserError as `features`, and for an entry outside the matrix, or that comes twice.
+        """
+        return sp.csr_array(self.features(ids))
 
 
 def label_type(source: Source) -> np.dtype:

@@ -19,7 +19,8 @@ from distgnn.files.lock import check_unlocked, locked
 from distgnn.nn.activation import ACTIVATIONS
 from distgnn.nn.features import Scaling
 from distgnn.nn.optim import Optimizer, Parameter
-from distgnn.operators.dense import DistDense, gather, scatter
+from distgnn.operators.dense import gather, scatter
+from distgnn.operators.weights import Features
 from distgnn.store import checkpoint
 from distgnn.store.checkpoint import CHECKPOINT, CheckpointReader, Piece
 from distgnn.store.format import manifest
@@ -142,7 +143,7 @@ class Collected:
         return cls(reader.root, reader.meta, reader.shapes, pieces)
 
     def take_over(
-        self, parameters: Sequence[Parameter], best: bool, X: DistDense,
+        self, parameters: Sequence[Parameter], best: bool, X: Features,
         positions: Callable[[np.ndarray], np.ndarray] | None,
     ) -> None:  # fmt: skip
         """Copy the parameters and, given the positions of nodes, trained features in place. Collective; see
@@ -154,7 +155,7 @@ class Collected:
         if positions is not None:
             self._cut(f"{prefix}X", X, positions(np.arange(X.shape[0])))
 
-    def _cut(self, name: str, matrix: DistDense, rows: Any) -> None:
+    def _cut(self, name: str, matrix: Any, rows: Any) -> None:
         _check_shape(self, name, matrix)
         whole = self.pieces[name][2][rows] if self.pieces else None
         matrix.block[...] = scatter(whole, matrix.layout, matrix.dtype).block
@@ -216,7 +217,7 @@ def take_over(
 
 
 def take_features(
-    reader: CheckpointReader, X: DistDense, positions: Callable[[np.ndarray], np.ndarray], best: bool = False
+    reader: CheckpointReader, X: Features, positions: Callable[[np.ndarray], np.ndarray], best: bool = False
 ) -> None:  # fmt: skip
     """Take trained features in place, whatever the order of their nodes in the checkpoint; with `best` the
     best ones. Reads the rows of this rank, LIMITS.row_bytes at a time, and the rows between them.
@@ -239,10 +240,11 @@ def take_features(
             rows = int(wanted[0]), int(wanted[-1]) + 1
             window = reader.piece(name, rows, X.col_range)[wanted - rows[0]]
             on = X.grid.backend
-            X.block[on.asarray(here[some])] = on.asarray(window, dtype=X.dtype)
+            block: Any = X.block
+            block[on.asarray(here[some])] = on.asarray(window, dtype=X.dtype)
 
 
-def _check_shape(reader: CheckpointReader | Collected, name: str, matrix: DistDense) -> None:
+def _check_shape(reader: CheckpointReader | Collected, name: str, matrix: Features) -> None:
     if reader.shapes.get(name) != matrix.shape:
         raise UserError(f"{reader.root}: holds no {name} of shape {matrix.shape}")
 

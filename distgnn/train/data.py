@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
 from distgnn.ledger import holds
 from distgnn.nn.features import Scaling, are_counts, normalize_rows, scaling_of, standardize
@@ -16,6 +17,8 @@ from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets, as_numbers
 from distgnn.nn.metrics import scores
 from distgnn.operators.dense import DistDense
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 from distgnn.split import TRAIN, VAL, labelled
 from distgnn.store.read.distributed import load_features, load_targets
 from distgnn.store.read.store import Store
@@ -35,13 +38,13 @@ class Data(NamedTuple):
         settings: with all that the data decide.
     """
 
-    X: DistDense
+    X: Features
     targets: Targets
     scaling: Scaling | None
     settings: Settings
 
 
-def load_data(s: Settings, store: Store, model: GCN) -> Data:
+def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
     """Load what a run trains on, and scale the features. Collective.
 
     The data decide whether rows or columns of the features are scaled, whether the best weights are kept, and
@@ -49,18 +52,17 @@ def load_data(s: Settings, store: Store, model: GCN) -> Data:
     all else together.
 
     Args:
-        s: resolved, see ``of_store``.
+        s: resolved, see ``of_store``. dense: why features must be dense, if so.
 
     Raises:
         UserError: there is nothing to train on, or to validate by where settings ask for that.
     """
-    X = load_features(store, model.input_layout, dtype=s.dtype)
-    holds(X, "features", X.block.nbytes)
+    X = as_taken(load_features(store, model.input_layout, dtype=s.dtype), model, dense or must_be_dense(s))
     targets = targets_of(store, model, str(s.loss), s.metric)
     if targets.counts[TRAIN] == 0:
         problem = "no node of the training split has a label, so there is nothing to train on"
         raise UserError(f"{store.path}: {problem}")
-    rows, scaling = _scaled(X, store, s)
+    X, rows, scaling = _scaled(X, store, s)
     decided: dict[str, Any] = {"normalize_features": rows, "standardize_features": scaling is not None}
     kept = s.keep_best is None and s.eval_every and not s.train_features
     unscored = _not_validated(model, targets, s) if kept or s.watchers else None
@@ -77,7 +79,30 @@ def load_data(s: Settings, store: Store, model: GCN) -> Data:
     return Data(X, targets, scaling, replace(s, **decided))
 
 
-def _scaled(X: DistDense, store: Store, s: Settings) -> tuple[bool, Scaling | None]:
+def must_be_dense(s: Settings) -> str:
+    """Return why features must be dense by the settings; empty where they need not be."""
+    return "they are trained" * s.train_features or "a CUDA graph has dense products" * s.cuda_graph
+
+
+def as_taken(X: Features, model: GCN, dense: str = "") -> Features:
+    """Return features as a network takes them; sparse ones stay sparse where that pays. Collective.
+
+    ``dense``: why they must be dense, if so. The log says it.
+    """
+    if isinstance(X, SparseFeatures):
+        dense = dense or model.needs_dense() or ""
+        if not dense and X.share > TUNING.densest_features:
+            dense = f"{X.share:.0%} of them are not 0"
+        if not dense:
+            return X
+        if X.grid.rank == 0:
+            log.info("sparse features are made dense: %s", dense)
+        X = X.to_dense()
+    holds(X, "features", X.block.nbytes)
+    return X
+
+
+def _scaled(X: Features, store: Store, s: Settings) -> tuple[Features, bool, Scaling | None]:
     """Divide rows by their sums where they are counts, standardise columns where they differ, or as asked."""
     rows, columns = s.normalize_features, s.standardize_features
     counts = (rows is None or (columns is None and not rows)) and are_counts(X)
@@ -87,18 +112,28 @@ def _scaled(X: DistDense, store: Store, s: Settings) -> tuple[bool, Scaling | No
     if rows:
         normalize_rows(X)
     if not (columns or (columns is None and not rows and not counts)):
-        return rows, None
+        return X, rows, None
     scaling, differ = scaling_of(X, _training_rows(store, X))
     if columns is None and not differ > APART:
-        return rows, None
+        return X, rows, None
     if columns is None and X.grid.rank == 0:
         how = "they are standardised by the training nodes; standardize_features=False leaves them"
         log.warning("scales of features differ by %.2g times: %s", differ, how)
+    return standardized(X, scaling), rows, scaling
+
+
+def standardized(X: Features, scaling: Scaling) -> DistDense:
+    """Return features with standard columns, made in place; sparse ones become dense: means are taken off."""
+    if isinstance(X, SparseFeatures):
+        if X.grid.rank == 0:
+            log.info("sparse features are made dense: columns are standardised")
+        X = X.to_dense()
+        holds(X, "features", X.block.nbytes)
     standardize(X, scaling)
-    return rows, scaling
+    return X
 
 
-def _training_rows(store: Store, X: DistDense) -> Any:
+def _training_rows(store: Store, X: Features) -> Any:
     """Return which of this rank's rows are labelled training nodes, bool, on the backend. Collective."""
     labels, split = load_targets(store, X.layout)
     on = X.grid.backend

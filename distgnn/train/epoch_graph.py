@@ -28,6 +28,8 @@ from distgnn.nn.metrics import scores
 from distgnn.nn.optim import OPTIMIZERS, Optimizer, Parameter
 from distgnn.nn.sage import SageMean
 from distgnn.operators.dense import DistDense
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +54,12 @@ class EpochGraph:
     """
 
     def __init__(
-        self, model: GCN, X: DistDense, targets: Targets, optimizer: Optimizer, trained: Sequence[Parameter],
+        self, model: GCN, X: Features, targets: Targets, optimizer: Optimizer, trained: Sequence[Parameter],
         need_input: bool, keep_logits: bool,
     ) -> None:  # fmt: skip
         check(model, optimizer)
+        if isinstance(X, SparseFeatures):
+            raise ArgumentError("cuda_graph", True, "has dense products; X.to_dense() makes features dense")
         self.model, self.X, self.targets, self.need_input = model, X, targets, need_input
         self.optimizer, self.trained = optimizer, trained
         self.captured, self.failed, self.trials = False, False, -1

@@ -9,13 +9,15 @@ from functools import partial
 from typing import Any
 
 from distgnn import ledger, records
-from distgnn.errors import TrainingError, UserError
+from distgnn.errors import ArgumentError, TrainingError, UserError
 from distgnn.nn.buffers import lent
 from distgnn.nn.finite import check_features
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.operators.dense import DistDense
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 from distgnn.split import TRAIN
 from distgnn.train.epoch_graph import EpochGraph
 
@@ -26,21 +28,25 @@ Record = records.Epoch
 Before = Callable[[int, dict[str, float]], None]
 
 
-def parameters(model: GCN, X: DistDense, train_features: bool = False) -> list[Parameter]:
+def parameters(model: GCN, X: Features, train_features: bool = False) -> list[Parameter]:
     """List the trained matrices: weights, biases and, if asked, the features (this rank's block)."""
-    features = [Parameter("X", 0, "features", X)] if train_features else []
-    return model.parameters + features
+    if not train_features:
+        return model.parameters
+    if isinstance(X, SparseFeatures):
+        raise ArgumentError("train_features", True, "sparse features stay as they are; train X.to_dense()")
+    return [*model.parameters, Parameter("X", 0, "features", X)]
 
 
 def train(
-    model: GCN, X: DistDense, targets: Targets, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1,
+    model: GCN, X: Features, targets: Targets, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1,
     eval_every: int = 1, train_features: bool = False, timing: bool = False, before: Before | None = None,
     cuda_graph: bool = False,
 ) -> Iterator[Record]:  # fmt: skip
     """Train until epoch `epochs`, counted from 1; yield a record after every epoch's update. Collective.
 
     Args:
-        X: finite features in `model.input_layout`; changed in place with `train_features`.
+        X: finite features in `model.input_layout`, sparse ones where the network takes them; changed in place
+            with `train_features`.
         targets: with a labelled training node; else UserError on every rank, as where ranks disagree.
         first_epoch: the epoch to start with, after a resume.
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
@@ -88,7 +94,7 @@ def train(
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 
 
-def check(X: DistDense, targets: Targets) -> None:
+def check(X: Features, targets: Targets) -> None:
     """Raise the UserError of `train` for features and targets. Collective."""
     check_features(X)
     if targets.counts[TRAIN] == 0:

@@ -17,6 +17,7 @@ import numpy as np
 
 from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.local import elementwise
 from distgnn.nn.buffers import LayerGraph
@@ -26,8 +27,10 @@ from distgnn.nn.loss import LossRows, Targets
 from distgnn.nn.optim import Optimizer
 from distgnn.operators.dense import DistDense
 from distgnn.operators.one_rank import Alone, OneRank
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 from distgnn.sampling.block import Block, Sample
-from distgnn.sampling.fetch import Features
+from distgnn.sampling.fetch import Features as FeatureRows
 from distgnn.sampling.sampler import Sampler
 from distgnn.train.full_graph import Before, Record, run_epochs, update
 from distgnn.train.minibatches import Minibatches, Turn, after, bulks, training_nodes, turns
@@ -44,7 +47,7 @@ class MinibatchTraining:
 
     Args:
         model: a GCN or a SageMean, on 1.5D.
-        X: features in `model.input_layout`; targets: made by `model`.
+        X: features in `model.input_layout`, dense or sparse; targets: made by `model`.
         sampler: on a graph in the same order, replicated or partitioned over `model.grid`.
         per_update: minibatches whose average gradient makes an update; as many ranks can work at a time.
         bulk: minibatches that a rank samples at a time.
@@ -62,7 +65,7 @@ class MinibatchTraining:
     """
 
     def __init__(
-        self, model: GCN, X: DistDense, targets: Targets, sampler: Sampler, batch_size: int, per_update: int,
+        self, model: GCN, X: Features, targets: Targets, sampler: Sampler, batch_size: int, per_update: int,
         bulk: int = 1, seed: int = 0,
     ) -> None:  # fmt: skip
         if (model.needs_own or model.residual) and not sampler.rows_first:
@@ -84,7 +87,7 @@ class MinibatchTraining:
         self.nothing = nodes[:0]
         self.minibatches = Minibatches(nodes, batch_size, seed)
         self.turns = turns(len(self.minibatches), per_update, self.grid.size)
-        self.features, self.alone = Features(X), Alone(self.grid)
+        self.features, self.alone = FeatureRows(X), Alone(self.grid)
         rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))
         row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
         self.together = row_mates if sampler.graph.collective else [self.grid.rank]
@@ -166,7 +169,8 @@ class MinibatchTraining:
         weights, on = sample.loss_weights, self.grid.backend
         sums.nodes += len(sample.batch) if weights is None else sample.population
         if not len(sample.batch):
-            self.grid.workspace.give_back(H)
+            if not isinstance(H, CSR):
+                self.grid.workspace.give_back(H)
             return
         known = self.minibatches.training
         labels = self._labels(backend.module(known).searchsorted(known, sample.batch))
@@ -174,7 +178,7 @@ class MinibatchTraining:
             weights = on.asarray(weights.astype(H.dtype))
         targets = LossRows(on.xp.arange(len(labels)), on.asarray(labels), weights=weights)
         graphs = [self._graph(block) for block in sample.blocks]
-        X = DistDense(H, self.alone.whole, H.shape)
+        X = (SparseFeatures if isinstance(H, CSR) else DistDense)(H, self.alone.whole, H.shape)
         loss, gradients = self.model.minibatch_gradients(graphs, X, targets, step)
         sums.loss += loss
         for total, gradient in zip(sums.gradients, gradients, strict=True):

@@ -24,13 +24,14 @@ from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced, writing
 from distgnn.files.sheet import Sheet
-from distgnn.nn.features import normalize_rows, standardize
+from distgnn.nn.features import normalize_rows
 from distgnn.nn.gcn import collect
 from distgnn.nn.loss import outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
 from distgnn.nn.norm import EPSILON
 from distgnn.operators.dense import DistDense, by_node, gather
+from distgnn.operators.weights import Features
 from distgnn.report.comparison import Report, empty
 from distgnn.store import checkpoint
 from distgnn.store.read.distributed import StoreOrPath, identity, load, load_features
@@ -38,7 +39,7 @@ from distgnn.store.read.root import RootStore
 from distgnn.store.read.store import Store
 from distgnn.train import room
 from distgnn.train.checkpoint import Collected, opened, saved_scaling, take_features, take_over
-from distgnn.train.data import targets_of
+from distgnn.train.data import as_taken, standardized, targets_of
 from distgnn.train.resolve import from_files, special
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
@@ -78,6 +79,8 @@ class Predictor:
         UserError: a store or checkpoint that can't be read, or that do not fit together; ranks that disagree
             (on every rank).
     """
+
+    X: Features
 
     def __init__(
         self, store: StoreOrPath, weights: str | os.PathLike[str] | Collected,
@@ -121,12 +124,13 @@ class Predictor:
             self._columns = self._by_name(trained, reader.root)
             self.class_names = self._names(reader.meta, trained["widths"][-1])
         graph = self.store.n, self.store.nnz
-        needs = room.of_predicting(trained["model"], trained["dtype"], algorithm, *graph, self.grid.size)
+        ways, known = (trained["model"], trained["dtype"], algorithm), self.store.feature_nnz
+        needs = room.of_predicting(*ways, *graph, self.grid.size, known)
         refuse = lambda problem: UserError(f"{reader.root}: {problem}")  # noqa: E731
         room.check_room(self.grid, needs, trained["widths"], refuse)
         self._load(trained, algorithm, order)
         if trained.get("standardize_features"):
-            standardize(self.X, saved_scaling(reader.meta))
+            self.X = standardized(self.X, saved_scaling(reader.meta))
         with self.grid.world.together():
             stored = self.store.order(trained["order"]).layer(-1) if trained["train_features"] else None
         places = None if stored is None else stored.positions
@@ -145,7 +149,8 @@ class Predictor:
         options: Any = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
         options |= special(trained["model"], trained)
         self.model = network(A, trained["widths"], **options)
-        self.X = load_features(self.store, self.model.input_layout, dtype=dtype, columns=self._columns)
+        X = load_features(self.store, self.model.input_layout, dtype=dtype, columns=self._columns)
+        self.X = as_taken(X, self.model, "they were trained" * trained["train_features"])
         if trained["normalize_features"]:
             normalize_rows(self.X)
 
@@ -272,11 +277,11 @@ class Predictor:
 
     def _forward(self, layer: int) -> DistDense:
         """Return a layer's output, before its activation; begin at an earlier result if there is one."""
-        done, H = self._made if self._made and self._made[0] <= layer else (0, self.X)
-        if done < layer:
-            self._made, H = None, self.model.forward(H, layers=layer, after=done)
-        self._made = layer, H
-        return H
+        if self._made is None or self._made[0] != layer:
+            done, H = self._made if self._made and self._made[0] < layer else (0, self.X)
+            self._made = None
+            self._made = layer, self.model.forward(H, layers=layer, after=done)
+        return self._made[1]
 
     def write(self, path: str | os.PathLike[str], layer: int | None = None, force: bool = False) -> Path:
         """Write what the network says of every node; returns the path. Collective.

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.errors import UserError
 from distgnn.nn import optim
@@ -36,6 +37,7 @@ class Needs:
         states: numbers per weight: itself, its gradient, the state of the optimiser.
         kept: whether the input of every layer is kept for the backward pass.
         features: numbers held for each feature, beside the input of the first layer.
+        feature_nnz: entries of sparse features; None: they are dense.
     """
 
     n: int
@@ -46,30 +48,40 @@ class Needs:
     states: int = 1
     kept: bool = False
     features: int = 0
+    feature_nnz: int | None = None
 
     def bytes(self, widths: Sequence[int]) -> int:
         """Return the bytes of all ranks together, for a network of these widths."""
         layers = [*pairwise(widths)]
         weights = self.copies * self.states * sum(above * below for above, below in layers)
-        passes = sum(widths) if self.kept else max(above + min(above, below) for above, below in layers)
+        stored, dense = self.nonzeros, [*widths]
+        if self.feature_nnz is not None and self.feature_nnz <= TUNING.densest_features * self.n * widths[0]:
+            stored, dense = stored + self.feature_nnz, [0, *widths[1:]]
+        passes = max(above + min(above, below) for above, below in pairwise(dense))
+        passes = sum(dense) if self.kept else passes
         numbers = weights + self.n * (passes + self.features * widths[0])
-        adjacency = self.nonzeros * (self.itemsize + 4)
-        return numbers * self.itemsize + adjacency + self.ranks * len(layers) * OBJECTS
+        return numbers * self.itemsize + stored * (self.itemsize + 4) + self.ranks * len(layers) * OBJECTS
 
 
-def of_training(s: Settings, n: int, nonzeros: int, ranks: int) -> Needs:
-    """Return the needs of a training; its settings are resolved."""
-    needs = of_predicting(str(s.model), s.dtype, str(s.algorithm), n, nonzeros, ranks)
+def of_training(
+    s: Settings, n: int, nonzeros: int, ranks: int, feature_nnz: int | None = None
+) -> Needs:  # fmt: skip
+    """Return the needs of a training; its settings are resolved. ``feature_nnz``: as of :class:`Needs`."""
+    needs = of_predicting(str(s.model), s.dtype, str(s.algorithm), n, nonzeros, ranks, feature_nnz)
     states = 2 + len(optim.make(s.optimizer, s.lr, s.decays, s.momentum).slots) + (s.keep_best == "val")
     features = states if s.train_features else 0
+    needs = replace(needs, feature_nnz=None) if s.train_features else needs
     known = s.model in OWN
     return replace(needs, states=states * known, kept=known and not s.samples, features=features)
 
 
-def of_predicting(model: str, dtype: str, algorithm: str, n: int, nonzeros: int, ranks: int) -> Needs:
+def of_predicting(
+    model: str, dtype: str, algorithm: str, n: int, nonzeros: int, ranks: int, feature_nnz: int | None = None
+) -> Needs:  # fmt: skip
     """Return the needs of a forward pass. Layers of other people hold what they like."""
     copies = 1 if algorithm == "3d" else ranks
-    return Needs(n, nonzeros, np.dtype(dtype).itemsize, ranks, copies, int(model in OWN))
+    itemsize, states = np.dtype(dtype).itemsize, int(model in OWN)
+    return Needs(n, nonzeros, itemsize, ranks, copies, states, feature_nnz=feature_nnz)
 
 
 def check_room(grid: Grid, needs: Needs, widths: Sequence[int], refuse: Callable[[str], UserError]) -> None:

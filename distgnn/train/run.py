@@ -24,6 +24,7 @@ from distgnn.ledger import MOST_EVENTS, Ledger
 from distgnn.nn import optim
 from distgnn.nn.loss import outputs
 from distgnn.nn.networks import NETWORKS
+from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.report import trace
 from distgnn.report.comparison import Report
 from distgnn.store.checkpoint import read_alone
@@ -115,7 +116,8 @@ class Run:
                     log.warning("%s: %s", self.store.path, what)
                 resolve.check_outputs(s)
             self._check_kernels(s.dtype)
-        needs = room.of_training(s, self.store.n, self.store.nnz, self.grid.size)
+        graph = self.store.n, self.store.nnz
+        needs = room.of_training(s, *graph, self.grid.size, self.store.feature_nnz)
         asked: Any = ("layers", s.layers) if s.layers else ("hidden", list(s.hidden))
         room.check_room(self.grid, needs, self.widths, partial(ArgumentError, *asked))
         self._load(s)
@@ -137,7 +139,7 @@ class Run:
         self.check = self._check() if s.check and not self.finished else None
         self.record = run_record(self.grid, self._config(str(self.store.path)))
         if s.tune_gemm:
-            self.record["gemm"] = self.model.tune()
+            self.record["gemm"] = self.model.tune(isinstance(self.X, SparseFeatures))
         self.end: records.End = {}
         self.stopped: records.Stopped | None = None
         self.log_lost, self.trace_cut = "", False

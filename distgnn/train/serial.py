@@ -21,6 +21,7 @@ from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.nn.networks import NETWORKS
 from distgnn.nn.products import AGGREGATE
+from distgnn.operators.dense import DistDense
 from distgnn.sampling.block import Sample
 from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.spgemm import Replicated
@@ -88,7 +89,8 @@ class WholeData:
         weakref.finalize(grid, grid.links.free).atexit = False
         A = operators.distribute(Held(stored, inputs.row_order, dtype), grid, "1d")
         self.settings, self.stored, self.network = s, stored, lambda: resolve.network(s, A, widths)
-        X, self.targets, *_ = load_data(s, store, self.network())
+        X, self.targets, *_ = load_data(s, store, self.network(), "the check multiplies these")
+        assert isinstance(X, DistDense)
         self.X = X.like(X.block.astype(dtype, copy=False))
         if s.samples:
             graph = Replicated(Held(stored, inputs.row_order, s.dtype))

@@ -109,6 +109,17 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
         network = ALL | HIDDEN
         compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network), graph())
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("case", [{"dropout": 0.5, "bias": True}, {"train_features": True}], ids=str)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_so_is_a_run_on_sparse_features(comm, algorithm, case):
+    """Trained ones become dense."""
+    known = replace(graph(), feature_nnz=44)
+    for grid in some_grids(algorithm, comm.Get_size())[:1]:
+        compare(comm, Settings(algorithm=algorithm, grid=grid, **HIDDEN, **case), known)
+    p = Problem()
+    assert known.grown(2.0).feature_nnz == 88 and known.feature_nnz < 0.1 * p.n * p.width
+
 
 @pytest.mark.ranks(6)
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)

@@ -79,7 +79,7 @@ BAD_COAUTHORS = [
     ({"labels": LABELS.astype(object)}, "Python objects"),
     (parts(X[:4], "attr_"), "attributes of 4 nodes for an adjacency matrix of 5"),
     (parts(np.where(X == 2, np.nan, X), "attr_"), "feature 0 of node 1 is nan"),
-    ({"attr_indices": np.full(6, 9, np.int32)}, r"feature column 9 lies outside 0\.\.2"),
+    ({"attr_indices": np.full(6, 9, np.int32)}, r"feature 9 of node 0 lies outside 0\.\.2"),
     ({"attr_indptr": np.array([0, 1])}, "2 row pointers"),
     ({"attr_data": np.ones(4)}, "6 indices .*for 4 values"),
     ({"adj_shape": [5, 6]}, "5 x 6"),

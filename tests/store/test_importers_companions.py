@@ -58,7 +58,7 @@ def test_scratch_folder_is_left_empty(edges, tmp_path):
 
 
 def test_json_features_are_binary(edges, tmp_path):
-    path = write(tmp_path / "x.json", json.dumps({"2": [4, 0], "0": [1, 1], "1": []}))
+    path = write(tmp_path / "x.json", json.dumps({"2": [4, 0], "0": [1], "1": []}))
     source = opened(edges, features=path)
     assert source.n == 4 and source.width == 5
     assert np.array_equal(all_features(source), [[0, 1, 0, 0, 0], [0] * 5, [1, 0, 0, 0, 1], [0] * 5])

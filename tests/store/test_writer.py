@@ -278,9 +278,10 @@ def test_weights_that_only_float64_holds(tmp_path: Path) -> None:
 
 
 def test_features_that_no_disk_holds(tmp_path: Path) -> None:
-    graph = Graph(1000)
-    graph.width = 1 << 40
-    with pytest.raises(UserError, match=r"g.dg: 1000 x 1099511627776 features need 4398046.5 GB"):
+    graph = Graph(1000000)
+    graph.width = 1 << 20
+    graph.X = np.broadcast_to(np.float32(1), (graph.n, graph.width))
+    with pytest.raises(UserError, match=r"g.dg: 1000000 x 1048576 features need 4194.3 GB"):
         prepare(graph, tmp_path / "g.dg")
 
 

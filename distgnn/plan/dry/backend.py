@@ -105,7 +105,7 @@ def _columns(A: CSR, bounds: Sequence[int], on: Backend, thin: bool) -> list[CSR
 
 
 def _transposed(A: CSR, on: Backend) -> CSR:
-    return CSR.empty(A.shape[::-1], A.nnz, A.dtype, on)
+    return CSR.empty(A.shape[::-1], A.nnz, A.dtype, on, A.purpose)
 
 
 def _keep_columns(A: ShapeMatrix, columns: Any) -> ShapeMatrix:
@@ -124,6 +124,7 @@ BLOCKS.register("shapes", {
 })  # fmt: skip
 MATRICES.register("shapes", {
     "compact": lambda A: A,
+    "owners": lambda counts, total: ShapeArray((total,), np.int64),
     "columns_read": lambda A: A.columns_read(), "keep_columns": _keep_columns, "side_by_side": _side_by_side,
 })  # fmt: skip
 COVERS.register("shapes", {"split": split})
@@ -175,7 +176,7 @@ WEIGHTS.register("shapes", {
 ROUNDING.register("shapes", {"narrow": _written(1), "narrow_rows": _written(2), "widen": _written(1)})
 PASSES.register("shapes", {
     "relu": _written(0), "elu": _written(0), "elu_back": _written(0), "positive_bits": _positive_bits,
-    "keep_positive": _written(0), "dropout": _dropout,
+    "keep_positive": _written(0), "dropout": _dropout, "dropout_entries": _written(2),
     "cross_entropy": _loss, "binary_cross_entropy": _loss, "squared_error": _loss,
     "column_sums": _column_sums, "adam": _written(0), "average": _average,
 })  # fmt: skip

@@ -35,6 +35,7 @@ class Graph:
             split, by its number.
         parts: the partition vector of an order that was made by partition, or None.
         loss: of the labels, as ``nn.loss.METRICS`` names it; labels are floats or rows accordingly.
+        feature_nnz: entries of sparse features, taken to be evenly spread; None: they are dense.
         loops: entries on the diagonal, evenly spread, where the source is a histogram; directed: whether an
             edge (i, j) may lack its reverse.
     """
@@ -49,6 +50,7 @@ class Graph:
     loss: str = "softmax"
     loops: int = 0
     directed: bool = True
+    feature_nnz: int | None = None
 
     @property
     def n(self) -> int:
@@ -89,6 +91,7 @@ class Graph:
         trained = _trained(source.shape[0], self.counts[TRAIN] / max(self.n, 1))
         loops = round(self.loops * factor)
         made: Any = {"odd": odd, "parts": parts, "loops": loops}
+        made["feature_nnz"] = None if self.feature_nnz is None else round(self.feature_nnz * factor)
         return replace(self, source=source, labels=None, counts=trained, **made)
 
     @classmethod
@@ -143,7 +146,7 @@ class Graph:
         loss = checked_loss(loss, store.loss, store.manifest["class_names"])
         width, classes = store.width, outputs(loss, store.loss, store.classes)
         made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": stored.partition}
-        made |= {"loss": loss, "directed": store.manifest["directed"]}
+        made |= {"loss": loss, "directed": store.manifest["directed"], "feature_nnz": store.feature_nnz}
         made["loops"] = store.nnz - round(store.manifest["degrees"]["mean"] * store.n)
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)

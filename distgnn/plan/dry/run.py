@@ -9,15 +9,18 @@ import numpy as np
 
 from distgnn import ledger, operators
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
-from distgnn.ledger import Ledger, holds
+from distgnn.ledger import Ledger
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.dense import DistDense
+from distgnn.operators.sparse_features import SparseFeatures
+from distgnn.operators.weights import Features
 from distgnn.plan.dry.absent import OneOfMany
 from distgnn.plan.dry.backend import SHAPES
 from distgnn.plan.dry.busiest import busiest_of
@@ -26,6 +29,7 @@ from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.split import TRAIN
+from distgnn.train.data import as_taken, must_be_dense
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
@@ -149,7 +153,7 @@ class _Prepared(NamedTuple):
 
     settings: Settings
     model: GCN
-    X: DistDense
+    X: Features
     targets: Targets
     training: MinibatchTraining | None
     setup: Ledger
@@ -213,7 +217,7 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
     return Costs(setup, first, later, whole_graph, dict(peak), trained), dict(model.grid.shape)
 
 
-def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: Any) -> MinibatchTraining:
+def _minibatches(s: Settings, graph: Graph, model: GCN, X: Features, targets: Any) -> MinibatchTraining:
     cut: Any = s.partition_graph
     A: Any = Partitioned(model.grid, graph.source, graph.parts) if cut else Replicated(graph.source)
     drawn = sampler_on(s, A, lambda: training_nodes(targets)[0])
@@ -221,7 +225,21 @@ def _minibatches(s: Settings, graph: Graph, model: GCN, X: DistDense, targets: A
     return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
 
 
-def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Targets]:
+def _features(graph: Graph, model: GCN) -> Features:
+    """Make features of zeros: of sparse ones as many are stored as there are, evenly spread."""
+    layout, shape, on, dtype = model.input_layout, (graph.n, graph.width), model.grid.backend, model.A.dtype
+    height, width = layout.local_shape(shape)
+    if graph.feature_nnz is None:
+        return DistDense(on.zeros((height, width), dtype), layout, shape)
+    nnz = round(graph.feature_nnz * height * width / (graph.n * graph.width))
+    block = CSR.empty((height, width), nnz, dtype, on, "features")
+    block.data[...] = 0
+    block.indices[...] = on.xp.arange(nnz) % max(width, 1)
+    block.indptr[...] = on.xp.arange(height + 1) * nnz // max(height, 1)
+    return SparseFeatures(block, layout, shape)
+
+
+def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, Features, Targets]:
     """Return network, features and targets, as a run makes them."""
     name = str(s.algorithm)
     partitions: dict[str, Any] = {}
@@ -233,9 +251,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, DistDense, Tar
     if s.loss not in (None, graph.loss):
         raise ArgumentError("loss", s.loss, f"the graph to plan for has labels of the loss {graph.loss}")
     model = network(s, A, [graph.width, *s.hidden_widths, graph.classes])
-    shape, layout = (graph.n, graph.width), model.input_layout
-    X = DistDense(grid.backend.zeros(layout.local_shape(shape), A.dtype), layout, shape)
-    holds(X, "features", X.block.nbytes)
+    X = as_taken(_features(graph, model), model, must_be_dense(s))
     rows = Layout(grid, model.output_layout.rows, Cut())
     if graph.labels is None:
         spread = model.output_layout, graph.classes, graph.counts, graph.loss, s.metric

@@ -27,6 +27,7 @@ class Limits:
     spilled_bytes: int = 64 << 20  # records on their way into buckets on disk
     row_bytes: int = 8 << 20  # rows of a node array
     window_entries: int = 1 << 16  # entries of a window, which stay in the processor's cache
+    sampled_rows: int = 1 << 10  # of dense features, which show whether to count those that are not 0
     counted_entries: int = 1 << 22  # entries of an order whose blocks are counted
     text_bytes: int = 1 << 24  # a piece of a text file
     line_bytes: int = 1 << 26  # a longer line is no text

@@ -1,11 +1,14 @@
-"""The schema of `manifest.json`, version 2: contents of a store, its files, their lengths and hashes.
+"""The schema of `manifest.json`, version 3: contents of a store, its files, their lengths and hashes.
 
-format, version     "distgnn-store", 2
+format, version     "distgnn-store", 3 where features are sparse, else 2, which earlier readers take
 source, seed        name of the data; seed of the orders
 n, nnz, edges       nodes; entries of A; edges, each once however often it is listed
 dtype               of A's values
 feature_dtype       "float64" where features are float64, left out where they are float32
 width, classes      feature width, number of classes, 0 where there are none
+sparse_features     {"nnz", "ones"} where they are kept as CSR, left out elsewhere: "features/indptr",
+                    "features/indices", of the shortest whole numbers from 0 that count columns, and
+                    "features/values", left out where all are 1 (ones), in place of "features"
 multilabel          true where a node may have several classes, left out elsewhere: labels are int8, rows of
                     zeros and ones, -1 of an unlabelled node, not int32, a class or -1
 regression          true where labels are numbers to predict, left out elsewhere: "targets" in place of
@@ -16,7 +19,7 @@ directed, weighted, self_loops, normalize, symmetric
 content             hashes of "edges", "features", "labels", "split" (and "ids") by node, however they are cut
 degrees             {"min", "mean", "max", "isolated"}: neighbours per node (per row), not itself
 nodes               {"order", "partition", "files"}: row shards of features, labels, split, in this order
-                    (of its last version's rows, the input of layer 0)
+                    (of its last version's rows, the input of layer 0); "entries" of sparse features, by file
 ids                 where nodes have ids of their own: {"dtype", "partition", "files"}, by node; |S12 is UTF-8
 orders              name -> {"rows", "cols": partition vectors of shards, "files", "nnz": 2D lists,
                     "permutation": {"partition", "files", "sha256"} or null for the identity, "symmetric",
@@ -57,10 +60,12 @@ _TEMPORARY = NAME + ".tmp"
 class Kind:
     """A kind of manifest, of a store or a checkpoint.
 
-    `again` tells the user how to make another; `command` makes one.
+    Those of versions `oldest` to `version` are read. `again` tells the user how to make another; `command`
+    makes one.
     """
 
     format: str
+    oldest: int
     version: int
     what: str
     again: str
@@ -68,7 +73,7 @@ class Kind:
 
 
 MADE_OF = "distgnn prepare {source} {out} --features FILE --labels FILE --split 0.6/0.2/0.2"
-STORE = Kind("distgnn-store", 2, "store", "prepare it again from its source", MADE_OF)
+STORE = Kind("distgnn-store", 2, 3, "store", "prepare it again from its source", MADE_OF)
 
 
 def read(folder: AnyPath, kind: Kind = STORE) -> Any:
@@ -82,8 +87,9 @@ def read(folder: AnyPath, kind: Kind = STORE) -> Any:
     version = content.get("version")
     if version is None:
         raise damaged(root, kind, "it does not say its schema version")
-    if version != kind.version or type(version) is not int:
-        reads = f"this distgnn reads version {kind.version}"
+    if type(version) is not int or not kind.oldest <= version <= kind.version:
+        known = f"s {kind.oldest} to {kind.version}" if kind.oldest < kind.version else f" {kind.version}"
+        reads = f"this distgnn reads version{known}"
         raise UserError(f"{root}: {kind.what} schema version {version!r}, {reads}; {kind.again}")
     if content.get("checksum") != checksum(content) or content.get("id") != identity(content):
         raise damaged(root, kind, "it was changed after it was written")

@@ -14,7 +14,6 @@ from distgnn.store.importers.edge_table import EdgeTable
 from distgnn.store.importers.features import attach_features, feature_ids
 from distgnn.store.importers.imported import HIGHEST_ID, Imported, Scan, Stream, scan, sparse_limit
 from distgnn.store.importers.labels import attach_labels, label_ids
-from distgnn.store.importers.made import Made
 from distgnn.store.importers.names import Names, Seen, distinct, shown
 from distgnn.store.importers.node_lists import read_nodes
 from distgnn.store.importers.node_table import open_array
@@ -118,7 +117,7 @@ def from_one(counts: Scan, more: str = "") -> str:
 def note_node_zero(source: Imported, counts: Scan) -> None:
     """Note a node 0 without edges, unless a file of features or labels has a row for it."""
     labels, table = source.labels, source.table
-    has_row = table is not None and table.listed is None and not isinstance(table, Made)
+    has_row = table is not None and table.listed is None and not source.features_made
     has_label = labels is not None and not source.labels_made and labels[[0, counts.highest]].min() >= 0
     if (advice := from_one(counts)) and not has_row and not has_label:
         meant = "or ignore this if node 0 is meant"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn.errors import UserError
 from distgnn.layout import block, partition
@@ -18,7 +19,7 @@ from distgnn.split import labelled
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.importers.arrays import Archive, indices
 from distgnn.store.importers.names import Names, whole
-from distgnn.store.importers.tables import FeatureRows
+from distgnn.store.importers.tables import FeatureRows, SparseRows
 from distgnn.store.source import Edges, ImportOptions, Source
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ SPLIT_NAMES = ("split", "part", "set", "mask")
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.0+)?")  # a whole number, as pandas may have made it
 HIGHEST_ID = 1 << 40
 HIGHEST_CLASS = 1 << 20
-HIGHEST_WIDTH = 1 << 24  # columns of features, which stores keep with their zeros
+HIGHEST_WIDTH = 1 << 24  # columns of features, which are rows of weights
 Stream = Callable[[], Iterator[Edges]]
 Window = Callable[[int, int], Iterator[Edges]]
 
@@ -95,6 +96,7 @@ class Imported(Source):
         self.left: list[str] = []
         self.columns: dict[Path, tuple[list[str], set[str]]] = {}  # of each file: all columns, taken columns
         self.labels_made = False  # True if the labels are made of the degrees
+        self.features_made = False  # True if the features are made of the graph
         self.of_degrees: list[Callable[[np.ndarray], None]] = []  # functions that take the degrees
 
     def note_table(self, reading: str, table: Table, columns: Iterable[int | None]) -> None:
@@ -121,6 +123,7 @@ class Imported(Source):
         """Take a table of features; UserError for one that is too wide."""
         self.table, self.width = table, table.width if table else 0
         self.feature_names = getattr(table, "names", None)
+        self.feature_entries = table.entries if isinstance(table, SparseRows) else None
         asked = (self.options.feature_columns or "").split(",")
         for name in self.feature_names or ():
             if name.lower() in (*LABEL_NAMES, *SPLIT_NAMES) and name not in asked:
@@ -128,7 +131,7 @@ class Imported(Source):
                 where = f"{getattr(table, 'path', 'X')}: column {name}"
                 self.notes.append(f"{where} is taken for a feature; {advice}")
         if self.width > HIGHEST_WIDTH:
-            most = f"at most {HIGHEST_WIDTH} are possible, as stores keep zeros too"
+            most = f"at most {HIGHEST_WIDTH} are possible"
             raise UserError(f"{self.path}: {self.width} features of a node; {most}")
 
     def set_ids(self, names: Names, listed: bool) -> None:
@@ -367,6 +370,10 @@ class Imported(Source):
         if self.table is None:
             return super().features(ids)
         return self.table.rows(np.asarray(ids, np.int64))
+
+    def sparse_features(self, ids: np.ndarray) -> sp.csr_array:
+        table = self.table
+        return table.sparse(ids) if isinstance(table, SparseRows) else super().sparse_features(ids)
 
 
 class Ascending:

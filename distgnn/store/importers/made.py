@@ -15,6 +15,7 @@ from distgnn import rng
 from distgnn.errors import ArgumentError
 from distgnn.store.importers.imported import HIGHEST_CLASS, HIGHEST_WIDTH, Imported
 from distgnn.store.importers.names import whole
+from distgnn.store.importers.tables import SparseRows
 
 FEATURES, LABELS = "degree, onehot or random:WIDTH, such as random:128", "degree:CLASSES, such as degree:32"
 
@@ -28,9 +29,10 @@ class Made:
         self.nodes, self.width, self.rows = nodes, width, rows
 
 
-def one_hot(nodes: int) -> Made:
+def one_hot(nodes: int) -> SparseRows:
     """Make features that have a one in column k for node k."""
-    return Made(nodes, nodes, lambda ids: (ids[:, None] == np.arange(nodes)).astype(np.float32))
+    pointers = np.arange(nodes + 1)
+    return SparseRows(pointers[:-1], pointers[1:], pointers[:-1], None, nodes, "onehot")
 
 
 def random(nodes: int, width: int, seed: int) -> Made:
@@ -47,6 +49,7 @@ def made_features(source: Imported, asked: str) -> bool:
     width = whole(size)
     if (kind == "random") != bool(width) or (kind != "random" and size) or (width or 0) > HIGHEST_WIDTH:
         raise ArgumentError("features", asked, f"expected a file, or {FEATURES}")
+    source.features_made = True
     if kind == "random":
         source.set_features(random(source.n, width or 0, source.options.seed))
     elif kind == "onehot":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz, StoredArray, indices, integers, pointers, rows_of
@@ -26,27 +27,36 @@ class FeatureRows(Protocol):
         ...
 
 
+Place = Callable[[int], str]  # names the place of the k-th number
+
+
 def finite(rows: np.ndarray, ids: np.ndarray, path: object, kind: Any = np.float32) -> np.ndarray:
     """Convert rows to `kind`; the UserError for a NaN, infinity or number beyond that names the node."""
-    if rows.dtype.kind in "iu":
-        _check_whole(rows, ids, path, np.dtype(kind))
+    width = max(1, rows.shape[1])
+    return _finite(rows, lambda k: f"feature {k % width} of node {ids[k // width]}", path, kind)
+
+
+def _finite(numbers: np.ndarray, place: Place, path: object, kind: Any) -> np.ndarray:
+    """Convert numbers to `kind`; raise UserError for one that is not finite, or that `kind` would change."""
+    if numbers.dtype.kind in "iu":
+        _check_whole(numbers, place, path, np.dtype(kind))
     with np.errstate(over="ignore", invalid="ignore"):
-        rows = np.ascontiguousarray(rows, kind)
-    if not np.isfinite(rows.sum(dtype=np.float64)) and not np.isfinite(rows).all():
-        row, column = np.argwhere(~np.isfinite(rows))[0]
-        value = f"feature {column} of node {ids[row]} is {rows[row, column]}"
-        raise UserError(f"{path}: {value}; expected finite numbers")
-    return rows
+        numbers = np.ascontiguousarray(numbers, kind)
+        total = numbers.sum(dtype=np.float64)
+    if not np.isfinite(total) and not np.isfinite(numbers).all():
+        bad = int(np.argmin(np.isfinite(numbers)))
+        raise UserError(f"{path}: {place(bad)} is {numbers.flat[bad]}; expected finite numbers")
+    return numbers
 
 
-def _check_whole(rows: np.ndarray, ids: np.ndarray, path: object, kind: np.dtype) -> None:
+def _check_whole(numbers: np.ndarray, place: Place, path: object, kind: np.dtype) -> None:
     """Raise UserError for a whole number that `kind` would change."""
-    if max(int(rows.max(initial=0)), -int(rows.min(initial=0))) > 2 << np.finfo(kind).nmant:
+    if max(int(numbers.max(initial=0)), -int(numbers.min(initial=0))) > 2 << np.finfo(kind).nmant:
         with np.errstate(invalid="ignore"):
-            changed = np.argwhere(rows.astype(kind).astype(rows.dtype) != rows)
-        if len(changed):
-            row, column = changed[0]
-            problem = f"feature {column} of node {ids[row]} is {rows[row, column]}, which {kind} cannot hold"
+            changed = numbers.astype(kind).astype(numbers.dtype) != numbers
+        if changed.any():
+            bad = int(np.argmax(changed))
+            problem = f"{place(bad)} is {numbers.flat[bad]}, which {kind} cannot hold"
             raise UserError(f"{path}: {problem}; give shorter numbers, or floating-point ones to be rounded")
 
 
@@ -89,10 +99,13 @@ class DenseRows:
 class SparseRows:
     """Sparse features: row i is the entries starts[i]..ends[i]-1 of `columns` and `data` (None: all ones).
 
-    Nodes at and beyond `nodes` have none. Reading raises UserError for entries outside the matrix.
+    Nodes at and beyond `nodes` have none. Reading raises UserError for entries outside the matrix, that come
+    twice, or that are not finite. `entries`: how many are listed; `kind`: of the numbers that are read.
     """
 
     listed: np.ndarray | None = None
+    names: list[str] | None = None
+    kind = np.dtype(np.float32)
 
     def __init__(
         self,
@@ -105,6 +118,7 @@ class SparseRows:
     ):
         self.starts, self.ends, self.columns, self.data = starts, ends, columns, data
         self.nodes, self.width, self.path = len(starts), width, path
+        self.entries = int((ends - starts).sum())
         if data is not None and len(data) != len(columns):
             raise UserError(f"{path}: {len(data)} values for {len(columns)} column indices, expected as many")
 
@@ -132,20 +146,33 @@ class SparseRows:
         return cls.compressed(indptr, columns[order], None if data is None else data[order], shape, path)
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
+        return self.sparse(ids).toarray()
+
+    def sparse(self, ids: np.ndarray) -> sp.csr_array:
+        """Return the rows of these nodes as CSR, sorted, each entry once and none of them 0."""
         starts, counts = np.zeros((2, len(ids)), np.int64)
         known = ids < self.nodes
         starts[known] = self.starts[ids[known]]
         counts[known] = self.ends[ids[known]] - starts[known]
         owner = np.repeat(np.arange(len(ids)), counts)
-        first = np.cumsum(counts) - counts
-        entries = starts[owner] + np.arange(len(owner)) - first[owner]
-        columns = indices(rows_of(self.columns, entries), self.width, self.path, "feature column")
-        rows = np.zeros((len(ids), self.width), np.float64 if self.data is not None else np.float32)
-        if self.data is None:
-            rows[owner, columns] = 1
-        else:
-            np.add.at(rows, (owner, columns), rows_of(self.data, entries))
-        return finite(rows, ids, self.path)
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        entries = starts[owner] + np.arange(len(owner)) - indptr[owner]
+        columns = integers(rows_of(self.columns, entries), f"{self.path}: feature columns")
+        place = lambda k: f"feature {columns[k]} of node {ids[owner[k]]}"  # noqa: E731
+        if len(outside := np.flatnonzero((columns < 0) | (columns >= self.width))):
+            problem = f"{place(outside[0])} lies outside 0..{self.width - 1}"
+            raise UserError(f"{self.path}: {problem}")
+        data = np.ones(len(columns), self.kind)
+        if self.data is not None:
+            data = _finite(rows_of(self.data, entries), place, self.path, self.kind)
+        matrix = sp.csr_array((data, columns, indptr), shape=(len(ids), self.width))
+        matrix.sort_indices()
+        columns = matrix.indices
+        twice = (columns[1:] == columns[:-1]) & (owner[1:] == owner[:-1])
+        if twice.any():
+            raise UserError(f"{self.path}: {place(np.argmax(twice))} comes twice; expected it once")
+        matrix.eliminate_zeros()
+        return matrix
 
 
 Entries = Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]

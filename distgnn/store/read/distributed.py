@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from distgnn.layout import Cut, Layout
 from distgnn.operators.dense import DistDense
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sources import BlockSource
+from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.store.format import manifest
 from distgnn.store.read.neighbours import neighbours_of
 from distgnn.store.read.order import Order
 from distgnn.store.read.root import RootStore
+from distgnn.store.read.sparse_features import load_sparse, own_columns
 from distgnn.store.read.store import Store
 
 StoreOrPath = Store | str | os.PathLike[str]
@@ -98,30 +100,56 @@ def _parts(order: Order, grid: Grid, algorithm: str) -> dict[str, Any]:
     return {"row_parts": order.partition, "col_parts": order.partition}
 
 
+@overload
 def load_features(
-    store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32, columns: Sequence[int] | None = None
-) -> DistDense:  # fmt: skip
+    store: StoreOrPath, layout: Layout, *, dtype: Any = ..., columns: Sequence[int] | None = ...,
+    sparse: Literal[False],
+) -> DistDense: ...  # fmt: skip
+
+
+@overload
+def load_features(
+    store: StoreOrPath, layout: Layout, *, dtype: Any = ..., columns: Sequence[int] | None = ...,
+    sparse: bool = ...,
+) -> DistDense | SparseFeatures: ...  # fmt: skip
+
+
+def load_features(
+    store: StoreOrPath, layout: Layout, *, dtype: Any = np.float32, columns: Sequence[int] | None = None,
+    sparse: bool = True,
+) -> DistDense | SparseFeatures:  # fmt: skip
     """Load the features of a store, n x width, cut by ``layout`` and in its order. Collective.
 
-    ``columns``: the columns of the store, from 0, that those of the result are; default: all. Each rank reads
-    a share of the files, in whole chunks, and one all-to-all brings rows to their ranks.
+    Features that the store keeps sparse (:attr:`Store.feature_nnz`) stay so, unless ``sparse=False`` asks for
+    all their zeros. ``columns``: the columns of the store, from 0, that those of the result are; default:
+    all. Each rank reads a share of the files, in whole chunks, and one all-to-all brings rows to their ranks;
+    of sparse rows two words per entry.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.input_layout, after the store")
     grid = layout.grid
-    grid.world.agree({"dtype": dtype, "columns": columns})
+    grid.world.agree({"dtype": dtype, "columns": columns, "sparse": sparse})
     opened = open_store(store, grid)
+    X: DistDense | SparseFeatures
     if isinstance(opened, RootStore):
-        return opened.scatter_features(layout, dtype, columns)
-    with grid.world.together():
-        if not opened.width:
-            raise UserError(f"{opened.path}: has no features; prepare it with features=FILE")
+        X = opened.scatter_features(layout, dtype, columns)
+    else:
+        with grid.world.together():
+            if not opened.width:
+                raise UserError(f"{opened.path}: has no features; prepare it with features=FILE")
         taken = np.arange(opened.width) if columns is None else np.array(columns, np.int64)
-        shape = (opened.n, len(taken))
+        files = opened.sparse_files
+        given = layout, taken, dtype
+        X = _load_dense(opened, *given) if files is None else load_sparse(opened, files, *given)
+    return X if sparse or isinstance(X, DistDense) else X.to_dense()
+
+
+def _load_dense(opened: Store, layout: Layout, taken: np.ndarray, dtype: Any) -> DistDense:
+    grid, shape = layout.grid, (opened.n, len(taken))
+    with grid.world.together():
         rows, cols = layout.ranges(shape)
-        own = taken[slice(*cols)]
-        window = (int(own.min()), int(own.max()) + 1) if len(own) else (0, 0)
+        own, window = own_columns(taken, cols)
     block = opened.features(layout.rows.order, rows, window, grid)
-    block = block if columns is None else block[:, own - window[0]]
+    block = block if own is None else block[:, own]
     return DistDense(grid.backend.asarray(block, dtype), layout, shape)
 
 

@@ -28,6 +28,7 @@ def describe(store: Store, ranks: Sequence[int] = (), cuts: Sequence[tuple[int, 
     """
     facts = {name: store.manifest[name] for name in _FACTS} | {"multilabel": store.multilabel}
     facts |= {"regression": True} if store.regression else {}
+    facts |= {} if store.feature_nnz is None else {"feature_nnz": store.feature_nnz}
     facts["orders"] = {name: _describe_order(store, store.order(name), ranks, cuts) for name in store.orders}
     facts["ids"] = {"own": store.has_ids, "first": store.ids((0, min(3, store.n))).tolist()}
     facts["bytes"] = sum(file["bytes"] for file in store.manifest["files"].values())

@@ -16,6 +16,7 @@ from distgnn.errors import UserError, did_you_mean
 from distgnn.layout import Cut, Layout, NodeOrder
 from distgnn.operators.dense import DistDense, scatter
 from distgnn.operators.sources import MatrixSource, RootMatrix
+from distgnn.operators.sparse_features import SparseFeatures, scatter_sparse
 from distgnn.partition import orders
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import AnyOrder, Store
@@ -28,12 +29,12 @@ ORDERS = ("random", "original")
 class Arrays:
     """The arrays of a graph by node.
 
-    A has the nodes in their own order, n x n; features are n x width; labels and split are as in a
-    store.
+    A has the nodes in their own order, n x n; features are n x width, sparse or dense as in a store; labels
+    and split are as in a store, too.
     """
 
     matrix: sp.csr_array
-    features: np.ndarray
+    features: np.ndarray | sp.csr_array
     labels: np.ndarray
     split: np.ndarray
 
@@ -59,6 +60,8 @@ class RootStore(Store):
         self.regression = bool(manifest.get("regression", False))
         self.dtype, self.symmetric = np.dtype(manifest["dtype"]), bool(manifest["symmetric"])
         self.feature_type = np.dtype(manifest.get("feature_dtype", "float32"))
+        sparse = manifest.get("sparse_features")
+        self._nnz = None if sparse is None else int(sparse["nnz"])
         self.orders = tuple(manifest["orders"])
         self._made: dict[str, Any] = {}
 
@@ -89,8 +92,21 @@ class RootStore(Store):
         self, order: AnyOrder = None, rows: Any = None, cols: Any = None, grid: Any = None
     ) -> np.ndarray:
         """Return features, as :class:`Store` does; on rank 0 only."""
+        some = self._features(order, rows, cols)
+        return some.toarray() if sp.issparse(some) else some
+
+    def sparse_features(self, order: AnyOrder = None, rows: Any = None, cols: Any = None) -> sp.csr_array:
+        """Return features as CSR, as :class:`Store` does; on rank 0 only."""
+        return sp.csr_array(self._features(order, rows, cols))
+
+    def _features(self, order: AnyOrder, rows: Any, cols: Any) -> Any:
         some = self._by(order, self.held.features)[slice(*(rows or (0, self.n)))]
         return some[:, slice(*(cols or (0, self.width)))]
+
+    @property
+    def feature_nnz(self) -> int | None:
+        """The entries of sparse features; None where they are dense."""
+        return self._nnz
 
     def labels(self, order: AnyOrder = None, rows: Any = None, grid: Any = None) -> np.ndarray:
         """Return labels, as :class:`Store` does; on rank 0 only."""
@@ -106,10 +122,11 @@ class RootStore(Store):
 
     def scatter_features(
         self, layout: Layout, dtype: Any, columns: Sequence[int] | None = None
-    ) -> DistDense:  # fmt: skip
+    ) -> DistDense | SparseFeatures:  # fmt: skip
         """Cut the features, or some columns of them, by a layout. Collective."""
         taken = slice(None) if columns is None else columns
-        return scatter(None if self.arrays is None else self.arrays.features[:, taken], layout, dtype)
+        cut = scatter if self.feature_nnz is None else scatter_sparse
+        return cut(None if self.arrays is None else self.arrays.features[:, taken], layout, dtype)
 
     def scatter_targets(self, layout: Layout) -> tuple[DistDense, DistDense]:
         """Cut the rows of labels and split by a layout. Collective."""
@@ -119,7 +136,7 @@ class RootStore(Store):
             labels, split = self.arrays.labels.reshape(self.n, -1), self.arrays.split[:, None]
         return scatter(labels, whole), scatter(split, whole)
 
-    def _by(self, order: AnyOrder, array: np.ndarray) -> np.ndarray:
+    def _by(self, order: AnyOrder, array: Any) -> Any:
         """Put the rows of an array into an order."""
         order = self.order(order) if isinstance(order, str) else order
         if order is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn.errors import UserError, WrongTypeError, check_type, did_you_mean
 from distgnn.layout import NodeOrder, Range
@@ -15,6 +16,7 @@ from distgnn.store.format import manifest
 from distgnn.store.format.facts import check_store
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
+from distgnn.store.read.feature_files import FeatureFiles
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.order import Order
 from distgnn.store.team import Team, shared_out
@@ -44,13 +46,16 @@ class Store:
         multilabel: True if a node may have several classes. regression: labels are numbers to predict, in
             `classes` columns.
         dtype: dtype of A's values; feature_type: of the features; `symmetric`: A == A.T, to the bit.
-        orders: names of the orders, the default first.
+        orders: names of the orders, the default first. sparse_files: features that are kept sparse, else
+            None.
 
     Raises:
         UserError: no store of this schema version, a changed manifest, a file that is missing, changed or of
             another store, on all ranks of the team. Other files are checked when first read.
         WrongTypeError: a path or team of another type.
     """
+
+    sparse_files: FeatureFiles | None = None
 
     def __init__(
         self, path: str | os.PathLike[str], team: Comm | Team | None = None, verify: bool = False
@@ -93,6 +98,9 @@ class Store:
             given = nodes["partition"], nodes["files"], widths, self.feature_type
             self._nodes = NodeFiles(self.members, *given)
             check_partition("nodes", self._nodes.partition, self.n)
+            if (facts := self.manifest.get("sparse_features")) is not None:
+                cut = self.members, self._nodes.partition, self._nodes.files, self.width, self.feature_type
+                self.sparse_files = FeatureFiles(*cut, facts, nodes["entries"])
             self._ids = self._id_files(self.manifest.get("ids"))
             self._stored = {name: self.order(name) for name in self.orders}[nodes["order"]].layer(-1)
             if check:
@@ -105,8 +113,9 @@ class Store:
         """Raise ValueError if the files have no room for all nodes, entries and features."""
         held, order = sum(self.members.sizes.values()), self.order()
         wide = self.classes * (4 if self.regression else 1) if self.multilabel or self.regression else 0
-        wide += self.feature_type.itemsize * self.width
+        wide += 0 if self.sparse_files else self.feature_type.itemsize * self.width
         least = 4 * self.n + self.nnz * (4 + order.stored_dtype.itemsize) + self.n * wide
+        least += self.sparse_files.nnz + 4 * self.n if self.sparse_files else 0
         if min(self.n, self.nnz, self.width, self.classes) < 0 or least > held:
             raise ValueError(f"it means {least} bytes at least, and the files have {held}")
 
@@ -188,14 +197,36 @@ class Store:
         By default all features are read. A name means the input side of layer 0, `order(name).layer(-1)`; an
         Order means its own rows. In the default order this reads just the window; in others, and by id, it
         reads these columns of all nodes. With a grid, its ranks read together, each its own window, and every
-        chunk is read once in all. Collective then.
+        chunk is read once in all. Collective then. Sparse features get all their zeros: `sparse_features`
+        leaves them out.
         """
-        rows, cols = rows or (0, self.n), cols or (0, self.width)
-        check_window("features", rows, self.n)
-        check_window("features", cols, self.width)
+        if self.feature_nnz is not None:
+            return self.sparse_features(order, rows, cols).toarray()
+        rows, cols = self._feature_window(rows, cols)
         if not self.width:
             return np.zeros((rows[1] - rows[0], 0), self.feature_type)
         return self._read("features", order, rows, cols, grid)
+
+    def sparse_features(
+        self, order: AnyOrder = None, rows: Range | None = None, cols: Range | None = None
+    ) -> sp.csr_array:
+        """Read the window of `features` as CSR; of dense features the entries that are not 0."""
+        if (files := self.sparse_files) is None:
+            return sp.csr_array(self.features(order, rows, cols))
+        rows, cols = self._feature_window(rows, cols)
+        positions = self.stored_positions(order, rows)
+        return files.window(rows, cols) if positions is None else files.gather(positions, cols)
+
+    def _feature_window(self, rows: Range | None, cols: Range | None) -> tuple[Range, Range]:
+        rows, cols = rows or (0, self.n), cols or (0, self.width)
+        check_window("features", rows, self.n)
+        check_window("features", cols, self.width)
+        return rows, cols
+
+    @property
+    def feature_nnz(self) -> int | None:
+        """The entries of features that are kept sparse; None where they are dense."""
+        return None if self.sparse_files is None else self.sparse_files.nnz
 
     def labels(
         self, order: AnyOrder = None, rows: Range | None = None, grid: Grid | None = None
@@ -244,12 +275,23 @@ class Store:
         """
         return sorted(shared_out(team or Team(), self.members.sizes, self.members.changed))
 
+    def stored_positions(self, order: AnyOrder, rows: Range) -> np.ndarray | None:
+        """Read where the files have rows of an order, or of ids; None where they are in that order."""
+        wanted = self._row_order(order)
+        if wanted == self._stored.row_order:
+            return None
+        ids = np.arange(*rows) if wanted is None else wanted.permutation(*rows)
+        return self._stored.positions(ids)
+
+    def _row_order(self, order: AnyOrder) -> Any:
+        wanted = self.order(order).layer(-1) if isinstance(order, str) else order
+        return wanted.row_order if isinstance(wanted, Order) else wanted
+
     def _read(
         self, name: str, order: AnyOrder, rows: Range, cols: Range | None, grid: Grid | None
     ) -> np.ndarray:
         """Read a window of an array by node; collective with a grid."""
-        wanted = self.order(order).layer(-1) if isinstance(order, str) else order
-        wanted = wanted.row_order if isinstance(wanted, Order) else wanted
+        wanted = self._row_order(order)
         alike, alone = wanted == self._stored.row_order, grid is None or grid.size == 1
         if alike and alone:
             return self._nodes.rows(name, rows, cols)

@@ -46,6 +46,9 @@ class Tile:
     rows: Range  # wanted rows, local to the shard, as are the columns
     cols: Range
     shift: int  # added to a column number local to the shard to make it local to the window
+    group: str = ""  # of the arrays in the file, with a slash
+    kinds: tuple[Any, ...] = INDICES  # of column numbers
+    ones: bool = False  # all values are 1, and none are in the file
     pointers: np.ndarray | None = None  # begin and end of the rows in the file, after `count`
     counts: np.ndarray | None = None  # the number of their entries in `cols`
 
@@ -66,8 +69,8 @@ class Tile:
         """
         if self.counts is None:
             with self.members.open(self.name) as file:
-                indptr = file.array("indptr", (self.shape[0] + 1,), *INDICES)
-                indices = file.array("indices", (self.nnz,), *INDICES)
+                indptr = file.array(f"{self.group}indptr", (self.shape[0] + 1,), *INDICES)
+                indices = file.array(f"{self.group}indices", (self.nnz,), *self.kinds)
                 pointers = hdf5.read(indptr, (self.rows[0], self.rows[1] + 1))
                 self._check_pointers(pointers)
                 self.counts = np.diff(pointers) if self.all_columns else self._count_inside(indices, pointers)
@@ -84,12 +87,13 @@ class Tile:
         assert pointers is not None
         with self.members.open(self.name) as file:
             shape = (self.nnz,)
-            datasets = file.array("indices", shape, *INDICES), file.array("values", shape, self.dtype)
+            datasets = [file.array(f"{self.group}indices", shape, *self.kinds)]
+            datasets += [] if self.ones else [file.array(f"{self.group}values", shape, self.dtype)]
             for dataset in datasets:
                 hdf5.charge(dataset, (int(pointers[0]), int(pointers[-1])))
             for lo, hi in ranges:
                 # bounded: the file may have many more entries of these rows than are wanted
-                pieces = [self._entries(*datasets, rows, kind) for rows in _parts(pointers[lo : hi + 1])]
+                pieces = [self._entries(datasets, rows, kind) for rows in _parts(pointers[lo : hi + 1])]
                 merged = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
                 columns, values = merged
                 if len(columns) != counts[lo:hi].sum():
@@ -105,8 +109,11 @@ class Tile:
             counts[lo:hi] = np.diff(before[pointers[lo : hi + 1] - pointers[lo]])
         return counts
 
-    def _entries(self, indices: Any, values: Any, pointers: np.ndarray, kind: np.dtype) -> Entries:
-        columns, numbers = self._columns(indices, pointers), values[pointers[0] : pointers[-1]]
+    def _entries(self, datasets: list[h5py.Dataset], pointers: np.ndarray, kind: np.dtype) -> Entries:
+        columns = self._columns(datasets[0], pointers)
+        numbers = np.ones(len(columns), self.dtype)
+        if not self.ones:
+            numbers = datasets[1][pointers[0] : pointers[-1]]
         if not all_finite(numbers):
             raise self._damaged("values has a number that is not finite; expected none")
         if not self.all_columns:
@@ -149,7 +156,10 @@ def _parts(pointers: np.ndarray) -> list[np.ndarray]:
 Strip = tuple[int, list[Tile]]  # number of rows, and tiles from left to right
 
 
-def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, readers: Comm | Team) -> CSR:
+def assemble(
+    strips: list[Strip], width: int, dtype: Any, backend: Backend, readers: Comm | Team,
+    purpose: str = "adjacency",
+) -> CSR:  # fmt: skip
     """Assemble the window of these strips on ``backend``'s device. Collective over ``readers``.
 
     All ``readers`` get the same window. Every tile is read once in all; the column numbers of a tile without
@@ -162,8 +172,8 @@ def assemble(strips: list[Strip], width: int, dtype: Any, backend: Backend, read
     nnz = sum(readers.gather_objects(mine)) + sum(tile.nnz for tile in tiles if tile.whole)
     shape = sum(height for height, _ in strips), width
     with readers.together():
-        (block,) = backend.once(lambda: [CSR.empty(shape, nnz, dtype, backend)])
-    with stage("load matrix", nnz, "entries") as loaded:
+        (block,) = backend.once(lambda: [CSR.empty(shape, nnz, dtype, backend, purpose)])
+    with stage("load features" if purpose == "features" else "load matrix", nnz, "entries") as loaded:
         assembly = _Assembly(block, backend, readers, loaded)
         for height, strip in strips:
             assembly.add(height, strip)

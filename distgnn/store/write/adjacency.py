@@ -9,7 +9,7 @@ Memory: arrays of one number per node, plus one shard or LIMITS.sorted_entries, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,41 @@ from distgnn.store.format.shards import ShardGrid
 from distgnn.store.team import Team
 from distgnn.store.write.degrees import Degrees, Scale
 from distgnn.store.write.spill import Spill
+
+
+def bucket_entries(
+    spill: Spill, grid: ShardGrid, row: np.ndarray, col: np.ndarray, weights: np.ndarray | None
+) -> None:
+    """Put entries into the buckets of their shards, by key, with weights if the spill's records have some."""
+    buckets, keys = grid.locate(row, col)
+    records = keys
+    if spill.dtype.names is not None:
+        records = np.empty(len(row), spill.dtype)
+        records["key"] = keys
+        records["weight"] = 1 if weights is None else weights
+    spill.add(buckets, records)
+
+
+def write_rows(
+    group: Any, merged: Iterable[np.ndarray], shape: tuple[int, int], bits: int, expected: int, kind: Any,
+    take: Callable[[np.ndarray, np.ndarray, np.ndarray], None],
+) -> int:  # fmt: skip
+    """Write merged records as row pointers and column numbers of a dtype; return how many there are.
+
+    `take` gets the rows, columns and records of some after those of others. `expected`: about how many.
+    """
+    indptr = np.zeros(shape[0] + 1, np.int64)
+    indices, mask = hdf5.Growing(group, "indices", kind, expected), (1 << bits) - 1
+    for entries in merged:
+        for start in range(0, len(entries), LIMITS.entries):
+            some = entries[start : start + LIMITS.entries]
+            row, col = _keys(some) >> bits, _keys(some) & mask
+            indptr[row[0] + 1 : row[-1] + 2] += np.bincount(row - row[0])
+            indices.append(col)
+            take(row, col, some)
+    np.cumsum(indptr, out=indptr)
+    hdf5.store_array(group, "indptr", indptr.astype(index_type(indices.length)))
+    return indices.length
 
 
 def merge(entries: np.ndarray) -> np.ndarray:
@@ -96,12 +131,7 @@ class AdjacencyWriter:
 
     def add(self, row: np.ndarray, col: np.ndarray, weights: np.ndarray | None) -> None:
         """Add entries; a weight of -inf stands for 1 where no other entry has the same position."""
-        buckets, records = self.grid.locate(row, col)
-        if self.weighted:
-            keys, records = records, np.empty(len(row), self.spill.dtype)
-            records["key"] = keys
-            records["weight"] = 1 if weights is None else weights
-        self.spill.add(buckets, records)
+        bucket_entries(self.spill, self.grid, row, col, weights)
 
     def write_structure(self, degrees: Degrees | None = None) -> None:
         """Sort and merge every shard and write its entries' positions, after `spill.pool`. Collective."""
@@ -131,25 +161,19 @@ class AdjacencyWriter:
 
     def _write_shard(self, file: Any, weights_file: Any, bucket: int, i: int, j: int, degrees: Any) -> None:
         (top, bottom), (left, right) = block(self.grid.rows, i), block(self.grid.cols, j)
-        bits, mask = self.grid.bits, (1 << self.grid.bits) - 1
-        indptr = np.zeros(bottom - top + 1, np.int64)
-        indices = hdf5.Growing(file, "indices", index_type(right - left), int(self.spill.lengths[bucket]))
-        for entries in merged_ranges(self.spill, bucket, bottom - top, bits):
-            for start in range(0, len(entries), LIMITS.entries):
-                some = entries[start : start + LIMITS.entries]
-                row, col = _keys(some) >> bits, _keys(some) & mask
-                indptr[row[0] + 1 : row[-1] + 2] += np.bincount(row - row[0])
-                indices.append(col)
-                weights = None
-                if self.weighted:
-                    weights = np.ascontiguousarray(some["weight"])
-                    weights[np.isneginf(weights)] = 1
-                    weights_file.write(weights.view(np.uint8).data)
-                if degrees is not None:
-                    degrees.count(row + top, col + left, weights)
-        self.nnz[i, j] = indices.length
-        np.cumsum(indptr, out=indptr)
-        hdf5.store_array(file, "indptr", indptr.astype(index_type(indices.length)))
+        shape, bits = (bottom - top, right - left), self.grid.bits
+
+        def take(row: np.ndarray, col: np.ndarray, some: np.ndarray) -> None:
+            weights = None
+            if self.weighted:
+                weights = np.ascontiguousarray(some["weight"])
+                weights[np.isneginf(weights)] = 1
+                weights_file.write(weights.view(np.uint8).data)
+            if degrees is not None:
+                degrees.count(row + top, col + left, weights)
+
+        merged, expected = merged_ranges(self.spill, bucket, shape[0], bits), int(self.spill.lengths[bucket])
+        self.nnz[i, j] = write_rows(file, merged, shape, bits, expected, index_type(shape[1]), take)
 
     def write_values(self, dtype: Any, scale: Scale | None) -> None:
         """Write the values: `scale(weights, rows, cols)`. Collective."""

@@ -100,10 +100,10 @@ def check_source(source: Source) -> None:
             raise UserError(f"{source.name}: labels of shape {labels.shape}; expected {expected}")
 
 
-def check_room(source: Source, out: str | os.PathLike[str]) -> None:
-    """Raise UserError if the features alone, zeros included, are more than the disk takes."""
-    size, free = source.feature_type.itemsize, shutil.disk_usage(Path(out).absolute().parent).free
-    if (needed := size * source.n * source.width) > free:
+def check_room(source: Source, needed: int, out: str | os.PathLike[str]) -> None:
+    """Raise UserError if the features alone need more bytes than the disk takes."""
+    free = shutil.disk_usage(Path(out).absolute().parent).free
+    if needed > free:
         what = f"{source.n} x {source.width} features need {needed / 1e9:.1f} GB"
         raise UserError(f"{out}: {what}, and the disk has {free / 1e9:.1f} GB free")
 

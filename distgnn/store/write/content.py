@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn import rng
 from distgnn.store.source import Source, label_type
@@ -25,7 +26,8 @@ class Content:
         self._n, self._source = source.n, source
         self._sums = np.zeros(3, np.uint64)  # of entries, of features, of the entries of the transpose
         words = rng.hashes(_FEATURES, np.arange(source.width * source.feature_type.itemsize // 4))
-        self._factors = words | np.uint64(1)  # odd, so that no bit of a feature is lost
+        words |= np.uint64(1)  # odd, so that no bit of a feature is lost
+        self._factors = words.reshape(source.width, source.feature_type.itemsize // 4)
 
     def add_entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
         """Add entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
@@ -44,10 +46,19 @@ class Content:
             return keys
         return rng.splitmix64(keys ^ np.asarray(weights, np.float64).view(np.uint64))
 
-    def add_features(self, first: int, rows: np.ndarray) -> None:
-        """Add features of consecutive ids, of the source's type; each once in all."""
-        words = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64) @ self._factors
-        ids = rng.hashes(_FEATURES, np.arange(first, first + len(rows)))
+    def add_features(self, first: int, rows: Any) -> None:
+        """Add features of consecutive ids, of the source's type; each once in all.
+
+        Sparse ones have the hash of the same numbers with all their zeros.
+        """
+        if sp.issparse(rows):
+            bits = rows.data.view(np.uint32).reshape(len(rows.data), self._factors.shape[1]).astype(np.uint64)
+            sums = (bits * self._factors[rows.indices]).sum(axis=1, dtype=np.uint64)
+            hashed = sp.csr_array((sums, rows.indices, rows.indptr), shape=rows.shape)
+            words = hashed @ np.ones(rows.shape[1], np.uint64)
+        else:
+            words = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64) @ self._factors.ravel()
+        ids = rng.hashes(_FEATURES, np.arange(first, first + rows.shape[0]))
         self._add(1, rng.splitmix64(words ^ ids))
 
     def _add(self, index: int, hashes: np.ndarray) -> None:

@@ -14,6 +14,7 @@ from distgnn.store.format import hdf5, manifest
 from distgnn.store.format.members import stamp
 from distgnn.store.source import Source
 from distgnn.store.team import Team, shared_out
+from distgnn.store.write.features import Sparse
 
 
 @dataclass
@@ -21,7 +22,8 @@ class Summary:
     """The outcome of `prepare`.
 
     `stages`: (name, seconds, peak resident bytes of any rank so far); `read` and `left`: the `readings` of
-    the source, and the columns and files that were left.
+    the source, and the columns and files that were left; `feature_nnz`: entries of features that are kept
+    sparse, else None.
     """
 
     out: str
@@ -30,6 +32,7 @@ class Summary:
     edges: int = 0
     directed: bool = False
     width: int = 0
+    feature_nnz: int | None = None
     classes: int = 0
     multilabel: bool = False
     regression: bool = False
@@ -52,14 +55,17 @@ class Summary:
         return max((peak for _, _, peak in self.stages), default=0)
 
 
-def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, normalize: str) -> dict[str, Any]:
+def describe(
+    source: Source, seed: int, dtype: np.dtype, self_loops: bool, normalize: str, sparse: Sparse | None
+) -> dict[str, Any]:
     """Return the manifest's entries that are known before the edges have been read."""
     split, labels = None, source.labels
     if source.split is not None:
         sizes = np.bincount(source.split, minlength=4).tolist()
         split = {"train": sizes[1], "validation": sizes[2], "test": sizes[3]}
     return {
-        "format": manifest.STORE.format, "version": manifest.STORE.version,
+        "format": manifest.STORE.format,
+        "version": manifest.STORE.oldest if sparse is None else manifest.STORE.version,
         "source": source.name, "seed": seed,
         "n": source.n, "nnz": 0, "edges": 0, "dtype": dtype.name, "width": int(source.width),
         "classes": int(source.classes), "class_names": source.class_names,
@@ -69,6 +75,7 @@ def describe(source: Source, seed: int, dtype: np.dtype, self_loops: bool, norma
         **({"multilabel": True} if source.multilabel else {}),
         **({"regression": True} if source.regression else {}),
         **({"feature_dtype": source.feature_type.name} if source.feature_type != np.float32 else {}),
+        **({} if sparse is None else {"sparse_features": {"nnz": sparse.nnz, "ones": sparse.ones}}),
         **({"feature_names": source.feature_names} if source.feature_names else {}),
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ Each rank sorts a share of the edges and features (see `Source.edge_share`) into
 every file, and then writes a share of the files. Rank 0 makes partitions. Memory of each rank: a few
 arrays of n numbers and a few hundred MB for a shard; with partitions, on rank 0 also A's structure and
 what the partitioner takes. Disk, besides the store: 8 bytes per entry (16 with weights) and the features.
+Features of which at most about a quarter are not 0 are kept as CSR (``write/features.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from distgnn.partition import Wanted
 from distgnn.store.source import Source
-from distgnn.store.write.arguments import check_arguments, check_room, check_shards, check_source, is_store
+from distgnn.store.write.arguments import check_arguments, check_shards, check_source, is_store
 from distgnn.store.write.finish import Summary
 from distgnn.store.write.ranks import of, shared_directory, task
 from distgnn.store.write.steps import Preparation
@@ -64,7 +65,7 @@ def prepare(
         team.agree(given | others | {"out": out} | _facts(source))
         with team.together():
             check_arguments(out, partitions=partitions, **given)
-            _check(source, out, shards, partitions)
+            _check(source, shards, partitions)
         summary = Summary(str(out), read=list(source.readings), left=list(source.left))
         with shared_directory(team, out, force=force, replaceable=is_store) as folder:
             work = Preparation(source, folder, np.dtype(dtype), normalize, self_loops, seed, summary, team)
@@ -72,10 +73,9 @@ def prepare(
         return summary
 
 
-def _check(source: Source, out: Any, shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> None:
-    """Raise UserError where source, room on the disk, partitions and shards do not fit together."""
+def _check(source: Source, shards: tuple[int, int] | None, partitions: Sequence[Wanted]) -> None:
+    """Raise UserError where source, partitions and shards do not fit together."""
     check_source(source)
-    check_room(source, out)
     for wanted in partitions:
         wanted.check(source.n)
     if shards is not None:
@@ -90,6 +90,7 @@ def _facts(source: Source) -> dict[str, Any]:
         "direction_open",
         "width",
         "feature_type",
+        "feature_entries",
         "classes",
         "multilabel",
         "regression",

@@ -28,9 +28,10 @@ from distgnn.store.source import Edges, Source
 from distgnn.store.team import Team
 from distgnn.store.write import nodes
 from distgnn.store.write.adjacency import AdjacencyWriter
-from distgnn.store.write.arguments import check_edges
+from distgnn.store.write.arguments import check_edges, check_room
 from distgnn.store.write.content import Content
 from distgnn.store.write.degrees import Degrees
+from distgnn.store.write.features import kept_bytes, sparse_form
 from distgnn.store.write.finish import Summary, describe, finish
 
 log = logging.getLogger(__name__)
@@ -53,12 +54,19 @@ class Preparation:
     def __post_init__(self) -> None:
         self.n, self._place = self.source.n, (self.team.rank, self.team.size)
         self.scratch = self.folder / "scratch"
-        self.parts = nodes.row_partition(self.n, nodes.row_bytes(self.source))
         self.first: tuple[Version, Order] | None = None  # the version that the others are made from
         self.degrees: dict[str, Any] = {}
         self.started = time.perf_counter()
+        self.sparse = sparse_form(self.source, self.team)
+        if self.sparse is not None:
+            self.stage("count features")
+        with self.team.together():
+            check_room(self.source, kept_bytes(self.source, self.sparse), self.summary.out)
         self.held = Content(self.source)
-        self.content = describe(self.source, self.seed, self.dtype, self.self_loops, self.normalize)
+        self.parts = nodes.row_partition(self.n, nodes.row_bytes(self.source, self.sparse))
+        recipe = self.seed, self.dtype, self.self_loops, self.normalize, self.sparse
+        self.content = describe(self.source, *recipe)
+        self.summary.feature_nnz = None if self.sparse is None else self.sparse.nnz
         for name in ("n", "directed", "width", "classes", "labelled", "split"):
             setattr(self.summary, name, self.content[name])
         self.summary.multilabel, self.summary.regression = self.source.multilabel, self.source.regression
@@ -120,12 +128,13 @@ class Preparation:
         folder = self.folder / "nodes"
         with self.team.together():
             folder.mkdir(exist_ok=True)
-        paths = nodes.write_nodes(
-            folder, self.scratch, self.parts, self.source, order.input, self.team, self.held
-        )
+        how = self.source, order.input, self.team, self.held, self.sparse
+        paths, entries = nodes.write_nodes(folder, self.scratch, self.parts, *how)
         self.stage("features")
         files = self._relative(paths)
         self.content["nodes"] = {"order": order.name, "partition": self.parts.tolist(), "files": files}
+        if self.sparse is not None:
+            self.content["nodes"]["entries"] = entries.tolist()
         if (ids := self.source.ids) is not None:
             with self.team.together():
                 parts, paths = nodes.write_ids(folder, ids, self.team)
