@@ -106,7 +106,7 @@ def test_names_of_the_library_lead_to_the_api_reference(monkeypatch: pytest.Monk
     to = '<autoref identifier="distgnn.{}" optional><code>{}</code></autoref>'
     page = "<td><code>dg.scatter(H, layout)</code> <code>distgnn.plan.settle</code></td>"
     scatter, settle = (
-        ("operators.dense.scatter", "dg.scatter(H, layout)"),
+        ("operators.sparse_features.scatter", "dg.scatter(H, layout)"),
         ("plan.settle.settle", "distgnn.plan.settle"),
     )
     assert linked(page) == f"<td>{to.format(*scatter)} {to.format(*settle)}</td>"

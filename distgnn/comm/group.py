@@ -375,4 +375,4 @@ def _plain(wanted: Any) -> Any:
     """Return an object whose ``repr`` is that of equal objects, and of no others: NumPy shortens arrays."""
     if isinstance(wanted, (list, tuple, range)):
         return tuple(map(_plain, wanted))
-    return wanted.tolist() if isinstance(wanted, (np.generic, np.ndarray)) else wanted
+    return _plain(wanted.tolist()) if isinstance(wanted, (np.generic, np.ndarray)) else wanted

@@ -177,12 +177,13 @@ def _multiply(
     if not progress.pending():
         product(A.indptr, A.indices, values, B, ends, out, order=order, **options)
         return
+    pointers = A.indptr  # which a thin block makes anew
     for (top, bottom), rows in A.row_blocks(rows_within(TUNING.flops_between_polls, B.shape[1])):
         if not rows.nnz:
             if not add:
                 out[top:bottom] = 0
             continue
-        part = slice(int(A.indptr[top]), int(A.indptr[bottom]))
+        part = slice(int(pointers[top]), int(pointers[bottom]))
         own, theirs = (values[part], None) if order is None else (values, order[part])
         product(rows.indptr, rows.indices, own, B, ends, out[top:bottom], order=theirs, **options)
         progress.poll()

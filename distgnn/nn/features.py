@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgnn.arrays import blocking
+from distgnn.local import edges
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
@@ -21,8 +22,8 @@ def normalize_rows(X: Features) -> None:
     """
     xp = X.grid.backend.xp
     if isinstance(X, SparseFeatures):
-        weights = xp.abs(X.block.data).astype(np.float64)
-        sums = xp.bincount(X.row_numbers, weights, X.block.shape[0])
+        sizes = xp.abs(X.block.data).astype(np.float64)[:, None]
+        sums = edges.row_sums(X.block, sizes, xp.zeros((X.block.shape[0], 1), np.float64))[:, 0]
     else:
         sums = xp.zeros(len(X.block), dtype=np.float64)
         for part in blocking.passes(X.block):
@@ -84,7 +85,7 @@ def scaling_of(X: Features, rows: Any) -> tuple[Scaling, float]:
             powers = some, some * some, some != 0
             if columns is None:
                 sums += xp.stack([power.sum(axis=0) for power in powers])
-            else:
+            elif columns.size:
                 sums += xp.stack([xp.bincount(columns, power, hi - lo) for power in powers])
         totals[0] = rows.sum() if lo == 0 < hi else 0
     X.grid.world.allreduce(totals, matrix="features")

@@ -132,7 +132,7 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
                 raise ValueError(f"scatter takes a matrix or a vector; got an array of shape {X.shape}")
             if rows is not None and X.shape[0] != rows[-1]:
                 raise ValueError(f"scatter: the layout cuts {rows[-1]} rows, the matrix has {X.shape[0]}")
-            ids = _ids(layout, X.shape[0])
+            ids = node_ids(layout, X.shape[0])
     shape, kind = world.share((X.shape, X.dtype) if world.rank == 0 else ((0, 0), np.dtype(float)))
     ranges = world.gather_objects(layout.ranges(shape))
     if world.rank != 0:
@@ -159,7 +159,7 @@ def gather(Y: DistDense, root: int = 0) -> np.ndarray | None:
     if root not in range(world.size):
         raise ArgumentError("root", root, f"expected a rank, 0 to {world.size - 1}")
     with world.together():
-        ids = _ids(Y.layout, Y.shape[0]) if world.rank == root else None
+        ids = node_ids(Y.layout, Y.shape[0]) if world.rank == root else None
     ranges = world.gather_objects(Y.layout.ranges(Y.shape) if primary else None)
     if world.rank != root:
         if primary:
@@ -201,9 +201,17 @@ def by_node(Y: DistDense, rows: int) -> Iterator[np.ndarray | None]:
         yield whole
 
 
-def _ids(layout: Layout[Grid], n: int) -> np.ndarray | None:
-    """Return the nodes of all rows, in the order of the layout; None where node i has row i."""
-    return None if layout.rows.order is None else layout.rows.ids(0, n)
+def node_ids(layout: Layout[Grid], n: int) -> np.ndarray | None:
+    """Return the nodes of n rows, in the order of the layout; None where node i has row i.
+
+    ArgumentError: the order is one of more nodes, or fewer.
+    """
+    if layout.rows.order is None:
+        return None
+    ids = layout.rows.ids(0, n)
+    if len(ids) != n or ids.max(initial=-1) >= n:
+        raise ArgumentError("layout", layout.words(), f"orders other nodes than the {n} of the matrix")
+    return ids
 
 
 def _rows(ids: np.ndarray | None, rows: Range) -> Any:

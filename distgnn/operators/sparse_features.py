@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger
@@ -116,8 +115,11 @@ def scatter_sparse(X: Any, layout: Layout[Grid], dtype: Any = None) -> SparseFea
 
 def _by_layout(X: Any, layout: Layout[Grid], dtype: Any) -> sp.csr_array:
     """Put the rows of a matrix by node into the order of a layout."""
+    if X.ndim != 2:
+        raise ArgumentError("X", type(X).__name__, f"expected a matrix, got an array of shape {X.shape}")
     matrix, rows = distinct(X, "X", value_type(X.dtype, dtype)), layout.rows
     if rows.parts is not None and matrix.shape[0] != rows.parts[-1]:
         problem = f"has {matrix.shape[0]} rows, the layout cuts {rows.parts[-1]}"
         raise ArgumentError("X", type(X).__name__, problem)
-    return matrix if rows.order is None else matrix[np.asarray(rows.ids(0, matrix.shape[0]))]
+    ids = dense.node_ids(layout, matrix.shape[0])
+    return matrix if ids is None else matrix[ids]

@@ -52,7 +52,7 @@ def partition(
             Need not be symmetric; only the positions of its entries count. A `Pattern` saves the conversion.
         parts: the number of parts; some may come out empty.
         method: one of METHODS, or a file with the part of every node.
-        seed: the same seed gives the same parts.
+        seed: the same seed gives the same parts, of `kaminpar` on one thread (``OMP_NUM_THREADS=1``).
         imbalance: bound on the non-zeros of a part, relative to the average. Long rows may exceed it.
 
     Raises:
@@ -96,6 +96,8 @@ class Wanted:
     def make(self, pattern: Pattern, seed: int, imbalance: float = IMBALANCE) -> np.ndarray:
         """Make the part vector, int32 (n,)."""
         self.check(pattern.n)
+        if not imbalance >= 1:
+            raise ArgumentError("imbalance", imbalance, "expected 1 or more, the largest part over the mean")
         if self.file:
             return read_part_vector(self.method, pattern.n, self.parts)
         return METHODS[self.method](pattern, self.parts, seed, imbalance)

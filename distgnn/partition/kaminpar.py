@@ -13,6 +13,7 @@ from distgnn.partition.pattern import Pattern
 
 #: Of the ParHIP format: no weights of edges; numbers and weights of nodes have 32 bits, offsets 64.
 VERSION = 1 | 8 | 16
+LEAST = 1e-3  # imbalance above 1, as METIS has
 
 
 def partition(
@@ -38,7 +39,8 @@ def partition(
         file.flush()
         given = kaminpar.load_graph(file.name, kaminpar.GraphFileFormat.PARHIP)
     partitioner = kaminpar.KaMinPar(threads or _threads(), kaminpar.default_context())
-    return np.asarray(partitioner.compute_partition(given, k=parts, eps=imbalance - 1), np.int32)
+    eps = max(imbalance - 1, LEAST)  # it takes 0 for not given
+    return np.asarray(partitioner.compute_partition(given, k=parts, eps=eps), np.int32)
 
 
 def _threads() -> int:

@@ -197,9 +197,9 @@ class _Known:
 
 def least_seconds(settings: Settings, graph: Graph, way: Way, ranks: int, machine: Machine) -> float:
     """Return the seconds that messages of this way take at least, with axes in any order, by the exact price
-    of its products; 0 where none is known, or where non-zeros may be spread unevenly.
+    of its products; 0 where none is known, where non-zeros may be spread unevenly, or with sparse features.
     """
-    if not graph.even or unsuitable(way, graph, settings):
+    if not graph.even or graph.feature_nnz is not None or unsuitable(way, graph, settings):
         return 0.0
     try:
         model = last_network(way.settings(settings), graph, ranks)

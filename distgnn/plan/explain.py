@@ -58,14 +58,14 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     costs = kinds[longest]
     way, train_features = choice.way, resolved(choice.way.settings(settings), plan.ranks).train_features
     fullest = max(ranks, key=lambda rank_costs: sum(rank_costs.peak.values()))
-    computed = kernels(costs.epoch.steps, clocks[longest])
+    computed, sparse = kernels(costs.epoch.steps, clocks[longest]), graph.feature_nnz is not None
     return Explanation(
         choice,
         phases(choice, clocks[longest], computed),
         collectives(costs, clocks[longest]),
         computed,
         {purpose: size for purpose, size in fullest.peak.items() if size},
-        formula(costs, train_features, way.sparsity_aware, plan.machine, way.grid),
+        None if sparse else formula(costs, train_features, way.sparsity_aware, plan.machine, way.grid),
         plan.machine.node,
     )
 

@@ -27,6 +27,8 @@ SHIPPED = (
     "figures of another machine, shipped with distgnn, stand for this one. To measure it, run distgnn "
     "calibrate --out here.toml on these ranks, and train --machine here.toml"
 )
+#: By world ranks and arrays: products and links are measured once in a process.
+_PROBED: dict[tuple[object, ...], Probe] = {}
 ON_DEVICE = "at the start of a run, hosts alone are measured"
 
 
@@ -50,13 +52,19 @@ def probe(comm: MPI.Intracomm, backend: str | None = None) -> Probe:
     All ranks compute, or send, at once; the slowest counts. What is not measured, such as the memory's share
     of other passes, is the shipped machine's in proportion. Takes about ``SECONDS``. Where a rank fails, or
     nothing comes from it for ``SILENCE`` seconds, all ranks take the shipped machine. The same on all ranks.
+    What was measured is known from then on.
     """
+    groups = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    key = backend, *MPI.Group.Translate_ranks(groups[0], range(comm.Get_size()), groups[1])
+    if key in _PROBED:
+        return _PROBED[key]
     shipped = usual_machine(comm, backend)
     if backends.get(backend).on_device:
         return Probe(shipped, f"not measured ({ON_DEVICE}): {SHIPPED}")
     try:
         with task(comm) as ours, ledger.apart(), progress.impatient(SILENCE):
-            return _probed(ours, shipped, backend)
+            _PROBED[key] = _probed(ours, shipped, backend)
+            return _PROBED[key]
     except Exception as error:  # on all ranks, or on none
         problem = joined(comm).bcast(str(error) or type(error).__name__)
         return Probe(shipped, f"not measured ({problem}): {SHIPPED}")

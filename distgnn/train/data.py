@@ -84,10 +84,10 @@ def must_be_dense(s: Settings) -> str:
     return "they are trained" * s.train_features or "a CUDA graph has dense products" * s.cuda_graph
 
 
-def as_taken(X: Features, model: GCN, dense: str = "") -> Features:
+def as_taken(X: Features, model: GCN, dense: str = "", said: bool = True) -> Features:
     """Return features as a network takes them; sparse ones stay sparse where that pays. Collective.
 
-    ``dense``: why they must be dense, if so. The log says it.
+    ``dense``: why they must be dense, if so. ``said``: the log says why they are.
     """
     if isinstance(X, SparseFeatures):
         dense = dense or model.needs_dense() or ""
@@ -95,7 +95,7 @@ def as_taken(X: Features, model: GCN, dense: str = "") -> Features:
             dense = f"{X.share:.0%} of them are not 0"
         if not dense:
             return X
-        if X.grid.rank == 0:
+        if said and X.grid.rank == 0:
             log.info("sparse features are made dense: %s", dense)
         X = X.to_dense()
     holds(X, "features", X.block.nbytes)

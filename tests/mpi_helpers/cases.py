@@ -30,7 +30,7 @@ def choose(metafunc: pytest.Metafunc) -> None:
     elif metafunc.config.getoption("each_value"):
         above, most = metafunc.config.getoption("ranks_above"), MPI.COMM_WORLD.Get_size()
         here = [case for case in found if above < size(case.params) <= most]
-        found = covering(sorted(here, key=lambda case: -size(case.params))) if here else []
+        found = covering(in_turn(test.nodeid, here)) if here else []
     metafunc._calls = found or cases[:1]
 
 
@@ -83,6 +83,17 @@ def size(params: dict[str, Any]) -> int:
 def by_name(test: str, choices: Sequence[Any]) -> Any:
     """Return one of these, another for another test."""
     return choices[zlib.crc32(test.encode()) % len(choices)]
+
+
+def in_turn(test: str, cases: Sequence[Any]) -> list[Any]:
+    """Order cases so that their first ones have one size after the other, and a value another size in another
+    test.
+    """
+    sizes = sorted({size(case.params) for case in cases})
+    start, groups = zlib.crc32(test.encode()), [[c for c in cases if size(c.params) == s] for s in sizes]
+    places = {id(case): (place, (number - place - start) % len(sizes))
+              for number, group in enumerate(groups) for place, case in enumerate(group)}  # fmt: skip
+    return sorted(cases, key=lambda case: places[id(case)])
 
 
 def covering(cases: Sequence[Any]) -> list[Any]:

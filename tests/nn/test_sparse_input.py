@@ -70,13 +70,16 @@ def test_a_network_trains_as_on_dense_features(comm, name, backend):
         A.grid.free()
 
 
-@pytest.mark.ranks(1, 4)
+@pytest.mark.ranks(1, 3, 4)
 def test_features_are_scaled_as_dense_ones_are(comm, backend):
+    """Also where the block of a rank has no entry."""
     words = Words(57, 31)
+    some = words.X.tolil()
+    some[:, 8:22] = 0
     for sizes in ({"rows": comm.Get_size(), "cols": 1}, {"rows": 1, "cols": comm.Get_size()}):
         grid = make_grid(comm, "2d", sizes, backend=backend)
         layout = dg.distribute(words.A, grid, "2d").input_layout
-        for whole in (words.X, words.X * 0.5, -words.X):
+        for whole in (words.X, words.X * 0.5, -words.X, some.tocsr() * 0.7):
             X, D = dg.scatter(whole, layout), dg.scatter(whole.toarray(), layout)
             assert are_counts(X) == are_counts(D) == (whole is words.X)
             rows = backend.asarray(np.arange(X.block.shape[0]) % 3 == 1)

@@ -107,3 +107,25 @@ def test_products_with_weights_are_those_of_the_whole_at_their_price(comm, name,
             with pytest.raises(ValueError, match="sparse features have no gradient"):
                 weights.backward(X, G, W)
         A.grid.free()
+
+
+@pytest.mark.ranks(1, 3)
+def test_other_shapes_and_orders_of_other_nodes_are_refused(comm):
+    """On all ranks; of dense matrices, too."""
+
+    class Reversed:
+        name, key = "reversed", "r"
+
+        def permutation(self, first, last):
+            return np.arange(20)[::-1][first:last]
+
+    grid = make_grid(comm, "1d", backend="numpy")
+    plain = Layout(grid, Cut(("rows",)), Cut())
+    ordered = Layout(grid, Cut(("rows",), order=Reversed()), Cut())
+    with pytest.raises(dg.UserError, match="expected a matrix, got an array of shape"):
+        dg.scatter(sp.coo_array(np.ones(20)) if comm.Get_rank() == 0 else None, plain)
+    for whole in (np.ones((15, 3)), np.ones((30, 3))):
+        for given in (whole, sp.csr_array(whole)):
+            with pytest.raises(dg.UserError, match="orders other nodes than"):
+                dg.scatter(given if comm.Get_rank() == 0 else None, ordered)
+    grid.free()

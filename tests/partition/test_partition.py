@@ -293,6 +293,15 @@ def test_bad_arguments() -> None:
         partition(A[:5], 2, "random")
 
 
+@methods
+def test_bounds_without_slack_are_kept_as_well_as_can_be_and_less_is_refused(method: str) -> None:
+    available(method)
+    A = random_matrix(60, 240, symmetric=True)
+    assert set(partition(A, 3, method, imbalance=1.0)) == {0, 1, 2}
+    with pytest.raises(UserError, match=r"imbalance=0\.9: expected 1 or more"):
+        partition(A, 3, method, imbalance=0.9)
+
+
 @pytest.mark.parametrize(
     ("method", "package"), [("metis", "pymetis"), ("metis-volume", "pymetis"), ("hypergraph", "mtkahypar")]
 )

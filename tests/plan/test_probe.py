@@ -33,6 +33,7 @@ def alike(comm, thing):
 def small(monkeypatch):
     monkeypatch.setattr(measure, "BRIEF", measure.TINY)
     monkeypatch.setattr(collectives, "LARGEST", 1 << 16)
+    monkeypatch.setattr(probe, "_PROBED", {})
 
 
 @pytest.mark.ranks(1, 3, 4)
@@ -48,6 +49,7 @@ def test_all_ranks_have_the_same_figures_and_no_ledger_has_their_words(comm):
     assert machine.memory == usual.memory and machine.overlap == usual.overlap
     assert machine.levels[-2].bandwidth == made.figures.get("node bandwidth", usual.levels[-2].bandwidth)
     assert of(tomllib.loads(machine.toml())) == machine
+    assert probe.probe(comm, "numpy") is made, "ranks are measured once"
 
 
 @pytest.mark.ranks(4)

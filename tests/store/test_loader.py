@@ -198,7 +198,7 @@ def test_a_file_is_not_a_store(tmp_path: Path) -> None:
         ),
         (
             '{"format": "distgnn-store", "version": 1}',
-            "store schema version 1, this distgnn reads version 2; prepare it again from its source",
+            "store schema version 1, this distgnn reads versions 2 to 3; prepare it again from its source",
         ),
         ('{"format": "distgnn-store", "version": true}', "store schema version True, this distgnn reads"),
         ('{"format": "distgnn-store", "version": 2}', "manifest.json: damaged"),

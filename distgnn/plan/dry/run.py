@@ -236,6 +236,7 @@ def _features(graph: Graph, model: GCN) -> Features:
     block.data[...] = 0
     block.indices[...] = on.xp.arange(nnz) % max(width, 1)
     block.indptr[...] = on.xp.arange(height + 1) * nnz // max(height, 1)
+    block.cached["share"] = graph.feature_nnz / (graph.n * graph.width)  # absent ranks have no entries
     return SparseFeatures(block, layout, shape)
 
 
@@ -251,7 +252,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, Features, Targ
     if s.loss not in (None, graph.loss):
         raise ArgumentError("loss", s.loss, f"the graph to plan for has labels of the loss {graph.loss}")
     model = network(s, A, [graph.width, *s.hidden_widths, graph.classes])
-    X = as_taken(_features(graph, model), model, must_be_dense(s))
+    X = as_taken(_features(graph, model), model, must_be_dense(s), said=False)
     rows = Layout(grid, model.output_layout.rows, Cut())
     if graph.labels is None:
         spread = model.output_layout, graph.classes, graph.counts, graph.loss, s.metric

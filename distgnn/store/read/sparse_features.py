@@ -29,7 +29,7 @@ def load_sparse(
     with grid.world.together():
         rows, cols = layout.ranges(shape)
         own, window = own_columns(taken, cols)
-        positions = store.stored_positions(layout.rows.order, rows)
+    positions = store.stored_positions(layout.rows.order, rows, grid)
     some = None if positions is None else _fetched(files, grid, positions, window)
     with grid.world.together():
         if some is None and own is None:

@@ -275,13 +275,19 @@ class Store:
         """
         return sorted(shared_out(team or Team(), self.members.sizes, self.members.changed))
 
-    def stored_positions(self, order: AnyOrder, rows: Range) -> np.ndarray | None:
-        """Read where the files have rows of an order, or of ids; None where they are in that order."""
+    def stored_positions(
+        self, order: AnyOrder, rows: Range, grid: Grid | None = None
+    ) -> np.ndarray | None:  # fmt: skip
+        """Read where the files have rows of an order, or of ids; None where they are in that order.
+
+        Collective with a grid.
+        """
         wanted = self._row_order(order)
         if wanted == self._stored.row_order:
             return None
-        ids = np.arange(*rows) if wanted is None else wanted.permutation(*rows)
-        return self._stored.positions(ids)
+        with Team().together() if grid is None else grid.world.together():
+            ids = np.arange(*rows) if wanted is None else wanted.permutation(*rows)
+        return self._stored.positions(ids, grid)
 
     def _row_order(self, order: AnyOrder) -> Any:
         wanted = self.order(order).layer(-1) if isinstance(order, str) else order
@@ -291,14 +297,10 @@ class Store:
         self, name: str, order: AnyOrder, rows: Range, cols: Range | None, grid: Grid | None
     ) -> np.ndarray:
         """Read a window of an array by node; collective with a grid."""
-        wanted = self._row_order(order)
-        alike, alone = wanted == self._stored.row_order, grid is None or grid.size == 1
-        if alike and alone:
+        positions = self.stored_positions(order, rows, grid)
+        if positions is None and (grid is None or grid.size == 1):
             return self._nodes.rows(name, rows, cols)
-        with Team().together() if grid is None else grid.world.together():
-            places = np.arange(*rows) if alike or wanted is None else wanted.permutation(*rows)
-        places = places if alike else self._stored.positions(places, grid)
-        return self._nodes.gather(name, places, cols, grid)
+        return self._nodes.gather(name, np.arange(*rows) if positions is None else positions, cols, grid)
 
     def _output_side(self, order: AnyOrder) -> AnyOrder:
         if not isinstance(order, str):

@@ -31,6 +31,8 @@ def function(name: str) -> Callable[..., Any]:
         refuse(name, (*arguments, *keywords.values()))
         if name == "repeat" and isinstance(arguments[1], ndarray):
             raise ValueError("cupy.repeat: an array of repeats is not supported")
+        if name == "bincount" and not arguments[0].size:
+            raise ValueError("zero-size array to reduction operation minimum which has no identity")
         out = keywords.get("out")
         given = {key: value for key, value in keywords.items() if value is not None}
         with np.errstate(all="ignore"):
