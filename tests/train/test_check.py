@@ -20,7 +20,7 @@ from distgnn.layout import Range, written
 from distgnn.nn import GCN, NETWORKS, CustomLayer, gatv2
 from distgnn.nn.dropout import Dropout
 from distgnn.nn.optim import Optimizer
-from distgnn.operators import ALGORITHMS, edge_products, grids
+from distgnn.operators import ALGORITHMS, edge_products, grids, strips
 from distgnn.operators.weights import ReplicatedWeights
 from distgnn.store import prepare
 from distgnn.store.read.order import Order
@@ -185,9 +185,15 @@ def without_an_edge(block: sp.csr_array, rows: Range, cols: Range) -> sp.csr_arr
     return sp.csr_array((data, tuple(places)), shape=block.shape)
 
 
-def transposed(block: sp.csr_array, rows: Range, cols: Range) -> sp.csr_array:
-    square = block.shape[0] == block.shape[1]
-    return block.T.tocsr() if square and cols != rows else block
+def transposed() -> Any:
+    """Return what puts blocks together of the rows that ranks share, transposed off the diagonal."""
+    together = strips._together
+
+    def wrong(group: Any, source: Any, rows: Range, columns: Range) -> sp.csr_array:
+        block = together(group, source, rows, columns)
+        return block.T.tocsr() if block.shape[0] == block.shape[1] and columns != rows else block
+
+    return strips, "_together", wrong
 
 
 def at_another_rate() -> Any:
@@ -251,7 +257,7 @@ def in_another_order() -> Any:
 #: Errors on all ranks but the first, where the reference is trained; of blocks on all ranks.
 WRONG: dict[str, Callable[[], Any]] = {
     "a lost edge": partial(changed_blocks, without_an_edge),
-    "a transposed block": partial(changed_blocks, transposed),
+    "a transposed block": transposed,
     "a lost row": without_a_row,
     "a skipped update": skipped,
     "features in another order": in_another_order,
