@@ -57,7 +57,7 @@ def test_one_case_of_each_test_that_is_not_slow_is_quick(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_each_value_of_a_parameter_stands_in_some_case(tmp_path: Path) -> None:
-    """On the most ranks that are there, but for one case on each other number."""
+    """On one number of ranks after the other."""
     source = """
         SEEN = []
 
@@ -71,7 +71,7 @@ def test_each_value_of_a_parameter_stands_in_some_case(tmp_path: Path) -> None:
         def test_all(comm):
             seen = set().union(*comm.allgather(SEEN))
             sizes, numbers, others = zip(*seen)
-            assert sorted(sizes) == [2, 3, 3, 3]
+            assert ({*sizes}, len(sizes)) == ({2, 3}, 4)
             assert ({*numbers}, {*others}) == ({*range(3)}, {*"abcd"})
         """
     done = run_tests(tmp_path, 3, source, "--only-mpi", "--ranks-above", "1", "--each-value")

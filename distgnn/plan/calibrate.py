@@ -138,9 +138,7 @@ def by_nodes(comm: MPI.Intracomm, backend: Backend | str | None) -> tuple[Grid, 
     notes = [] if nodes == sorted(nodes) else [IN_TURNS]
     far, near = _factors(len(sizes) // ranks)
     outer, inner = _factors(ranks)
-    grid = Grid(sorted_ranks, backend=backend, far=far, near=near, outer=outer, inner=inner)
-    sorted_ranks.Free()
-    return grid, notes
+    return Grid(sorted_ranks, backend=backend, far=far, near=near, outer=outer, inner=inner), notes
 
 
 def _factors(number: int) -> tuple[int, int]:

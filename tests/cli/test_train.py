@@ -82,7 +82,8 @@ def test_the_last_line_says_the_bytes_of_messages(store: str, tmp_path: Path) ->
         moved = f"{size(max(end['bytes']))} of messages on the busiest rank, in the whole run"
         assert (moved if ranks > 1 else "one rank, no messages") in done.out.splitlines()[-1]
         assert done.out.splitlines()[1].startswith("measured in ") and "sparse " in done.out.splitlines()[1]
-        assert min(first["plan"]["measured"].values()) > 0
+        figures = first["plan"]["measured"]
+        assert all(rate > 0 or (rate == 0 and "alpha" in name) for name, rate in figures.items())
         assert first["command"].endswith(f"distgnn train {store} --algorithm=auto --epochs=3 --log={log}")
 
 

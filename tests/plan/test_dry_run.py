@@ -123,7 +123,7 @@ def test_so_is_a_run_on_sparse_features(comm, algorithm, case):
 
 @pytest.mark.parametrize("grid", ["4x2", "2x4", "1x8"])
 def test_sparse_features_stay_sparse_for_a_rank_that_stands_for_all(grid, caplog):
-    """Their share is the graph's, whatever the blocks of this rank are of it."""
+    """The share of entries is the graph's, whatever the blocks of this rank are of it."""
     known, network = replace(graph(), feature_nnz=44), Settings(algorithm="1.5d", grid=grid, **HIDDEN)
     busiest, every = (dry_run(network, known, 8, alone).ranks for alone in (True, False))
     flops = [sum(entry.get("flops", 0) for entry in costs.epoch.entries()) for costs in [busiest[0], *every]]
