@@ -66,7 +66,9 @@ def _hits(Z: DistDense, targets: Targets) -> Array:
         choice[best != overall] = targets.classes
         choice[wrong] = -1  # the lowest, so that all ranks of the row learn of it
         across.allreduce(choice, "min", "loss")
-    hits = xp.bincount(targets.parts[choice == targets.labels], minlength=TEST + 1).astype(np.int64)
+    right = targets.parts[choice == targets.labels]
+    counts = xp.bincount(right, minlength=TEST + 1) if right.size else xp.zeros(TEST + 1)  # CuPy wants one
+    hits = counts.astype(np.int64)
     hits[0] = xp.count_nonzero(wrong if across.size == 1 else choice < 0)  # no node has part 0
     return hits
 
