@@ -312,3 +312,29 @@ def test_groups_follow_the_order_and_are_about_equally_large():
     assert groups([5, 5, 5, 5], 2 * TUNING.group_nonzeros) == [[0, 1], [2, 3]]
     assert groups([90, 5, 5], 2 * TUNING.group_nonzeros) == [[0], [1, 2]]
     assert groups([1] * 12, 1e9) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
+@pytest.mark.ranks(3, 4)
+@names
+@pytest.mark.parametrize("aware", [True, "cover", False])
+def test_what_is_packed_takes_the_room_of_a_few_pieces(comm, name, aware, monkeypatch):
+    """Rows and columns of 80 kB and more from each rank, pieces above the eager limit, several in a row."""
+    monkeypatch.setattr(TUNING, "packed_numbers", 3000)
+    matrix = rmat(2400, degree=12, directed=True, features=0, classes=0).A.astype(np.float32)
+    X = np.random.default_rng(1).standard_normal((matrix.shape[0], 96)).astype(np.float32)
+    grid = make_grid(comm, name, grids(name, comm.Get_size())[-1 if name == "rdm" else 0])
+    A, found = dg.distribute(matrix, grid, name, sparsity_aware=aware), []
+    for grid.overlap in (True, False):
+        H, G = dg.scatter(X, A.input_layout), dg.scatter(X, A.output_layout)
+        found.append([Z.block.copy() for _ in range(2) for Z in (A @ H, A.T @ G)])
+        products = (A @ H, matrix @ X), (A.T @ G, matrix.T @ X)
+        for Y, expected in ((dg.gather(Z), expected) for Z, expected in products):
+            if grid.rank == 0:
+                np.testing.assert_allclose(Y, expected, rtol=1e-4, atol=1e-4)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    few = TUNING.packed_at_a_time * 3000 * 4
+    packed = [name for name in grid.workspace._named if "packed" in name or "part" in name.split(", ")[-1]]
+    assert packed or not aware
+    assert all(grid.workspace._named[name].nbytes <= few for name in packed)
+    grid.free()

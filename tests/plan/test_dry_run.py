@@ -275,6 +275,7 @@ def test_arrays_too_long_for_one_call_of_mpi_travel_in_several(monkeypatch, busi
 
 SMALL = {
     "panels": ([("1d", False), ("1.5d", True)], {"panel_nonzeros": 1, "group_nonzeros": 1}),
+    "pieces": ([("rdm", False), ("1d", True)], {"packed_numbers": 50, "packed_at_a_time": 2}),
     "halves": ([("1d", False), ("1.5d", False)], {"halved_block": 1}),
     "blocks": (
         [("1.5d", False), ("2d", False), ("3d", False)],
