@@ -261,7 +261,7 @@ class Exchange(AbstractContextManager["Exchange"]):
 
 
 class _Delivery:
-    """What one rank sends, on its way to this rank.
+    """Numbers that one rank sends, on their way to this rank.
 
     Attributes:
         array: where the numbers end up, or pieces.
