@@ -2,9 +2,9 @@
 
     python benchmarks/large.py --folder /scratch/large
 
-A folder that is made is removed again unless ``--keep`` is given; a store in one that is there is trained. Prints a
-Markdown table, with the largest resident set of each process, and what all hold together at a time, where
-memory that processes share counts once.
+A folder that is made is removed again unless ``--keep`` is given; a store in one that is there is trained.
+Prints a Markdown table, with the largest resident set of each process, and what all hold together at a time,
+where memory that processes share counts once.
 """
 
 from __future__ import annotations
