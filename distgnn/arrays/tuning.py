@@ -101,7 +101,7 @@ class Tuning:
     panel_nonzeros: int = 16
     """Non-zeros that a row of A has in the columns of one panel at least, where there are several."""
     most_panels: int = 4
-    halved_block: int = 16 << 20
+    halved_block: int = 64 << 20
     """A block of H, with rows of ``fetched_row_bytes``, that travels in two panels at least, whatever the
     passes: two halves of a block take half of the memory of two blocks, and products with them are 1.02
     (blocks of 64 MiB) to 1.28 times (of 16 MiB, which a cache holds) as long, of 16 non-zeros a row.
