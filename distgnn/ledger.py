@@ -398,9 +398,9 @@ def books() -> Books:
 
 
 @contextmanager
-def apart() -> Iterator[Books]:
-    """Keep books of their own for what this thread does inside. Other threads keep theirs."""
-    before, books = _books.get(), Books()
+def apart(books: Books | None = None) -> Iterator[Books]:
+    """Keep books of their own, new or these, for what this thread does inside. Other threads keep theirs."""
+    before, books = _books.get(), books or Books()
     _books.set(books)
     try:
         yield books

@@ -112,6 +112,15 @@ class _Exchange(Exchange):
         if array.size:
             self._tell(array)
 
+    def _delivery(self, array: Array) -> Any:
+        """Make a delivery, one for all arrays of a size, where it takes no memory beside theirs."""
+        if self.comm.staged or self.comm.narrow:
+            return super()._delivery(array)
+        known: dict[tuple[int, Any], Any] = self.__dict__.setdefault("known", {})
+        if (array.size, array.dtype) not in known:
+            known[array.size, array.dtype] = super()._delivery(array)
+        return known[array.size, array.dtype]
+
     def _receive(self) -> None:
         for delivery in self.deliveries.values():
             delivery.missing = 0
