@@ -13,6 +13,7 @@ import numpy as np
 
 from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
+from distgnn.ledger import BeyondRoom
 from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, LastRank, dry_run, last_rank
@@ -165,11 +166,13 @@ def plan(
         if floors[number] > known.limit(way):
             left_out.append(floors[number])
             continue
-        by_number[number] = priced(settings, graph, ranks, machine, way, last.pop(number, None))
+        by_number[number] = priced(settings, graph, ranks, machine, way, last.pop(number, None), complete)
         known.add([result for result in by_number[number] if isinstance(result, Choice)])
     results = [result for _, some in sorted(by_number.items()) for result in some]
     choices = sorted((r for r in results if isinstance(r, Choice)), key=lambda choice: choice.seconds)
     infeasible += [result for result in results if isinstance(result, Infeasible)]
+    if not choices and not complete:
+        return plan(settings, graphs, ranks, machine)  # with the peaks that the least memory is known by
     beyond = (len(left_out), min(left_out) / choices[0].seconds) if left_out else None
     return Plan(machine, ranks, choices, infeasible, settings, graphs, beyond)
 
@@ -243,11 +246,14 @@ def has_grid(name: str, sizes: Sizes, ranks: int) -> bool:
 
 
 def priced(
-    settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way, last: LastRank | None = None
-) -> list[Choice | Infeasible]:
+    settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way, last: LastRank | None = None,
+    complete: bool = True,
+) -> list[Choice | Infeasible]:  # fmt: skip
     """Price a shape of a grid, with its axes in every order that makes a difference.
 
-    ``last``: its last rank, where that is known; it is used up.
+    Args:
+        last: its last rank, where that is known; it is used up.
+        complete: whether the peak of a way is wanted for which there is no room.
     """
     if problem := unsuitable(way, graph, settings):
         return [Infeasible(way, problem)]
@@ -256,9 +262,13 @@ def priced(
         if (needed := least_bytes(s, graph, ranks)) > max(machine.memory, room.LITTLE):
             problem = f"a rank needs at least {amount(needed)} and has {amount(machine.memory)}"
             return [Infeasible(way, problem, needed)]
-        dry = counted(settings, graph, ranks, way, last)
+        shared = machine.shared_memory and operators.get(way.algorithm).column_axis  # see held_once
+        dry = counted(settings, graph, ranks, way, last, math.inf if complete or shared else machine.memory)
     except UserError as error:
         return [Infeasible(way, str(error))]
+    except BeyondRoom as error:
+        problem = f"a rank needs at least {amount(error.nbytes)} and has {amount(machine.memory)}"
+        return [Infeasible(way, problem, error.nbytes)]
     kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
     programs = [costs.epoch.steps for costs in kinds.values()]
     for costs in kinds.values():
@@ -310,12 +320,13 @@ def _divided(costs: Costs, holders: int) -> Costs:
 
 
 def counted(
-    settings: Settings, graph: Graph, ranks: int, way: Way, last: LastRank | None = None
+    settings: Settings, graph: Graph, ranks: int, way: Way, last: LastRank | None = None,
+    most: float = math.inf,
 ) -> DryRun:  # fmt: skip
-    """Return the dry run of a way to train, with its steps. ``last``: of :func:`priced`."""
+    """Return the dry run of a way to train, with its steps. ``last``, ``most``: of :func:`dry_run`."""
     all_ranks = COVERED_RANKS if way.sparsity_aware == "cover" else ALL_RANKS
     busiest = ranks > all_ranks or isinstance(graph.source, Histogram)
-    return dry_run(way.settings(settings), graph, ranks, busiest, evaluation=False, last=last)
+    return dry_run(way.settings(settings), graph, ranks, busiest, evaluation=False, last=last, most=most)
 
 
 def unsuitable(way: Way, graph: Graph, settings: Settings) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ class DryRun:
 
 def dry_run(
     settings: Settings, graph: Graph, ranks: int, busiest: bool | None = None, *, evaluation: bool = True,
-    node: int | None = None, last: LastRank | None = None,
+    node: int | None = None, last: LastRank | None = None, most: float = math.inf,
 ) -> DryRun:  # fmt: skip
     """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
@@ -91,17 +92,19 @@ def dry_run(
         evaluation: also count an evaluation of the whole graph.
         node: ranks of a node, which are consecutive; default: all.
         last: the last rank of the same run, where it is known; it is used up.
+        most: bytes beyond which a busiest rank need not be run to its end.
 
     Raises:
         ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
-            seconds, or minibatches without the graph itself.
+            seconds, or minibatches without the graph itself. ledger.BeyondRoom: the rank holds more than
+            ``most``.
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
     busiest = ranks > 64 if busiest is None else busiest
     _check(s, graph, busiest, node)
     if busiest:
-        return _busiest(s, graph, ranks, evaluation, node, last)
+        return _busiest(s, graph, ranks, evaluation, node, last, most)
     results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation), node)
     return DryRun(results[0][1], [costs for costs, _ in results])
 
@@ -174,8 +177,9 @@ def _last(s: Settings, graph: Graph, ranks: int, node: int | None) -> LastRank:
 
 
 def _busiest(
-    s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int | None, last: LastRank | None
-) -> DryRun:
+    s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int | None, last: LastRank | None,
+    limit: float,
+) -> DryRun:  # fmt: skip
     """Run the busiest rank. Even cuts give the last rank the largest blocks, so that it is asked first.
 
     If non-zeros are not spread evenly, the one of a sample of ranks that holds the most.
@@ -185,6 +189,7 @@ def _busiest(
         model = last.ready.model
         rank, most = busiest_of(model, model.grid), _held(last.ready)
         if rank == ranks - 1 and graph.even:
+            last.books.most = limit
             costs, grid = _counted(last.ready, evaluation)
             return DryRun(grid, [costs] * ranks)
     sample = [] if graph.even else np.linspace(0, ranks - 1, SAMPLE + 1, dtype=int)[:-1].tolist()
@@ -192,7 +197,8 @@ def _busiest(
         with ledger.apart():
             held = _held(_prepared(OneOfMany(ranks, other, node), SHAPES, s, graph))
             rank, most = (other, held) if held > most else (rank, most)
-    with ledger.apart():
+    with ledger.apart() as books:
+        books.most = limit
         costs, grid = _counted(_prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph), evaluation)
         return DryRun(grid, [costs] * ranks)
 
