@@ -53,14 +53,16 @@ def formula(
     """
     if costs.model is None or (price := epoch(costs.model, train_features)) is None:
         return None
-    A, seconds, links = costs.model.A, 0.0, {}
+    A: Any = costs.model.A
+    seconds, links = 0.0, {}
     for (group, _), (words, messages) in price.items():
         if words or messages:
             links[group] = alpha, bandwidth = link(machine, grid, group)
             seconds += messages * alpha + float(words) * A.dtype.itemsize / bandwidth
     option = "--sparsity-aware" if aware else ""
     row = next(row for row in TABLE if row.name == A.name and option in row.command)
-    said = [text for text in (inspect.getdoc(type(A)) or "").split("\n\n") if text.startswith("Cost")]
+    page = inspect.getdoc(type(A.algorithm)) or ""
+    said = [text for text in page.split("\n\n") if text.startswith("Cost")]
     rates = ", ".join(f"{group} {rate / 1e9:.3g}" for group, (_, rate) in links.items())
     priced, own = price.by_matrix(), costs.words
     lines = [
@@ -87,7 +89,7 @@ class Products(NamedTuple):
 
 def products(model: GCN, train_features: bool) -> list[Products] | None:
     """List the products of an epoch; None for layers of other kinds than graph convolutions."""
-    found = list[Products]()
+    every = list[Products]()
     for layer, (A, _) in zip(model.layers, model.graphs, strict=True):
         if type(layer) is not GraphConvolution:
             return None
@@ -96,8 +98,8 @@ def products(model: GCN, train_features: bool) -> list[Products] | None:
         first = layer.order(A, need, kept) == AGGREGATE
         width = layer.shape[0 if first else 1]
         times, adjoint = None if first and kept else width, width if need or not first else None
-        found.append(Products(A, layer, times, adjoint, need))
-    return found
+        every.append(Products(A, layer, times, adjoint, need))
+    return every
 
 
 def epoch(model: GCN, train_features: bool) -> Price | None:

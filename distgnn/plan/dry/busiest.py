@@ -25,7 +25,7 @@ def busiest_of(model: GCN, grid: Grid) -> int:
     sizes = _Sizes(grid)
     held = sum(sizes.held(layout, shape) for layout, shape in _matrices(model))
     most = np.flatnonzero(held == np.max(held))
-    roles = [role for A in _operators(model) for role in _roles(A, sizes.coords)]
+    roles = [role for A in _operators(model) for role in _roles(getattr(A, "algorithm", A), sizes.coords)]
     return int(most[np.lexsort((most, *(role[most] for role in reversed(roles))))[-1]])
 
 
@@ -50,7 +50,7 @@ def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
 
 
 @singledispatch
-def _roles(A: Operator, coords: Coords) -> list[np.ndarray]:
+def _roles(A: Any, coords: Coords) -> list[np.ndarray]:
     """Return numbers by rank that say what ranks, beside the shapes of their blocks, do unlike others.
 
     The default role is the rank's place on axes that cut neither side of a product. The larger of two roles
