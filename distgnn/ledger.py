@@ -34,6 +34,7 @@ waits for or drives messages, what is *exposed* of it; *flight* is how long tran
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections import defaultdict, deque
@@ -374,18 +375,28 @@ def table(parts: Mapping[str, Totals]) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
+class BeyondRoom(Exception):
+    """More memory was counted than a rank may hold; ``nbytes``: how much."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.nbytes = nbytes
+
+
 @dataclass
 class Books:
     """The books of one rank.
 
     Attributes:
         open: the ledgers that are open; nested: seconds of timed regions inside each timed region that is
-            open; held: bytes of memory by purpose.
+            open; held: bytes of memory by purpose; most: bytes beyond which :func:`held` raises
+        :class:`BeyondRoom`.
     """
 
     open: list[Ledger] = field(default_factory=list)
     nested: list[float] = field(default_factory=list)
     held: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    most: float = math.inf
 
 
 #: One for the whole process, but in :func:`apart`.
@@ -398,9 +409,9 @@ def books() -> Books:
 
 
 @contextmanager
-def apart() -> Iterator[Books]:
-    """Keep books of their own for what this thread does inside. Other threads keep theirs."""
-    before, books = _books.get(), Books()
+def apart(books: Books | None = None) -> Iterator[Books]:
+    """Keep books of their own, new or these, for what this thread does inside. Other threads keep theirs."""
+    before, books = _books.get(), books or Books()
     _books.set(books)
     try:
         yield books
@@ -500,6 +511,8 @@ def held(purpose: str, nbytes: int) -> None:
     for ledger in books.open:
         if total > sum(ledger.peak.values()):
             ledger.peak = dict(books.held)
+    if total > books.most:
+        raise BeyondRoom(total)
 
 
 def holds(owner: object, purpose: str, nbytes: int) -> None:

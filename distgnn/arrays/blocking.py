@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,23 @@ from distgnn.arrays import backend
 from distgnn.layout import Range
 
 
+class Blocks(Sequence[Range]):
+    """Blocks of ``step`` rows; the last one may have fewer. Each is made when it is asked for."""
+
+    def __init__(self, rows: int, step: int) -> None:
+        self.rows, self.step, self.starts = rows, step, range(0, rows, step)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: Any) -> Any:
+        first = self.starts[number]
+        return first, min(first + self.step, self.rows)
+
+
 def every(rows: int, step: int) -> list[Range]:
     """Cut rows into blocks of ``step`` rows; the last one may have fewer."""
-    return [(first, min(first + step, rows)) for first in range(0, rows, step)]
+    return list(Blocks(rows, step))
 
 
 def rows_within(numbers: int, width: int) -> int:

@@ -66,7 +66,7 @@ class Exchange(AbstractContextManager["Exchange"]):
         if some := sum(array.size for _, array in receives if comm.narrows(array, narrow)):
             comm.charge.converted(some)
         self.read = comm.backend.mark()  # kernels may still read what is received into
-        self.deliveries = {source: _Delivery(array, self._parts(array), self) for source, array in receives}
+        self.deliveries = {source: self._delivery(array) for source, array in receives}
         # What is sent, and its wire. The memory of a temporary would be lent again while it is copied.
         self.sent: list[tuple[Array, Array]] = []
         if receives:
@@ -131,6 +131,9 @@ class Exchange(AbstractContextManager["Exchange"]):
 
     def _busy(self) -> bool:
         return bool(self.flight.requests or self.queue or self.flight.marks)
+
+    def _delivery(self, array: Array) -> _Delivery:
+        return _Delivery(array, self._parts(array), self)
 
     def _receive(self) -> None:
         for source, delivery in self.deliveries.items():

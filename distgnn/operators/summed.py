@@ -6,11 +6,11 @@ travel in 16 bits, which MPI can't add.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from distgnn import local
-from distgnn.arrays.blocking import every
+from distgnn.arrays.blocking import Blocks
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -79,7 +79,7 @@ def add_up(grid: Grid, group: Comm, array: Array) -> Array:
     return array
 
 
-def row_blocks(grid: Grid, ranks: int, height: int, row_bytes: int, multiple: int = 1) -> list[Range]:
+def row_blocks(grid: Grid, ranks: int, height: int, row_bytes: int, multiple: int = 1) -> Sequence[Range]:
     """Cut a product that so many ranks sum every ``grid.block_rows`` rows, rounded up to a multiple.
 
     By default into TUNING.sum_blocks blocks within the sizes of a message, on a device into so few that they
@@ -94,4 +94,4 @@ def row_blocks(grid: Grid, ranks: int, height: int, row_bytes: int, multiple: in
         size = max(height * row_bytes // TUNING.sum_blocks, TUNING.smallest_sum_block)
         size = min(size, TUNING.sum_chunk)
     step = -(-(grid.block_rows or max(size // row_bytes, 1)) // multiple) * multiple
-    return every(height, step)
+    return Blocks(height, step)

@@ -13,10 +13,11 @@ import numpy as np
 
 from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
-from distgnn.plan import formulas
+from distgnn.ledger import BeyondRoom
 from distgnn.plan.cost_model import Estimate, Network, estimate
 from distgnn.plan.dry.graphs import Graph, Histogram
-from distgnn.plan.dry.run import Costs, DryRun, dry_run, last_network
+from distgnn.plan.dry.run import Costs, DryRun, LastRank, dry_run, last_rank
+from distgnn.plan.least import least_seconds
 from distgnn.plan.machine import Machine, read
 from distgnn.train import room
 from distgnn.train.resolve import resolved, takes_one
@@ -33,7 +34,6 @@ CLEAR = 0.9
 #: choice was within it of the fastest.
 ERROR = 0.1
 SHOWN = 12  # choices that a table shows at least
-SAFE = 0.9  # the share of the last rank's words that the busiest one has at least
 FEW = 3  # best shapes of grids that are priced without overlap, too
 
 
@@ -146,7 +146,7 @@ def plan(
             given here is kept.
         graphs: one, or by the name of the order; None where there is no store.
         machine: itself, or what :func:`machine.read` takes.
-        complete: all ways. Else some are left out whose messages alone take longer than the best dozen, than
+        complete: all ways. Else some are left out that are known to take longer than the best dozen, than
             what is as good as the first, and than the best of the same algorithm.
 
     Raises:
@@ -157,19 +157,22 @@ def plan(
         raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     shapes = [(graph, way) for order, graph in graphs.items() for way in ways(settings, ranks, order)]
-    least = [0.0 if complete else least_seconds(settings, *shape, ranks, machine) for shape in shapes]
+    last = {} if complete else {i: known_last(settings, *shape, ranks) for i, shape in enumerate(shapes)}
+    floors = [least_seconds(settings, way, machine, last.get(i)) for i, (_, way) in enumerate(shapes)]
     by_number: dict[int, list[Choice | Infeasible]] = {}
     known, left_out = _Known(), list[float]()
-    for number in sorted(range(len(shapes)), key=least.__getitem__):
+    for number in sorted(range(len(shapes)), key=floors.__getitem__):
         graph, way = shapes[number]
-        if least[number] > known.limit(way):
-            left_out.append(least[number])
+        if floors[number] > known.limit(way):
+            left_out.append(floors[number])
             continue
-        by_number[number] = priced(settings, graph, ranks, machine, way)
+        by_number[number] = priced(settings, graph, ranks, machine, way, last.pop(number, None), complete)
         known.add([result for result in by_number[number] if isinstance(result, Choice)])
     results = [result for _, some in sorted(by_number.items()) for result in some]
     choices = sorted((r for r in results if isinstance(r, Choice)), key=lambda choice: choice.seconds)
     infeasible += [result for result in results if isinstance(result, Infeasible)]
+    if not choices and not complete:
+        return plan(settings, graphs, ranks, machine)  # with the peaks that the least memory is known by
     beyond = (len(left_out), min(left_out) / choices[0].seconds) if left_out else None
     return Plan(machine, ranks, choices, infeasible, settings, graphs, beyond)
 
@@ -195,24 +198,16 @@ class _Known:
         return max(own, self.seconds[SHOWN - 1], (1 + ERROR) * self.seconds[0])
 
 
-def least_seconds(settings: Settings, graph: Graph, way: Way, ranks: int, machine: Machine) -> float:
-    """Return the seconds that messages of this way take at least, with axes in any order, by the exact price
-    of its products; 0 where none is known, where non-zeros may be spread unevenly, or with sparse features.
+def known_last(settings: Settings, graph: Graph, way: Way, ranks: int) -> LastRank | None:
+    """Prepare the last rank, from which the least seconds are known; None where non-zeros may be spread
+    unevenly, with sparse features, or for a way that is refused, which says why when it is priced.
     """
     if not graph.even or graph.feature_nnz is not None or unsuitable(way, graph, settings):
-        return 0.0
+        return None
     try:
-        model = last_network(way.settings(settings), graph, ranks)
-        price = formulas.epoch(model, resolved(way.settings(settings), ranks).train_features)
-    except UserError:  # which says why when the way is priced
-        return 0.0
-    words: dict[str, float] = {}
-    for (group, _), (count, _) in ({} if price is None else price).items():
-        words[group] = words.get(group, 0.0) + float(count)
-    nbytes = 2 if settings.wire else np.dtype(settings.dtype).itemsize
-    orders = axis_orders(way.grid, list(named_sizes(settings, way.algorithm)))
-    seconds = (Network(machine, grid).least(words) for grid in orders)
-    return SAFE * nbytes * min(seconds, default=0.0)
+        return last_rank(way.settings(settings), graph, ranks)
+    except UserError:
+        return None
 
 
 def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infeasible]:
@@ -251,27 +246,37 @@ def has_grid(name: str, sizes: Sizes, ranks: int) -> bool:
 
 
 def priced(
-    settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way
-) -> list[Choice | Infeasible]:
-    """Price a shape of a grid, with its axes in every order that makes a difference."""
+    settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way, last: LastRank | None = None,
+    complete: bool = True,
+) -> list[Choice | Infeasible]:  # fmt: skip
+    """Price a shape of a grid, with its axes in every order that makes a difference.
+
+    Args:
+        last: its last rank, where that is known; it is used up.
+        complete: whether the peak of a way is wanted for which there is no room.
+    """
     if problem := unsuitable(way, graph, settings):
         return [Infeasible(way, problem)]
     try:
         s = resolved(way.settings(settings), ranks)
-        if (least := least_bytes(s, graph, ranks)) > max(machine.memory, room.LITTLE):
-            problem = f"a rank needs at least {amount(least)} and has {amount(machine.memory)}"
-            return [Infeasible(way, problem, least)]
-        dry = counted(settings, graph, ranks, way)
+        if (needed := least_bytes(s, graph, ranks)) > max(machine.memory, room.LITTLE):
+            problem = f"a rank needs at least {amount(needed)} and has {amount(machine.memory)}"
+            return [Infeasible(way, problem, needed)]
+        shared = machine.shared_memory and operators.get(way.algorithm).column_axis  # see held_once
+        dry = counted(settings, graph, ranks, way, last, math.inf if complete or shared else machine.memory)
     except UserError as error:
         return [Infeasible(way, str(error))]
+    except BeyondRoom as error:
+        problem = f"a rank needs at least {amount(error.nbytes)} and has {amount(machine.memory)}"
+        return [Infeasible(way, problem, error.nbytes)]
     kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
     programs = [costs.epoch.steps for costs in kinds.values()]
     for costs in kinds.values():
         costs.epoch.steps, costs.model = [], None  # of many ways they would fill the memory
     on, itemsize = machine.used(settings.overlap), np.dtype(settings.dtype).itemsize
     estimates, fit, peaks = dict[Any, Estimate](), list[Choice | Infeasible](), list[int]()
-    sent = (step for steps in programs for step in steps if step.phase == "comm")
-    transfers = {(step.operation, step.group, bool(step.shape)): step for step in sent}.values()
+    steps = (step for program in programs for step in program)
+    transfers = {(step[1], step[2], not step[-1]): step for step in steps if step[0] == "comm"}.values()
     for grid in axis_orders(way.grid, list(named_sizes(settings, way.algorithm))):
         held = held_once(dry, machine, replace(way, grid=grid))
         peaks.append(max(sum(costs.peak.values()) for costs in held.ranks))
@@ -314,11 +319,14 @@ def _divided(costs: Costs, holders: int) -> Costs:
     return replace(costs, peak=costs.peak | {"adjacency": costs.peak["adjacency"] // holders})
 
 
-def counted(settings: Settings, graph: Graph, ranks: int, way: Way) -> DryRun:
-    """Return the dry run of a way to train, with its steps."""
+def counted(
+    settings: Settings, graph: Graph, ranks: int, way: Way, last: LastRank | None = None,
+    most: float = math.inf,
+) -> DryRun:  # fmt: skip
+    """Return the dry run of a way to train, with its steps. ``last``, ``most``: of :func:`dry_run`."""
     all_ranks = COVERED_RANKS if way.sparsity_aware == "cover" else ALL_RANKS
     busiest = ranks > all_ranks or isinstance(graph.source, Histogram)
-    return dry_run(way.settings(settings), graph, ranks, busiest, evaluation=False)
+    return dry_run(way.settings(settings), graph, ranks, busiest, evaluation=False, last=last, most=most)
 
 
 def unsuitable(way: Way, graph: Graph, settings: Settings) -> str | None:

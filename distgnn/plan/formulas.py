@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from distgnn.comm.group import Comm
 from distgnn.nn.gcn import GCN
@@ -74,22 +74,47 @@ def formula(
     return Formula(section, text, f"GB/s into a rank along {rates}", lines, price.messages, seconds)
 
 
+class Products(NamedTuple):
+    """Products of a layer in an epoch: A, the layer, the columns that A and Aᵀ multiply; None: they do not.
+
+    ``need``: the gradient of its input is wanted.
+    """
+
+    A: Any
+    layer: GraphConvolution
+    times: int | None
+    adjoint: int | None
+    need: bool
+
+
+def products(model: GCN, train_features: bool) -> list[Products] | None:
+    """List the products of an epoch; None for layers of other kinds than graph convolutions."""
+    every = list[Products]()
+    for layer, (A, _) in zip(model.layers, model.graphs, strict=True):
+        if type(layer) is not GraphConvolution:
+            return None
+        need = train_features or layer.index > 0
+        kept = not need and layer.options.keep_aggregate and not layer.options.dropout
+        first = layer.order(A, need, kept) == AGGREGATE
+        width = layer.shape[0 if first else 1]
+        times, adjoint = None if first and kept else width, width if need or not first else None
+        every.append(Products(A, layer, times, adjoint, need))
+    return every
+
+
 def epoch(model: GCN, train_features: bool) -> Price | None:
     """Price an epoch: products, those with weights, and sums of biases; None for layers of other kinds.
 
     Norms, the loss, residual connections and the optimiser are left out.
     """
     total, late, n = FREE, Counter[Comm](), model.A.shape[0]
-    for layer, (A, _) in zip(model.layers, model.graphs, strict=True):
-        if type(layer) is not GraphConvolution:
-            return None
-        need, prices = train_features or layer.index > 0, A.prices
-        kept = not need and layer.options.keep_aggregate and not layer.options.dropout
-        first = layer.order(A, need, kept) == AGGREGATE
-        width, out = layer.shape[0 if first else 1], A.weights.output_layout
+    if (every := products(model, train_features)) is None:
+        return None
+    for A, layer, times, adjoint, need in every:
+        out = A.weights.output_layout
         total = sum(A.weights.prices(n, layer.shape, A.dtype.itemsize, need), total)
-        total += FREE if first and kept else prices.product(width)
-        total += prices.adjoint(width) if need or not first else FREE
+        total += FREE if times is None else A.prices.product(times)
+        total += FREE if adjoint is None else A.prices.adjoint(adjoint)
         rows = A.grid.along(*out.row_axes)
         if layer.b is not None:
             total += reduced(rows, "gradients", out.local_shape((n, layer.shape[1]))[1])

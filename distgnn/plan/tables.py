@@ -23,7 +23,7 @@ LEGEND = (
 )
 ALIKE = f"--- 1 to {{}} are within {ERROR:.0%}, the error of a plan: any of them will do ---"
 AS_1D = "As all their ranks stand in rows, these move what 1d moves, the same words: {}."
-LEFT_OUT = "... and {} whose messages alone take at least {:.3g} times the first, left out; --all plans them"
+LEFT_OUT = "... and {} that take at least {:.3g} times the first, left out; --all plans them"
 #: What the price of an epoch leaves out.
 PRICED = "Priced are products, those with weights, and biases; the dry run has norms and the loss, too."
 

@@ -12,8 +12,9 @@ import scipy.sparse as sp
 from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
 from distgnn.plan import Graph, Known, tables
-from distgnn.plan.choices import least_seconds, plan
+from distgnn.plan.choices import known_last, plan
 from distgnn.plan.explain import explain
+from distgnn.plan.least import least_seconds
 from distgnn.plan.machine import Measured, Overlap, read
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, axis_orders, ways
@@ -314,6 +315,24 @@ def test_ways_are_left_out_that_would_not_be_shown(wire):
     assert len(missing) == count
     assert min(shapes[shape].seconds for shape in missing) >= times * full.best.seconds
     for choice in shapes.values():
-        assert 0 <= least_seconds(settings, graph, choice.way, 16, machine) <= choice.seconds
-    line = f"... and {count} whose messages alone take at least {times:.3g} times the first, left out"
+        last = known_last(settings, graph, choice.way, 16)
+        assert 0 < least_seconds(settings, choice.way, machine, last) <= choice.seconds
+    line = f"... and {count} that take at least {times:.3g} times the first, left out"
     assert line in tables.text(part) and "left out" not in tables.text(full)
+
+
+def test_a_dry_run_ends_where_the_memory_does():
+    """Ways without room say at least what they need, with the same choices; if none has room, the peaks."""
+    graph, settings = Graph.of_size(20_000, 400_000, 64, 8), Settings(hidden=(32,))
+    peaks = sorted(peak(choice) for choice in plan(settings, graph, 32, MACHINE).choices)
+    machine = replace(MACHINE, memory=peaks[len(peaks) // 2])
+    full, part = (plan(settings, graph, 32, machine, complete) for complete in (True, False))
+    needs = {str(way.way): way.peak for way in full.infeasible}
+    assert part.infeasible and {str(way.way) for way in part.infeasible} <= needs.keys()
+    for way in part.infeasible:
+        assert machine.memory < way.peak <= needs[str(way.way)] and "needs at least" in way.reason
+    assert any(way.peak < needs[str(way.way)] for way in part.infeasible)
+    record = {str(choice.way): choice.record() for choice in full.choices}
+    assert all(choice.record() == record[str(choice.way)] for choice in part.choices)
+    none = [plan(settings, graph, 32, replace(MACHINE, memory=peaks[0] // 2), how) for how in (True, False)]
+    assert none[0].infeasible == none[1].infeasible and not none[1].choices

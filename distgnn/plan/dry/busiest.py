@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
 import numpy as np
 
 from distgnn.comm.grid import Grid
-from distgnn.layout import Axes, Cut, Layout, block, shares
+from distgnn.layout import Axes, Cut, Layout, shares
 from distgnn.nn.gcn import GCN
 from distgnn.operators.base import Operator
 from distgnn.operators.block_rows import BlockRows
@@ -17,15 +17,16 @@ from distgnn.operators.split_3d import Split3D, layer_stages
 from distgnn.operators.summa_2d import Panel, Summa2D
 
 Shape = tuple[int, int]
+Coords = Mapping[str, np.ndarray]  # places of all ranks, by axis
 
 
 def busiest_of(model: GCN, grid: Grid) -> int:
-    """Return a rank that holds the most and, of those that do, has the largest :func:`_roles`."""
+    """Return a rank that holds the most and, of those that do, has the largest :func:`_roles`; the last."""
     sizes = _Sizes(grid)
     held = sum(sizes.held(layout, shape) for layout, shape in _matrices(model))
-    most = np.flatnonzero(held == np.max(held)).tolist()
-    roles = [_roles(getattr(A, "algorithm", A)) for A in _operators(model)]
-    return max(most[::-1], key=lambda rank: [role(sizes.place(rank)) for role in roles])
+    most = np.flatnonzero(held == np.max(held))
+    roles = [role for A in _operators(model) for role in _roles(getattr(A, "algorithm", A), sizes.coords)]
+    return int(most[np.lexsort((most, *(role[most] for role in reversed(roles))))[-1]])
 
 
 def _operators(model: GCN) -> list[Operator]:
@@ -49,61 +50,60 @@ def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
 
 
 @singledispatch
-def _roles(A: Any) -> Callable[[Axes], Hashable]:
-    """Make the function that gives a rank's role by its place on the grid: what, beside the shapes of its
-    blocks, it does unlike others. The default role is the rank's place on axes that cut neither side of a
-    product. The larger of two roles has more to do.
+def _roles(A: Any, coords: Coords) -> list[np.ndarray]:
+    """Return numbers by rank that say what ranks, beside the shapes of their blocks, do unlike others.
+
+    The default role is the rank's place on axes that cut neither side of a product. The larger of two roles
+    has more to do; the first number that differs decides.
     """
     layouts = A.input_layout, A.output_layout
     cut = {axis for layout in layouts for axis in (*layout.row_axes, *layout.col_axes)}
-    return lambda place: tuple(place.coords[axis] for axis in place.shape if axis not in cut)
+    return [places for axis, places in coords.items() if axis not in cut]
 
 
 @_roles.register
-def _of_block_rows(A: BlockRows) -> Callable[[Axes], Hashable]:
+def _of_block_rows(A: BlockRows, coords: Coords) -> list[np.ndarray]:
     """Tell ranks apart by their stages: their number, and how many rows of others they have."""
-    cuts, known = shares(A.col_parts, A.grid.shape.get("reps", 1)), dict[object, Hashable]()
-
-    def role(place: Axes) -> Hashable:
-        i = place.coords["rows"]
-        if (key := (i, place.coords.get("reps", 0))) not in known:
-            stages, columns = A.share(place, A.col_parts)
-            rows, own = int(columns[-1] - columns[0]), int(columns[i + 1] - columns[i])
-            senders = np.count_nonzero(np.diff(cuts.clip(*block(A.col_parts, i))))  # of sums, along a row
-            known[key] = len(stages), rows, i not in stages, -own, senders
-        return known[key]
-
-    return role
+    i, j, parts = coords["rows"], coords.get("reps", coords["rows"] * 0), A.col_parts
+    ranks = [int(np.flatnonzero(j == rep)[0]) for rep in range(int(j.max()) + 1)]
+    every = [A.share(Axes(A.grid.shape, rank), parts) for rank in ranks]
+    first, last = (np.array([getattr(stages, end) for stages, _ in every])[j] for end in ("start", "stop"))
+    rows, own = np.array([int(columns[-1] - columns[0]) for _, columns in every])[j], np.diff(parts)[i]
+    cuts = shares(parts, len(ranks)).clip(parts[:-1, None], parts[1:, None])
+    senders = np.count_nonzero(np.diff(cuts), axis=1)[i]  # of sums, along a row
+    return [last - first, rows, (i < first) | (i >= last), -own, senders]
 
 
 @_roles.register
-def _of_panels(A: Summa2D) -> Callable[[Axes], Hashable]:
+def _of_panels(A: Summa2D, coords: Coords) -> list[np.ndarray]:
     """Tell ranks apart by the widths of their own panels, of A by process column and of H by process row."""
-    of_A, of_H = _widths(A.plane.panels, A.grid.shape)
-    return lambda place: (of_A[place.coords["cols"]], of_H[place.coords["rows"]])
+    of_A, of_H = map(_places, _widths(A.plane.panels, A.grid.shape))
+    return [of_A[coords["cols"]], of_H[coords["rows"]]]
 
 
 @_roles.register
-def _of_layers(A: Split3D) -> Callable[[Axes], Hashable]:
+def _of_layers(A: Split3D, coords: Coords) -> list[np.ndarray]:
     """Tell ranks apart by the widths of their own panels, as :func:`_of_panels`, of each layer."""
-    sizes = A.grid.shape
-    layers = [_widths(layer_stages(sizes, A.col_parts, k), sizes) for k in range(sizes["fibers"])]
-
-    def role(place: Axes) -> Hashable:
-        of_A, of_H = layers[place.coords["fibers"]]
-        return of_A[place.coords["cols"]], of_H[place.coords["rows"]]
-
-    return role
+    sizes, k = A.grid.shape, coords["fibers"]
+    layers = [_widths(layer_stages(sizes, A.col_parts, layer), sizes) for layer in range(sizes["fibers"])]
+    of_A, of_H = (_places([own for layer in layers for own in layer[side]]) for side in (0, 1))
+    return [of_A[k * sizes["cols"] + coords["cols"]], of_H[k * sizes["rows"] + coords["rows"]]]
 
 
-def _widths(panels: Iterable[Panel], sizes: Mapping[str, int]) -> tuple[list[Hashable], list[Hashable]]:
+def _places(values: Sequence[Any]) -> np.ndarray:
+    """Return the place of each value among the distinct ones, in rising order."""
+    place = {value: number for number, value in enumerate(sorted({*values}))}
+    return np.array([place[value] for value in values])
+
+
+def _widths(panels: Iterable[Panel], sizes: Mapping[str, int]) -> tuple[list[Any], list[Any]]:
     """Return the widths of the panels of A of each process column, and of H of each process row."""
-    of_A: list[Any] = [()] * sizes["cols"]
-    of_H: list[Any] = [()] * sizes["rows"]
+    of_A: list[list[int]] = [[] for _ in range(sizes["cols"])]
+    of_H: list[list[int]] = [[] for _ in range(sizes["rows"])]
     for panel in panels:
-        of_A[panel.c] += (panel.width,)
-        of_H[panel.r] += (panel.width,)
-    return of_A, of_H
+        of_A[panel.c].append(panel.width)
+        of_H[panel.r].append(panel.width)
+    return [*map(tuple, of_A)], [*map(tuple, of_H)]
 
 
 class _Sizes:
@@ -128,6 +128,3 @@ class _Sizes:
                 block = block * self.shape[axis] + self.coords[axis]
             self.known[key] = np.diff(cut.vector(self.grid, length))[block]
         return self.known[key]
-
-    def place(self, rank: int) -> Axes:
-        return Axes(self.shape, rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
-from distgnn.ledger import Ledger
+from distgnn.ledger import Books, Ledger
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets
@@ -81,7 +82,7 @@ class DryRun:
 
 def dry_run(
     settings: Settings, graph: Graph, ranks: int, busiest: bool | None = None, *, evaluation: bool = True,
-    node: int | None = None,
+    node: int | None = None, last: LastRank | None = None, most: float = math.inf,
 ) -> DryRun:  # fmt: skip
     """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
@@ -90,30 +91,33 @@ def dry_run(
             like it; default: for more than 64.
         evaluation: also count an evaluation of the whole graph.
         node: ranks of a node, which are consecutive; default: all.
+        last: the last rank of the same run, where it is known; it is used up.
+        most: bytes beyond which a busiest rank need not be run to its end.
 
     Raises:
         ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
-            seconds, or minibatches without the graph itself.
+            seconds, or minibatches without the graph itself. ledger.BeyondRoom: the rank holds more than
+            ``most``.
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
     busiest = ranks > 64 if busiest is None else busiest
     _check(s, graph, busiest, node)
     if busiest:
-        return _busiest(s, graph, ranks, evaluation, node)
+        return _busiest(s, graph, ranks, evaluation, node, last, most)
     results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation), node)
     return DryRun(results[0][1], [costs for costs, _ in results])
 
 
-def last_network(settings: Settings, graph: Graph, ranks: int) -> GCN:
-    """Return the network of the last rank, than which none is much busier where non-zeros are spread evenly;
-    errors as of :func:`dry_run`.
+def last_rank(settings: Settings, graph: Graph, ranks: int, node: int | None = None) -> LastRank:
+    """Prepare the last rank, than which none is much busier where non-zeros are spread evenly.
+
+    Errors as of :func:`dry_run`.
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
-    _check(s, graph, True, None)
-    with ledger.apart():
-        return _prepared(OneOfMany(ranks, ranks - 1), SHAPES, s, graph).model
+    _check(s, graph, True, node)
+    return _last(s, graph, ranks, node)
 
 
 def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
@@ -159,23 +163,42 @@ class _Prepared(NamedTuple):
     setup: Ledger
 
 
-def _busiest(s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int | None) -> DryRun:
+@dataclass(frozen=True)
+class LastRank:
+    """The last rank of a run, ready to train, and the books that it keeps."""
+
+    ready: _Prepared
+    books: Books
+
+
+def _last(s: Settings, graph: Graph, ranks: int, node: int | None) -> LastRank:
+    with ledger.apart() as books:
+        return LastRank(_prepared(OneOfMany(ranks, ranks - 1, node), SHAPES, s, graph), books)
+
+
+def _busiest(
+    s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int | None, last: LastRank | None,
+    limit: float,
+) -> DryRun:  # fmt: skip
     """Run the busiest rank. Even cuts give the last rank the largest blocks, so that it is asked first.
 
     If non-zeros are not spread evenly, the one of a sample of ranks that holds the most.
     """
-    with ledger.apart():
-        ready = _prepared(OneOfMany(ranks, ranks - 1, node), SHAPES, s, graph)
-        rank, most = busiest_of(ready.model, ready.model.grid), _held(ready)
+    last = last or _last(s, graph, ranks, node)
+    with ledger.apart(last.books):
+        model = last.ready.model
+        rank, most = busiest_of(model, model.grid), _held(last.ready)
         if rank == ranks - 1 and graph.even:
-            costs, grid = _counted(ready, evaluation)
+            last.books.most = limit
+            costs, grid = _counted(last.ready, evaluation)
             return DryRun(grid, [costs] * ranks)
     sample = [] if graph.even else np.linspace(0, ranks - 1, SAMPLE + 1, dtype=int)[:-1].tolist()
     for other in sample:
         with ledger.apart():
             held = _held(_prepared(OneOfMany(ranks, other, node), SHAPES, s, graph))
             rank, most = (other, held) if held > most else (rank, most)
-    with ledger.apart():
+    with ledger.apart() as books:
+        books.most = limit
         costs, grid = _counted(_prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph), evaluation)
         return DryRun(grid, [costs] * ranks)
 

@@ -127,9 +127,10 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         self.known = None
 
     def _rows(self, first: int, last: int) -> ShapeArray:
-        row = self.nbytes // max(self.shape[0], 1) if self._strides is None else self._strides[0]
-        shape = last - first if last > first else 0, *self.shape[1:]
-        return _view(shape, self.dtype, self.address + first * row, self._strides)
+        height, count = max(self.shape[0], 1), last - first if last > first else 0
+        row = self.nbytes // height if self._strides is None else self._strides[0]
+        size, shape = self.size // height * count, (count, *self.shape[1:])
+        return _view(shape, self.dtype, self.address + first * row, self._strides, size)
 
     def _sliced(self, keys: tuple[Any, ...]) -> ShapeArray:
         if Ellipsis in keys:
@@ -158,6 +159,8 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         return _view(tuple(shape), self.dtype, address, tuple(strides))
 
     def reshape(self, *shape: Any) -> ShapeArray:
+        if shape == (-1,) and self._strides is None:
+            return _view((self.size,), self.dtype, self.address, None, self.size)
         asked = list(shape[0]) if isinstance(shape[0], (tuple, list)) else list(shape)
         if -1 in asked:
             rest = -math.prod(asked)
@@ -166,7 +169,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
             raise ValueError(f"cannot reshape {self!r} into {tuple(asked)}")
         if not self.flags.c_contiguous:
             return ShapeArray(tuple(asked), self.dtype)
-        return _view(tuple(asked), self.dtype, self.address)
+        return _view(tuple(asked), self.dtype, self.address, None, self.size)
 
     def ravel(self) -> ShapeArray:
         return self.reshape(-1)
@@ -357,9 +360,11 @@ class Functions:
         return ShapeArray((), x.dtype)
 
 
-def _view(shape: Shape, dtype: np.dtype, address: int, strides: Shape | None = None) -> ShapeArray:
+def _view(
+    shape: Shape, dtype: np.dtype, address: int, strides: Shape | None = None, size: int | None = None
+) -> ShapeArray:  # fmt: skip
     view = object.__new__(ShapeArray)
-    view.shape, view.dtype, view.size = shape, dtype, math.prod(shape)
+    view.shape, view.dtype, view.size = shape, dtype, math.prod(shape) if size is None else size
     view._strides, view.address, view.known = strides, address, None
     return view
 
