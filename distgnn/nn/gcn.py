@@ -21,6 +21,7 @@ from distgnn.local.epilogue import Epilogue
 from distgnn.nn.activation import ACTIVATIONS, RELU
 from distgnn.nn.buffers import Buffers, LayerGraph, LayerProducts, Mode, lent
 from distgnn.nn.dropout import DeviceEpoch
+from distgnn.nn.features import gone
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
 from distgnn.nn.loss import LossRows, Targets, Total, begin_loss, queue_loss
@@ -201,6 +202,7 @@ class GCN:
 
     def _plans(self, keep: bool, X: Features, need_input: bool = True) -> list[LayerProducts]:
         """Return the plans of all layers on the whole graph, made the first time."""
+        need_input = need_input and not gone(X)
         mode = Mode(keep, need_input, scratch=False, sparse=isinstance(X, SparseFeatures))
         if mode not in self.plans:
             self.plans[mode] = self._planned(self.graphs, mode)

@@ -86,7 +86,7 @@ class GraphConvolution:
         self.norm = LayerNorm(A.input_layout, shape[0], A.dtype) if options.layer_norm and index else None
         self.activation = Activation(index, self.norm, seed, options.dropout, options.activation)
         self.added: list[Parameter] = []
-        self.fixed = FixedAggregate()
+        self.fixed = FixedAggregate(not options.residual and "H" not in self.aggregate_first.keeps)
 
     @property
     def weight_shape(self) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.split import TRAIN
-from distgnn.train.data import as_taken, must_be_dense
+from distgnn.train.data import as_taken, must_be_dense, owned
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
@@ -252,7 +252,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, Features, Targ
     if s.loss not in (None, graph.loss):
         raise ArgumentError("loss", s.loss, f"the graph to plan for has labels of the loss {graph.loss}")
     model = network(s, A, [graph.width, *s.hidden_widths, graph.classes])
-    X = as_taken(_features(graph, model), model, must_be_dense(s), said=False)
+    X = owned(as_taken(_features(graph, model), model, must_be_dense(s), said=False), s)
     rows = Layout(grid, model.output_layout.rows, Cut())
     if graph.labels is None:
         spread = model.output_layout, graph.classes, graph.counts, graph.loss, s.metric
