@@ -86,8 +86,8 @@ def must_be_dense(s: Settings) -> str:
 
 def owned(X: Features, s: Settings) -> Features:
     """Give features to the network of a run, unless minibatches or an optimiser have a use for them, too."""
-    shared = isinstance(X, SparseFeatures) or s.samples or s.train_features
-    return X if shared else OwnedFeatures(X)
+    shared = s.samples or s.train_features
+    return X if shared or isinstance(X, SparseFeatures) else OwnedFeatures(X)
 
 
 def as_taken(X: Features, model: GCN, dense: str = "", said: bool = True) -> Features:
