@@ -132,6 +132,13 @@ class GraphConvolution:
         buffers.close("Z")
         return Z
 
+    def again(self, buffers: Buffers, H: Any) -> None:
+        """Make what `backward` needs, of a forward pass whose Z is known. Collective, as `forward`."""
+        plan = buffers.plan
+        H = self.activation.forward(H, buffers, remember=True)
+        plan.products.again(plan.A, H, plan.W, buffers)
+        buffers.close()
+
     def backward(self, buffers: Buffers, G: DistDense, need_input: bool = True) -> Gradients:
         """Compute the gradients from G, that of Z. Collective over the grid of A.
 

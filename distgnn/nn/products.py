@@ -85,6 +85,9 @@ class AggregateFirst:
         T = self.aggregate(A, H, buffers)  # T = A H
         return A.weights.times(T, W, buffers.Z)  # Z = T W
 
+    def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
+        self.aggregate(A, H, buffers)  # T = A H
+
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         dT = None if W is None else buffers.dT
         dW, dT = A.weights.shares(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
@@ -104,6 +107,9 @@ class TransformFirst:
     ) -> DistDense:  # fmt: skip
         Y = A.weights.times(H, W, buffers.Y)  # Y = H W
         return A.multiply(Y, buffers.Z, then=then)  # Z = A Y
+
+    def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
+        """H is all that backward needs."""
 
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
@@ -132,6 +138,9 @@ class SparseInput:
             return A.multiply(Y, buffers.Z, then=then)  # Z = A Y
         T = A.multiply(Y, buffers.AXW)
         return relayout(T, buffers.Z)
+
+    def again(self, A: Operator, H: Any, W: DistDense, buffers: Buffers) -> None:
+        """X is all that backward needs."""
 
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         assert W is None

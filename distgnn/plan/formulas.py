@@ -85,9 +85,13 @@ def epoch(model: GCN, train_features: bool) -> Price | None:
         kept = not need and layer.options.keep_aggregate and not layer.options.dropout
         first = layer.order(A, need, kept) == AGGREGATE
         width, out = layer.shape[0 if first else 1], A.weights.output_layout
-        total = sum(A.weights.prices(n, layer.shape, A.dtype.itemsize, need), total)
-        total += FREE if first and kept else prices.product(width)
+        times, back = A.weights.prices(n, layer.shape, A.dtype.itemsize, need)
+        product = FREE if first and kept else prices.product(width)
+        total += times + back + product
         total += prices.adjoint(width) if need or not first else FREE
+        if layer.index < model.first_kept(len(model.layers)):  # it is gone through again, on to the next or not
+            on = (layer.index + 1) % model.recompute > 0
+            total += times + product if on else product if first else FREE
         rows = A.grid.along(*out.row_axes)
         if layer.b is not None:
             total += reduced(rows, "gradients", out.local_shape((n, layer.shape[1]))[1])

@@ -36,6 +36,7 @@ class Needs:
         copies: of the weights among all ranks.
         states: numbers per weight: itself, its gradient, the state of the optimiser.
         kept: whether the input of every layer is kept for the backward pass.
+        recompute: as of the settings, where the inputs are kept.
         features: numbers held for each feature, beside the input of the first layer.
         feature_nnz: entries of sparse features; None: they are dense.
     """
@@ -47,6 +48,7 @@ class Needs:
     copies: int
     states: int = 1
     kept: bool = False
+    recompute: int = 0
     features: int = 0
     feature_nnz: int | None = None
 
@@ -58,7 +60,9 @@ class Needs:
         if self.feature_nnz is not None and self.feature_nnz <= TUNING.densest_features * self.n * widths[0]:
             stored, dense = stored + self.feature_nnz, [0, *widths[1:]]
         passes = max(above + min(above, below) for above, below in pairwise(dense))
-        passes = sum(dense) if self.kept else passes
+        every = self.recompute if self.recompute > 1 else len(layers)
+        kept = (sum(dense[:at:every]) + sum(dense[at : at + every + 1]) for at in range(0, len(layers), every))
+        passes = max(kept) if self.kept else passes
         numbers = weights + self.n * (passes + self.features * widths[0])
         return numbers * self.itemsize + stored * (self.itemsize + 4) + self.ranks * len(layers) * OBJECTS
 
@@ -72,7 +76,8 @@ def of_training(
     features = states if s.train_features else 0
     needs = replace(needs, feature_nnz=None) if s.train_features else needs
     known = s.model in OWN
-    return replace(needs, states=states * known, kept=known and not s.samples, features=features)
+    kept = known and not s.samples
+    return replace(needs, states=states * known, kept=kept, recompute=s.recompute, features=features)
 
 
 def of_predicting(

@@ -22,6 +22,7 @@ CASES: list[dict[str, Any]] = [
     {"hidden": [300, 300], "optimizer": "sgd", "dtype": "float64"},
     {"hidden": [300] * 4, "train_features": True, "model": "sage"},
     {"hidden": [4000], "algorithm": "3d"},
+    {"hidden": [300] * 6, "recompute": 2},
     {"hidden": [1] * 60},
 ]
 
