@@ -69,7 +69,8 @@ class Products(Protocol):
 
     Attributes:
         keeps: matrices that backward needs of forward.
-        before_Z, before_dH: matrices that are over before Z or dH is written.
+        before_Z, before_dH: matrices that are over before Z or dH is written; before_Y: before Y is, where
+            this is said.
     """
 
     keeps: Names
@@ -113,7 +114,8 @@ class LayerProducts:
             "H_like_Z": (Z, (m, above)), "G_like_H": (H, (m, above)),  # of residual connections
             "XW": (H, (n, above)), "AXW": (T, (m, above)), "G_like_AXW": (T, (m, above)),  # of sparse X
         }  # fmt: skip
-        self.over = {"Z": products.before_Z, "dH": products.before_dH}
+        before_Y = getattr(products, "before_Y", ())
+        self.over = {"Y": before_Y, "Z": products.before_Z, "dH": products.before_dH}
         self.kept: Names = (*products.keeps, "N") if mode.keep else ()
         self.local: dict[str, Shape] = {}
         self.masks: Dropout | None = None

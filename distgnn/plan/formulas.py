@@ -89,8 +89,8 @@ def epoch(model: GCN, train_features: bool) -> Price | None:
         product = FREE if first and kept else prices.product(width)
         total += times + back + product
         total += prices.adjoint(width) if need or not first else FREE
-        if layer.index < model.first_kept(len(model.layers)):  # it is gone through again, on to the next or not
-            on = (layer.index + 1) % model.recompute > 0
+        if layer.index < model.first_kept(len(model.layers)):  # it is gone through again
+            on = (layer.index + 1) % model.recompute > 0  # to the next
             total += times + product if on else product if first else FREE
         rows = A.grid.along(*out.row_axes)
         if layer.b is not None:

@@ -61,8 +61,9 @@ class Needs:
             stored, dense = stored + self.feature_nnz, [0, *widths[1:]]
         passes = max(above + min(above, below) for above, below in pairwise(dense))
         every = self.recompute if self.recompute > 1 else len(layers)
-        kept = (sum(dense[:at:every]) + sum(dense[at : at + every + 1]) for at in range(0, len(layers), every))
-        passes = max(kept) if self.kept else passes
+        begins = range(0, len(layers), every)  # of layers whose inputs are there together
+        kept = max(sum(dense[:at:every]) + sum(dense[at : at + every + 1]) for at in begins)
+        passes = kept if self.kept else passes
         numbers = weights + self.n * (passes + self.features * widths[0])
         return numbers * self.itemsize + stored * (self.itemsize + 4) + self.ranks * len(layers) * OBJECTS
 

@@ -208,7 +208,9 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
     with Recorder() as later:
         next(epochs)
     with Ledger() as whole_graph:
-        if evaluation:
+        if evaluation and training is not None:
+            training.evaluate()
+        elif evaluation:
             model.evaluate(X, targets, s.train_features)
     books: tuple[Ledger, ...] = setup, first, later, whole_graph
     peak = max((book.peak for book in books), key=lambda peak: sum(peak.values()))
