@@ -23,6 +23,7 @@ from distgnn.train.settings import Settings
 #: Bytes of a rank that are not worth a question to the others.
 LITTLE = 64 << 20
 MUCH = 1 << 60
+RANKS = 1 << 20  #: More are no answer.
 #: Bytes of Python's objects for a layer, on each rank.
 OBJECTS = 8 << 10
 
@@ -104,7 +105,7 @@ def check_room(grid: Grid, needs: Needs, widths: Sequence[int], refuse: Callable
     if needed > there:
         ranks = f"{grid.size} ranks have" if grid.size > 1 else "there are"
         problem = f"takes {written(needed)} of memory at least, and {ranks} {size(there)}"
-        raise refuse(f"{problem}; {would_fit(needs, widths, there)}")
+        raise refuse(f"{problem}; {would_fit(needs, widths, there)}{enough(needs, widths, there)}")
 
 
 def written(needed: int) -> str:
@@ -123,6 +124,17 @@ def would_fit(needs: Needs, widths: Sequence[int], there: int) -> str:
         layers = _most(lambda count: needs.bytes([first, *hidden[:count], last]) <= there, len(hidden))
         ways.append(f"layers={layers + 1}")
     return f"{' or '.join(ways)} may fit" if ways else "more nodes would do"
+
+
+def enough(needs: Needs, widths: Sequence[int], there: int) -> str:
+    """Tell how many ranks with memory as these have it would do; nothing, where no number would."""
+
+    def short(ranks: int) -> bool:
+        copies = ranks if needs.copies == needs.ranks else needs.copies
+        return replace(needs, ranks=ranks, copies=copies).bytes(widths) * needs.ranks > there * ranks
+
+    ranks = _most(short, RANKS) + 1
+    return f"; {ranks} ranks with as much each may do" if ranks <= RANKS else ""
 
 
 def _most(fits: Callable[[int], bool], limit: int) -> int:
