@@ -109,7 +109,7 @@ class TransformFirst:
         return A.multiply(Y, buffers.Z, then=then)  # Z = A Y
 
     def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
-        """H is all that backward needs."""
+        """Compute nothing: H is all that backward needs."""
 
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
@@ -140,7 +140,7 @@ class SparseInput:
         return relayout(T, buffers.Z)
 
     def again(self, A: Operator, H: Any, W: DistDense, buffers: Buffers) -> None:
-        """X is all that backward needs."""
+        """Compute nothing: X is all that backward needs."""
 
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         assert W is None

@@ -144,8 +144,9 @@ def _trained(
     with run.grid.world.together():
         logits = finite(whole)
     run.grid.workspace.clear()
-    if store.arrays is not None and store.arrays.features is given_features(source):
-        store.arrays.features = store.arrays.features.copy()  # which the caller may change from now on
+    given = given_features(source)
+    if given is not None and store.arrays is not None and store.arrays.features is given:
+        store.arrays.features = given.copy()  # which the caller may change from now on
     names = None if source is None else source.names
     words = run.grid.world.share(names is not None and names.words)
     weights.meta |= {"metrics": metrics}

@@ -60,7 +60,7 @@ def test_losses_and_weights_are_equal(comm, shared_tmp_path, kind):
 @pytest.mark.ranks(1, 4)
 @each("every, buffers", [(0, 13), (1, 13), (2, 8), (3, 7), (4, 7), (6, 8), (12, 13)])
 def test_buffers_are_those_of_kept_inputs_and_a_stretch(comm, every, buffers):
-    """Of twelve layers of one width, which keep their inputs, the first those of features."""
+    """Twelve layers of one width keep their inputs, but for the first, whose input is features."""
     problem, width, layers = Problem(), 5, 12
     grid = make_grid(comm, "1d", backend="numpy")
     options = {"recompute": every, "product_order": "transform-first"}

@@ -78,7 +78,7 @@ def test_what_is_beyond_the_memory_is_refused_with_what_would_fit(comm, shared_t
 
 @pytest.mark.ranks(1, 4)
 def test_a_refusal_says_how_many_ranks_would_do(comm, shared_tmp_path, monkeypatch, backend) -> None:
-    """Of `fit`, on hosts and devices; with a rank less there is not memory enough."""
+    """A rank less would not have memory enough; `fit` refuses, on hosts and devices."""
     each = 40 << 10
     limited(monkeypatch, each)
     how: Any = {"hidden": [16], "dropout": 0.0, "algorithm": "1d", "backend": backend.name}
