@@ -20,15 +20,12 @@ from distgnn.comm.relay import upstream
 from distgnn.errors import ArgumentError
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition, shares
 from distgnn.local.csr_rows import compact
-from distgnn.local.epilogue import Epilogue
-from distgnn.operators.base import Operator
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.covers import CoveredRows
-from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, cut_columns, load, load_transposed
 from distgnn.operators.moves import Moves
 from distgnn.operators.needed_rows import NeededRows
-from distgnn.operators.operator import DistSparse, multiply
 from distgnn.operators.row_moves import WholeRowMoves, row_moves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.spgemm import multiply_sparse
@@ -37,7 +34,7 @@ from distgnn.operators.weights import ReplicatedWeights
 Array = Any
 
 
-class BlockRows(DistSparse):
+class BlockRows(Algorithm):
     """``A`` and ``H`` in block rows over the axis ``rows``.
 
     A rank multiplies the column blocks of its ``stages``, or what its process column has of these. The
@@ -97,19 +94,10 @@ class BlockRows(DistSparse):
         transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
         return WholeBlocks(holders, self.column, self.stages, rows, panels, transposed, "G")
 
-    def _times_sparse(self, B: Operator) -> Operator:
+    def times_sparse(self, B: Algorithm) -> Algorithm | None:
         if not isinstance(B, BlockRows) or self.grid.size != self.grid.shape["rows"]:
-            return super()._times_sparse(B)
+            return None
         return multiply_sparse(self, B)
-
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        multiply(self.moves, H.block, T.block, then)
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        if self.moves_of_transpose is not None:
-            multiply(self.moves_of_transpose, G.block, F.block)
-        else:
-            super()._multiply_adjoint(G, F)
 
     @staticmethod
     def share(grid: Axes, parts: np.ndarray) -> tuple[range, np.ndarray]:

@@ -70,8 +70,8 @@ def test_the_last_product_of_15d_is_as_long_as_its_sum_needs(comm, reps):
     A = dg.distribute(dense, grid, "1.5d")
     X = np.random.default_rng(1).standard_normal((800, 8))
     Y = [dg.gather(Z) for Z in (A @ dg.scatter(X, A.input_layout), A.T @ dg.scatter(X, A.output_layout))]
-    for operand in (A.A, A.At):
-        if A.stages and rows > 1:
+    for operand in (A.algorithm.A, A.algorithm.At):
+        if A.algorithm.stages and rows > 1:
             nonzeros = [block.nnz for block in operand.blocks]
             assert len(nonzeros) == 4 * stages
             assert abs(nonzeros[-1] / sum(nonzeros) - summed / (stages + summed)) < 0.01
@@ -143,7 +143,7 @@ def test_a_grid_multiplies_again_after_an_error(comm, backend, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(local, "spmm", fail)
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises((ZeroDivisionError, PeerError)):  # a rank may hear of another first
             operator @ H
     comm.Barrier()
     assert not progress.pending()

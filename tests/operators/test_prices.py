@@ -141,7 +141,7 @@ TOGETHER = {
     "1.5d": lambda g, nf, mf, A: {"H": (g["rows"] - 1) * nf, "sums": 2 * (g["reps"] - 1) * mf},
     "2d": lambda g, nf, mf, A: {
         "H": (g["rows"] - 1) * nf,
-        "A": (g["cols"] - 1) * (2 * A.nnz + len(A.plane.panels) * (A.shape[0] + g["rows"])),
+        "A": (g["cols"] - 1) * (2 * A.nnz + len(A.algorithm.plane.panels) * (A.shape[0] + g["rows"])),
     },
     "3d-split": lambda g, nf, mf, A: {"H": (g["rows"] - 1) * nf, "sums": (g["fibers"] - 1) * mf},
     "3d": lambda g, nf, mf, A: {"H": (g["z"] - 1) * nf, "sums": 2 * (g["x"] - 1) * mf},

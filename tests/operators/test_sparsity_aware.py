@@ -90,7 +90,7 @@ def test_ledger_equals_the_price_on_every_grid(comm, name, backend, cut):
             operator, H, G = check_product(A, grid, name, WIDTH, label=label, sparsity_aware=True, **parts)
             forward = check_price(lambda: operator @ H, operator.prices.product(WIDTH), label)  # noqa: B023
             adjoint = check_price(lambda: operator.T @ G, operator.prices.adjoint(WIDTH), label)  # noqa: B023
-            rows = operator.A.rows
+            rows = operator.algorithm.A.rows
             check_needed(operator, A, label)
             sent = sum(rows.sizes.values())
             width = own_columns(grid)
@@ -102,14 +102,15 @@ def test_ledger_equals_the_price_on_every_grid(comm, name, backend, cut):
 
 def check_needed(operator, A, label):
     """Check that as many rows travel as blocks have columns with a non-zero, or of one process row cross."""
-    i, tops, lefts = operator.column.rank, operator.row_parts, shares_of(operator)
-    if found := getattr(operator, "crossing", None):
-        j = operator.row.rank
+    cut = operator.algorithm
+    i, tops, lefts = cut.column.rank, cut.row_parts, shares_of(operator)
+    if found := getattr(cut, "crossing", None):
+        j = cut.row.rank
         counts = found.of_columns[j], sum(found.of_columns), found.of_rows[j], sum(found.of_rows)
-        assert counts == crossing(A, operator.row.size, j), label
+        assert counts == crossing(A, cut.row.size, j), label
         return
-    assert sum(operator.A.rows.counts()) == rows_fetched(A, tops, lefts, i, range(len(lefts) - 1)), label
-    assert sum(operator.A.rows.counts(back=True)) == rows_returned(A, tops, lefts, i), label
+    assert sum(cut.A.rows.counts()) == rows_fetched(A, tops, lefts, i, range(len(lefts) - 1)), label
+    assert sum(cut.A.rows.counts(back=True)) == rows_returned(A, tops, lefts, i), label
 
 
 def own_columns(grid):
@@ -159,7 +160,7 @@ def test_neither_overlap_nor_whole_blocks_change_a_bit(
             np.testing.assert_array_equal(blocks[0], found[0][0])
             np.testing.assert_array_equal(blocks[1], found[0][1])
         if name == "1d" and comm.Get_size() > 3:
-            assert (len(operator.A.groups) > 1) == (group_nonzeros < 16)
+            assert (len(operator.algorithm.A.groups) > 1) == (group_nonzeros < 16)
         grid.free()
 
 
@@ -180,7 +181,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
         height = share[j + 1] - share[j]
         scattered = rows.size and rows[-1] - rows[0] + 1 != rows.size
         expected += 0 if i == j else height if scattered and 2 * rows.size > height else rows.size
-    assert operator.A.rows.received == expected
+    assert operator.algorithm.A.rows.received == expected
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
     check_price(lambda: operator @ H, operator.prices.product(WIDTH))
     grid.free()
@@ -211,7 +212,7 @@ def test_rows_that_follow_each_other_are_not_packed(comm, name, backend):
     band = sp.diags_array([np.ones(n - 2), np.ones(n), np.ones(n - 2)], offsets=[-2, 0, 2], format="csr")
     grid = wide_grid(comm, name, backend)
     operator = dg.distribute(band, grid, name, sparsity_aware=True)
-    assert all(isinstance(rows, slice) for rows in operator.A.rows.asked.values())
+    assert all(isinstance(rows, slice) for rows in operator.algorithm.A.rows.asked.values())
     assert operator.T is operator
     check_product(band, grid, name, WIDTH, sparsity_aware=True)
     grid.free()
@@ -257,9 +258,9 @@ def test_a_rank_asks_for_the_blocks_of_its_stages_only(comm, name, backend):
     grid = wide_grid(comm, name, backend)
     source = Recorder(MATRICES["directed"])
     operator = dg.distribute(source, grid, name, sparsity_aware=True)
-    assert operator.sparsity_aware is True
+    assert operator.algorithm.sparsity_aware is True
     operator.T @ dg.scatter(right_sides(MATRICES["directed"], 1)[1], operator.output_layout)
-    assert len(source.windows) == len(operator.stages)
+    assert len(source.windows) == len(operator.algorithm.stages)
     grid.free()
 
 

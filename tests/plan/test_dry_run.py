@@ -15,8 +15,8 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, partition
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.loading import load
-from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 from distgnn.plan import Graph, Histogram, count, dry_run
 from distgnn.plan.dry.backend import SHAPES
@@ -344,7 +344,7 @@ def test_graphsage_is_planned_without_the_loops_that_it_is_trained_without(comm,
         assert graph.grown(2.0).neighbours.nnz == 2 * exact.neighbours.nnz
 
 
-class Gathered(DistSparse):
+class Gathered(Algorithm):
     """Block rows; all of H on every rank. What somebody adds: the planner has never heard of it."""
 
     name, axes = "gathered", ("all",)
@@ -356,12 +356,12 @@ class Gathered(DistSparse):
         self.weights = ReplicatedWeights(self.output_layout)
         (self.A,) = load(grid, source, [(self.output_layout.row_range, (0, self.shape[1]))])
 
-    def _multiply(self, H, T):
-        local.spmm(self.A, self.grid.world.allgather_rows(H.block, self.parts, matrix="H"), out=T.block)
+    def multiply(self, H, T, then=None):
+        local.spmm(self.A, self.grid.world.allgather_rows(H, self.parts, matrix="H"), out=T)
 
-    def _multiply_adjoint(self, G, F):
-        sums = local.spmm(self.A.transposed(self.grid.backend), G.block)
-        self.grid.world.reduce_scatter_rows(sums, self.parts, F.block, "sums")
+    def multiply_adjoint(self, G, F):
+        sums = local.spmm(self.A.transposed(self.grid.backend), G)
+        self.grid.world.reduce_scatter_rows(sums, self.parts, F, "sums")
 
     @staticmethod
     def grids(ranks):
