@@ -6,7 +6,10 @@ A row is a job of its own, on a store that is made for it: an R-MAT graph, width
 epochs. Measured is how far the high-water mark of the process (Linux only) rises above a process that has
 trained a small graph before, on the rank where it rises most. The least is A, A X, the inputs of two layers,
 one block to work with, each cut over the ranks (over those of a replica in `1.5d`), and 2 MiB of panels; in
-`3d` two shards of A more, as its layers cut it another way; in `rdm` all of A once for the node's ranks.
+`3d` two shards of A more, as its layers cut it another way; in `rdm` all of A once for the node's ranks. Nine
+layers keep the inputs of eight, with `recompute` of one and of three that are gone through again; minibatches
+hold A once more for the node's ranks, and X beside A X; predictions the input of a layer and its output. The
+arrays that `fit` is given on rank 0 are not counted.
 """
 
 from __future__ import annotations
@@ -17,8 +20,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
@@ -26,6 +33,7 @@ import memory
 import table
 from distgnn.comm.launch import abort_on_error
 from distgnn.train import Run, Settings
+from distgnn.train.predict import Predictor
 
 WIDTH, CLASSES, MIB = 64, 16, 2**20
 #: Settings by what the table calls them, and the ranks among which a replica cuts its blocks, of 4.
@@ -41,6 +49,11 @@ WAYS: dict[str, dict[str, object]] = {
     "rdm 1x4, needed rows": {"algorithm": "rdm", "grid": "1x4", "sparsity_aware": True},
     "1d, dropout 0.5": {"dropout": 0.5},
     "1d, GAT of 8 heads": {"model": "gat", "heads": [8, 8, 1]},
+    "1d, 9 layers": {"layers": 9, "hidden": [WIDTH] * 8},
+    "1d, 9 layers, recompute 3": {"layers": 9, "hidden": [WIDTH] * 8, "recompute": 3},
+    "sage, minibatches": {"model": "sage", "sampler": "sage", "fanout": [10, 5, 5]},
+    "predict": {},
+    "fit": {},
 }
 
 
@@ -97,18 +110,41 @@ def one(args: argparse.Namespace) -> None:
         "keep_best": "none",
     }
     settings = Settings(**{**given, **WAYS[way]})
-    trained(Path(args.one, "warm.dg"), settings)
+    work = {"predict": predicted, "fit": fitted}.get(way, trained)
+    work(Path(args.one, "warm"), settings)
+    if way == "fit":
+        arrays(Path(args.one, "graph"))
     with dg.Ledger() as ledger:
-        rise = memory.rise(lambda: trained(Path(args.one, "graph.dg"), settings))
+        rise = memory.rise(lambda: work(Path(args.one, "graph"), settings))
     figures = [comm.allreduce(figure, MPI.MAX) for figure in (rise, sum(ledger.peak.values()))]
     if comm.rank == 0:
         print(json.dumps(figures))
 
 
 def trained(path: Path, settings: Settings) -> None:
-    run = Run(path, settings, MPI.COMM_WORLD)
+    run = Run(f"{path}.dg", settings, MPI.COMM_WORLD)
     for _ in run.train():
         pass
+
+
+def predicted(path: Path, settings: Settings) -> None:
+    weights = path.with_name("weights")
+    if path.name == "warm":
+        trained(path, replace(settings, checkpoint=str(weights)))
+    Predictor(f"{path}.dg", weights).write(path.with_suffix(".npz"), force=True)
+
+
+@cache
+def arrays(path: Path) -> tuple[Any, ...]:
+    """Read what `fit` is given, on rank 0."""
+    names = "edges", "features", "labels"
+    edges, X, y = (np.load(path / f"{name}.npy") if MPI.COMM_WORLD.rank == 0 else None for name in names)
+    return None if edges is None else edges.T.copy(), X, y
+
+
+def fitted(path: Path, settings: Settings) -> None:
+    how: Any = {"dropout": 0.0, "epochs": 2, "eval_every": 0, "keep_best": "none", "algorithm": "1d"}
+    dg.fit(*arrays(path), directed=False, hidden=settings.hidden, **how)
 
 
 def row(way: str, figures: list[int], nnz: int, args: argparse.Namespace) -> str:
@@ -118,7 +154,9 @@ def row(way: str, figures: list[int], nnz: int, args: argparse.Namespace) -> str
     A, block = (
         part / args.ranks * copies / MIB for part in (8 * nnz + 4 * args.nodes, 4 * args.nodes * WIDTH)
     )
-    least = A * (3 if way.startswith("3d 2") else 1) + 4 * block + 2
+    shards = 3 if way.startswith("3d 2") else 2 if "minibatches" in way else 1
+    blocks = {"1d, 9 layers": 10, "1d, 9 layers, recompute 3": 6, "predict": 2, "sage, minibatches": 5}
+    least = A * shards + blocks.get(way, 4) * block + 2
     ratios = f"{process / least:.2f} | {ledger / process:.2f}"
     return f"| {way} | {process:.0f} | {ledger:.0f} | {least:.0f} | {ratios} |"
 

@@ -31,7 +31,7 @@ SHARED = {
     "model": "sage: GraphSAGE with means; gat, gatv2: graph attention (default: gcn)",
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
-    "overlap wire product_order keep_aggregate block_rows dtype recipe layers hidden heads bias "
+    "overlap wire product_order keep_aggregate recompute block_rows dtype recipe layers hidden heads bias "
     "residual layer_norm dropout attention_dropout activation train_features optimizer clip "
     "eval_every loss metric".split(),
     "",

@@ -45,7 +45,9 @@ class Activation:
         """
         if self.norm is not None or self.elu:
             return Epilogue(bias)
-        buffers.made = Epilogue(bias, self._mask(buffers), relu=True, remember=buffers.plan.mode.keep)
+        mode = buffers.plan.mode
+        remember = mode.keep or not mode.scratch  # this pass, or one that begins here again
+        buffers.made = Epilogue(bias, self._mask(buffers), relu=True, remember=remember)
         return buffers.made
 
     def forward(self, Z: Any, buffers: Buffers, remember: bool) -> Any:
@@ -57,10 +59,15 @@ class Activation:
         if isinstance(Z, SparseFeatures):
             return buffers.hold("H", self._some_entries(Z, buffers))
         mode = buffers.plan.mode
-        H = buffers.hold("H", Z)
+        H, scratch = buffers.hold("H", Z), mode.scratch
+        buffers.given = None if scratch else Z
         if buffers.made is not None:  # an epilogue, which has been applied
             buffers.positive = buffers.made.bits
             return H
+        if self.index > 0 and not scratch:  # of which one is overwritten
+            H, scratch = buffers.beside("H", "X"), True
+            H.block[...] = Z.block
+            Z = H
         if self.norm is not None:
             H = buffers.beside("H", "N") if mode.keep else Z
             buffers.scales = self.norm.forward(Z, H)  # N, in place of Z; H = gain N + shift
@@ -70,7 +77,7 @@ class Activation:
                 elu(H.block)  # H = elu(H)
         Z = H
         if mask is not None:
-            H = H if mode.scratch else buffers.beside("H", "X")
+            H = H if scratch else buffers.beside("H", "X")
         if mask is not None or relu:
             with _timed(H):  # H = mask max(Z, 0), or mask Z
                 buffers.positive = activate(Z.block, H.block, mask, relu, relu and remember)

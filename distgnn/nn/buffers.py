@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, NamedTuple, Protocol
 
 from distgnn.layout import Layout
@@ -52,7 +53,8 @@ class Mode(NamedTuple):
         keep: keep what backward needs.
         need_input: backward will be asked for the gradient of the input. If not, an input that is not scratch
             must stay as it is from pass to pass: A H may have been kept.
-        scratch: the input may be overwritten, and its memory goes back to the workspace.
+        scratch: the input may be overwritten, and its memory goes back to the workspace. If not, in a layer
+            but the first, the layer is gone through again before its backward pass.
         sparse: the input is sparse features.
     """
 
@@ -67,7 +69,8 @@ class Products(Protocol):
 
     Attributes:
         keeps: matrices that backward needs of forward.
-        before_Z, before_dH: matrices that are over before Z or dH is written.
+        before_Z, before_dH: matrices that are over before Z or dH is written; before_Y: before Y is, where
+            this is said.
     """
 
     keeps: Names
@@ -78,6 +81,9 @@ class Products(Protocol):
         self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         """Compute Z = A H W, and perhaps what becomes of it. Collective over the grid of A."""
+
+    def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
+        """Compute what backward needs of a forward pass whose Z is known. Collective over the grid of A."""
 
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         """Compute the gradients of the weights and, given ``W``, of H. Collective over the grid of A."""
@@ -108,11 +114,20 @@ class LayerProducts:
             "H_like_Z": (Z, (m, above)), "G_like_H": (H, (m, above)),  # of residual connections
             "XW": (H, (n, above)), "AXW": (T, (m, above)), "G_like_AXW": (T, (m, above)),  # of sparse X
         }  # fmt: skip
-        self.over = {"Z": products.before_Z, "dH": products.before_dH}
+        before_Y = getattr(products, "before_Y", ())
+        self.over = {"Y": before_Y, "Z": products.before_Z, "dH": products.before_dH}
         self.kept: Names = (*products.keeps, "N") if mode.keep else ()
         self.local: dict[str, Shape] = {}
         self.masks: Dropout | None = None
         self.dropped: SparseFeatures | None = None
+        self._passing: dict[bool, LayerProducts] = {}
+
+    def passing(self, scratch: bool) -> LayerProducts:
+        """Plan a pass that keeps nothing for backward, of the same products; ``scratch``: as of the mode."""
+        if scratch not in self._passing:
+            self._passing[scratch] = other = copy(self)
+            other.mode, other.kept = self.mode._replace(keep=False, scratch=scratch), ()
+        return self._passing[scratch]
 
     def make(self, name: str) -> DistDense:
         """Make a matrix of this name in memory of the workspace."""
@@ -136,8 +151,10 @@ class Buffers:
         made: what made H of the product before it, or None; positive: bits of H, 1 where it is positive;
             scales: of the norm; own: matrices that a layer of the user's keeps for backward.
         later: makes sums of gradients at the end of backward; None: they are made at once.
+        given: the input, where its memory is another's.
     """
 
+    given: Any = None
     made: Epilogue | None = None
     positive: Array = None
     scales: Array = None
@@ -188,7 +205,7 @@ class Buffers:
             if name in self.live and name not in self.kept:
                 self.ended.add(name)
                 X = self.live.pop(name)
-                if isinstance(X, DistDense):
+                if isinstance(X, DistDense) and X is not self.given:
                     X.grid.workspace.give_back(X.block)
 
 

@@ -174,6 +174,9 @@ class CustomProducts:
             buffers.kept += ("H",) if any(X is H for X in kept) else ()
         return buffers.hold("Z", Z)
 
+    def again(self, A: Any, H: DistDense, W: DistDense, buffers: Buffers) -> None:
+        self.forward(A, H, W, buffers, Epilogue())
+
     def backward(self, A: Any, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         self._begin(buffers)
         self.layer.need_input = W is not None

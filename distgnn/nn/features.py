@@ -14,6 +14,30 @@ from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 
 
+class OwnedFeatures(DistDense):
+    """Features of which a network is the only reader: their numbers go once A X is kept in their place.
+
+    Attributes:
+        gone: whether the numbers are gone; ``block`` is then NaN, and takes no memory.
+    """
+
+    __slots__ = ("gone",)
+
+    def __init__(self, X: DistDense) -> None:
+        super().__init__(X.block, X.layout, X.shape)
+        self.gone = False
+
+    def let_go(self) -> None:
+        """Let the numbers go."""
+        self.block = np.broadcast_to(np.array(np.nan, self.dtype), self.block.shape)
+        self.gone = True
+
+
+def gone(X: object) -> bool:
+    """Tell whether features are those of which A X alone is left."""
+    return isinstance(X, OwnedFeatures) and X.gone
+
+
 def normalize_rows(X: Features) -> None:
     """Divide every row by the sum of its absolute values, in place; rows of zeros stay. Collective.
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from distgnn.local.epilogue import Epilogue
 from distgnn.nn.activation import ACTIVATIONS, RELU
 from distgnn.nn.buffers import Buffers, LayerGraph, LayerProducts, Mode, lent
 from distgnn.nn.dropout import DeviceEpoch
+from distgnn.nn.features import gone
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
 from distgnn.nn.loss import LossRows, Targets, Total, begin_loss, queue_loss
@@ -35,6 +36,20 @@ from distgnn.operators.weights import Features
 from distgnn.split import TRAIN
 
 Array = Any
+
+
+class Passed(NamedTuple):
+    """Layers that a forward pass went through without keeping what their backward pass needs.
+
+    Attributes:
+        plans: of a pass that keeps it; X: the input of the first, in memory that returns with this pass;
+        before: buffers of the first in the pass that was.
+    """
+
+    layers: Sequence[GraphConvolution]
+    plans: Sequence[LayerProducts]
+    X: Any
+    before: Buffers
 
 
 class GCN:
@@ -56,6 +71,9 @@ class GCN:
         layer_norm: H = dropout(relu(norm(Z))), with a gain and a shift for each column, in every layer but
             the last.
         activation: "relu" or "elu", after every layer but the last; default: that of the class.
+        recompute: keep the input of every so many layers alone for the backward pass, and what it needs of
+            these layers up to the last: those before are gone through again, layer by layer the same numbers
+            (Chen et al., Training deep nets with sublinear memory cost, arXiv 1604.06174); 0 or 1: none is.
 
     Attributes:
         layers: the weights; graphs: the whole graph, as each layer takes it.
@@ -82,14 +100,14 @@ class GCN:
     def __init__(
         self, A: Operator, widths: Sequence[int], seed: int = 0, dropout: float = 0.0, bias: bool = False,
         product_order: str = "auto", keep_aggregate: bool = True, residual: bool = False,
-        layer_norm: bool = False, activation: str | None = None,
+        layer_norm: bool = False, activation: str | None = None, recompute: int = 0,
     ) -> None:  # fmt: skip
         check_type("A", A, Operator, "a distributed matrix, as of load or distribute; then the widths")
         widths = [int(width) for width in widths]
         self.activation = activation or self.activation
         switches = keep_aggregate, residual, layer_norm
         options = Options(seed, dropout, bias, product_order, *switches, self.activation)
-        A.grid.world.agree({"widths": widths, **asdict(options)})
+        A.grid.world.agree({"widths": widths, "recompute": recompute, **asdict(options)})
         _check(A, widths, dropout, product_order)
         if self.activation not in ACTIVATIONS:
             raise ArgumentError("activation", activation, offered(activation, ACTIVATIONS))
@@ -116,7 +134,9 @@ class GCN:
             for index, (operator, shape) in enumerate(zip(operators, pairwise(widths), strict=True))
         ]
         self.plans: dict[Mode, list[LayerProducts]] = {}  # of the whole graph, by the mode of layer 0
+        self.recompute = int(recompute)
         self.buffers: list[Buffers] = []  # of a forward pass until its backward pass
+        self.passed: list[Passed] = []  # before these
         for index, (below, above) in enumerate(pairwise(operators)):
             if not below.weights.output_layout.same(above.input_layout, (A.shape[0], widths[index + 1])):
                 problem = f"the output of layer {index} is not cut as layer {index + 1} takes it; "
@@ -201,6 +221,7 @@ class GCN:
 
     def _plans(self, keep: bool, X: Features, need_input: bool = True) -> list[LayerProducts]:
         """Return the plans of all layers on the whole graph, made the first time."""
+        need_input = need_input and not gone(X)
         mode = Mode(keep, need_input, scratch=False, sparse=isinstance(X, SparseFeatures))
         if mode not in self.plans:
             self.plans[mode] = self._planned(self.graphs, mode)
@@ -224,20 +245,42 @@ class GCN:
             cut = f"features are cut over {X.layout.words()}"
             raise ValueError(f"{cut}, the network needs {A.input_layout.words()}")
         self.drop()
-        made = [Buffers(plan, epoch) for plan in plans]
-        layers = self.layers[after : after + len(plans)]
+        layers, keep, every = self.layers[after : after + len(plans)], plans[0].mode.keep, self.recompute
+        first = self.first_kept(len(plans)) if keep else 0
+        passing = [plan.passing(i % every > 0) for i, plan in enumerate(plans[:first])]
+        made = [Buffers(plan, epoch) for plan in (*passing, *plans[first:])]
         for i, (layer, buffers) in enumerate(zip(layers, made, strict=True)):
             last = i == len(layers) - 1
+            if i < first and i % every == 0:
+                self.passed.append(Passed(layers[i : i + every], plans[i : i + every], X, buffers))
             then = Epilogue if last else partial(layers[i + 1].activation.epilogue, made[i + 1])
             X = layer.forward(buffers, X, then)
-        self.buffers = made if plans[0].mode.keep else []
+        self.buffers = made[first:] if keep else []
         return X
+
+    def first_kept(self, layers: int) -> int:
+        """Return the layer from which on a forward pass through so many keeps all that backward needs."""
+        return (layers - 1) // self.recompute * self.recompute if self.recompute > 1 else 0
+
+    def _again(self) -> list[Buffers]:
+        """Go through the last layers that were passed again, to keep what backward needs. Collective."""
+        layers, plans, X, before = self.passed.pop()
+        made = [Buffers(plan, before.epoch) for plan in plans]
+        made[0].made, plans[0].dropped = before.made, before.plan.dropped
+        for layer, buffers, after in zip(layers, made, made[1:], strict=False):
+            following = self.layers[layer.index + 1].activation
+            X = layer.forward(buffers, X, partial(following.epilogue, after))
+        layers[-1].again(made[-1], X)
+        return made
 
     def drop(self) -> None:
         """Return the memory that a forward pass kept for a backward pass that won't come."""
         for buffers in self.buffers:
             buffers.drop()
-        self.buffers = []
+        for passed in self.passed:
+            if isinstance(passed.X, DistDense):
+                self.grid.workspace.give_back(passed.X.block)
+        self.buffers, self.passed = [], []
 
     def backward(
         self, G: DistDense, epoch: int | DeviceEpoch | None = None, need_input: bool = False,
@@ -268,7 +311,9 @@ class GCN:
         scaled([G.block], scale)
         dH, later = cast(Any, G), Later()
         with nullcontext() if self.grid.narrow is None else self.grid.narrow.gradients():
-            for layer, buffers in zip(reversed(self.layers), reversed(kept), strict=True):
+            for layer in reversed(self.layers):
+                kept = kept or self._again()
+                buffers = kept.pop()
                 buffers.later = later
                 of_layer, dH = layer.backward(buffers, dH, need_input or layer.index > 0)
                 gradients.insert(0, of_layer)

@@ -86,7 +86,7 @@ class GraphConvolution:
         self.norm = LayerNorm(A.input_layout, shape[0], A.dtype) if options.layer_norm and index else None
         self.activation = Activation(index, self.norm, seed, options.dropout, options.activation)
         self.added: list[Parameter] = []
-        self.fixed = FixedAggregate()
+        self.fixed = FixedAggregate(not options.residual and "H" not in self.aggregate_first.keeps)
 
     @property
     def weight_shape(self) -> tuple[int, int]:
@@ -131,6 +131,13 @@ class GraphConvolution:
             Z.block += own.block  # Z += H
         buffers.close("Z")
         return Z
+
+    def again(self, buffers: Buffers, H: Any) -> None:
+        """Make what `backward` needs, of a forward pass whose Z is known. Collective, as `forward`."""
+        plan = buffers.plan
+        H = self.activation.forward(H, buffers, remember=True)
+        plan.products.again(plan.A, H, plan.W, buffers)
+        buffers.close()
 
     def backward(self, buffers: Buffers, G: DistDense, need_input: bool = True) -> Gradients:
         """Compute the gradients from G, that of Z. Collective over the grid of A.

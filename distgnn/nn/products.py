@@ -11,11 +11,13 @@ product of a layer that computed A (H W), taking Aᵀ for the identity, which do
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Names, Shape
+from distgnn.nn.features import OwnedFeatures
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.later import MadeLater, block_of
@@ -31,17 +33,25 @@ ORDERS = ("auto", AGGREGATE, TRANSFORM)
 class FixedAggregate:
     """A X of the features, in memory of its own where they are the same in every epoch.
 
+    Args:
+        suffices: the layer needs no more of X.
+
     Attributes:
-        kept: A, the block of X, A X; or None.
+        kept: A, a weak reference to the block of X, A X; or None. alone: the numbers of X are gone.
     """
 
-    def __init__(self) -> None:
-        self.kept: tuple[Operator, Array, DistDense] | None = None
+    def __init__(self, suffices: bool = True) -> None:
+        self.suffices, self.alone = suffices, False
+        self.kept: tuple[Operator, weakref.ref[Array], DistDense] | None = None
 
     def multiply(self, A: Operator, X: DistDense, buffers: Buffers) -> DistDense:
         """Return T = A X, multiplied the first time. Collective then."""
-        if self.kept is None or self.kept[0] is not A or self.kept[1] is not X.block:
-            self.kept = (A, X.block, A.multiply(X))
+        if self.kept is None or self.kept[0] is not A or self.kept[1]() is not X.block:
+            T = A.multiply(X)
+            if self.suffices and isinstance(X, OwnedFeatures):
+                X.let_go()
+                self.alone = True
+            self.kept = A, weakref.ref(X.block), T
         return buffers.hold("T", self.kept[2])
 
     def multiply_anew(self, A: Operator, X: DistDense, buffers: Buffers) -> DistDense:
@@ -50,8 +60,8 @@ class FixedAggregate:
         return multiply(A, X, buffers)
 
     def forget(self) -> None:
-        """Multiply again next time."""
-        self.kept = None
+        """Multiply again next time, if there is anything to multiply."""
+        self.kept = self.kept if self.alone else None
 
 
 def multiply(A: Operator, H: DistDense, buffers: Buffers) -> DistDense:
@@ -75,6 +85,9 @@ class AggregateFirst:
         T = self.aggregate(A, H, buffers)  # T = A H
         return A.weights.times(T, W, buffers.Z)  # Z = T W
 
+    def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
+        self.aggregate(A, H, buffers)  # T = A H
+
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         dT = None if W is None else buffers.dT
         dW, dT = A.weights.shares(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
@@ -94,6 +107,9 @@ class TransformFirst:
     ) -> DistDense:  # fmt: skip
         Y = A.weights.times(H, W, buffers.Y)  # Y = H W
         return A.multiply(Y, buffers.Z, then=then)  # Z = A Y
+
+    def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
+        """Compute nothing: H is all that backward needs."""
 
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
@@ -122,6 +138,9 @@ class SparseInput:
             return A.multiply(Y, buffers.Z, then=then)  # Z = A Y
         T = A.multiply(Y, buffers.AXW)
         return relayout(T, buffers.Z)
+
+    def again(self, A: Operator, H: Any, W: DistDense, buffers: Buffers) -> None:
+        """Compute nothing: X is all that backward needs."""
 
     def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
         assert W is None

@@ -66,6 +66,7 @@ class OwnAndMean(AggregateFirst):
 
     keeps: Names = ("H", "T")
     before_Z: Names = ()
+    before_Y: Names = ("H",)
     before_dH: Names = ("H", "T", "G")
 
     def forward(

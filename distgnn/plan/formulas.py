@@ -77,7 +77,7 @@ def formula(
 class Products(NamedTuple):
     """Products of a layer in an epoch: A, the layer, the columns that A and Aᵀ multiply; None: they do not.
 
-    ``need``: the gradient of its input is wanted.
+    ``need``: the gradient of its input is wanted; ``first``: A multiplies before the weights do.
     """
 
     A: Any
@@ -85,6 +85,7 @@ class Products(NamedTuple):
     times: int | None
     adjoint: int | None
     need: bool
+    first: bool
 
 
 def products(model: GCN, train_features: bool) -> list[Products] | None:
@@ -98,7 +99,7 @@ def products(model: GCN, train_features: bool) -> list[Products] | None:
         first = layer.order(A, need, kept) == AGGREGATE
         width = layer.shape[0 if first else 1]
         times, adjoint = None if first and kept else width, width if need or not first else None
-        every.append(Products(A, layer, times, adjoint, need))
+        every.append(Products(A, layer, times, adjoint, need, first))
     return every
 
 
@@ -110,11 +111,15 @@ def epoch(model: GCN, train_features: bool) -> Price | None:
     total, late, n = FREE, Counter[Comm](), model.A.shape[0]
     if (every := products(model, train_features)) is None:
         return None
-    for A, layer, times, adjoint, need in every:
+    for A, layer, times, adjoint, need, first in every:
         out = A.weights.output_layout
-        total = sum(A.weights.prices(n, layer.shape, A.dtype.itemsize, need), total)
-        total += FREE if times is None else A.prices.product(times)
+        dense, back = A.weights.prices(n, layer.shape, A.dtype.itemsize, need)
+        product = FREE if times is None else A.prices.product(times)
+        total += dense + back + product
         total += FREE if adjoint is None else A.prices.adjoint(adjoint)
+        if layer.index < model.first_kept(len(model.layers)):  # it is gone through again
+            on = (layer.index + 1) % model.recompute > 0  # to the next
+            total += dense + product if on else product if first else FREE
         rows = A.grid.along(*out.row_axes)
         if layer.b is not None:
             total += reduced(rows, "gradients", out.local_shape((n, layer.shape[1]))[1])

@@ -55,7 +55,7 @@ def beside(machine: Machine, comm: float, compute: float) -> float:
 def computing(machine: Machine, model: GCN, train_features: bool) -> float:
     """Return the seconds of the products of a rank alone, at the rate of the nearer memory."""
     total, n = 0.0, model.A.shape[0]
-    for A, layer, times, adjoint, need in formulas.products(model, train_features) or ():
+    for A, layer, times, adjoint, need, _ in formulas.products(model, train_features) or ():
         scale = A.dtype.itemsize / FLOAT
         if times is not None:
             total += _sparse(machine, A.moves, times, scale, True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from distgnn.layout import NodeOrder, Range, as_partition, block
 from distgnn.local import csr_rows, extract
 from distgnn.local.draw import draw_selected
 from distgnn.operators.block_15d import Block15D
+from distgnn.operators.loading import Holders
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.sampling.graph import Drawn, Graph, taken
 
@@ -40,19 +42,26 @@ class Replicated(Graph):
             products are made whole.
         backend: an array backend or its name; on a GPU, the graph lives there and samples are made there:
             give the grid's. Default: the host.
+        grid: on hosts its ranks of a node hold A once. Collective then. Default: this rank has its own.
 
     Attributes:
         indptr: row pointers of A, int64.
     """
 
     def __init__(
-        self, A: Any, entries: int | None = TUNING.product_entries, backend: Backend | str = "numpy"
-    ) -> None:
+        self, A: Any, entries: int | None = TUNING.product_entries, backend: Backend | str = "numpy",
+        grid: Grid | None = None,
+    ) -> None:  # fmt: skip
         self.entries = _at_least_one(entries)
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         source, self.shape, self.dtype, self.order = _source(A)
-        on_host = _held(source, (0, self.shape[0]), self.shape[1], self.dtype)
-        self.A: Any = extract.held(self, on_host, self.backend)
+        whole = partial(_held, source, (0, self.shape[0]), self.shape[1], self.dtype)
+        if grid is None or self.backend.on_device:
+            self.A: Any = extract.held(self, whole(), self.backend)
+        else:
+            holders = Holders(grid, ("sampled", self.shape, self.order and self.order.name))
+            (self.block,) = holders.make("matrix", lambda on: [CSR.from_scipy(whole(), on, self.dtype)])
+            self.A = self.block.to_scipy()
         self.dtype = self.A.dtype
         self.indptr = self.backend.asarray(self.A.indptr).astype(np.int64)
 

@@ -218,6 +218,8 @@ class _Rows:
 
     def __init__(self, table: Any, kind: np.dtype, names: list[str] | None) -> None:
         self.table, self.kind, self.names, (self.nodes, self.width) = table, kind, names, table.shape
+        as_it_is = isinstance(table, np.ndarray) and table.dtype == kind and table.flags.c_contiguous
+        self.given = table if as_it_is else None  # what a copy of all rows would equal
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         return finite(self.table[ids], ids, "X", self.kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ def hold(
     dtype: str = "float32",
 ) -> RootStore:  # fmt: skip
     """Hold the store of a source that rank 0 has (others pass None), without files. Collective.
+
+    Features that need no conversion are not copied: the caller's array must stay as it is, see
+    :func:`given_features`.
 
     Args: as of ``write.prepare.prepare``. Rank 0 needs memory for the graph's arrays and about five times
     eight bytes per entry of the matrix.
@@ -76,6 +80,12 @@ def _prepared(
     return manifest, Arrays(matrix, features, labels, split)
 
 
+def given_features(source: Any) -> np.ndarray | None:
+    """Return the caller's array of features where the store of `hold` has no copy of it, else None."""
+    given: np.ndarray | None = getattr(getattr(source, "table", None), "given", None)
+    return given
+
+
 def _features(source: Source, sparse: Sparse | None, content: Content) -> np.ndarray | sp.csr_array:
     """Return all features in the form that they are kept in, and add them to the `content`."""
     if not source.width:
@@ -83,6 +93,9 @@ def _features(source: Source, sparse: Sparse | None, content: Content) -> np.nda
     blocks = (rows for _, rows in kept_blocks(source, 0, source.n, sparse, content))
     if sparse is not None:
         return sp.vstack(list(blocks), format="csr")
+    if (given := given_features(source)) is not None:
+        deque(blocks, maxlen=0)
+        return given
     features, done = np.empty((source.n, source.width), source.feature_type), 0
     for rows in blocks:
         features[done : done + len(rows)] = rows

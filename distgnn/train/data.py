@@ -12,7 +12,7 @@ import numpy as np
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
 from distgnn.ledger import holds
-from distgnn.nn.features import Scaling, are_counts, normalize_rows, scaling_of, standardize
+from distgnn.nn.features import OwnedFeatures, Scaling, are_counts, normalize_rows, scaling_of, standardize
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets, as_numbers
 from distgnn.nn.metrics import scores
@@ -76,12 +76,18 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
         decided["batch_size"] = min(size, nodes)
         if s.batch_size and size > nodes and model.grid.rank == 0:
             log.warning("batch_size=%d: taken as %d, all training nodes", size, nodes)
-    return Data(X, targets, scaling, replace(s, **decided))
+    return Data(owned(X, s), targets, scaling, replace(s, **decided))
 
 
 def must_be_dense(s: Settings) -> str:
     """Return why features must be dense by the settings; empty where they need not be."""
     return "they are trained" * s.train_features or "a CUDA graph has dense products" * s.cuda_graph
+
+
+def owned(X: Features, s: Settings) -> Features:
+    """Give features to the network of a run, unless minibatches or an optimiser have a use for them, too."""
+    shared = s.samples or s.train_features
+    return X if shared or isinstance(X, SparseFeatures) else OwnedFeatures(X)
 
 
 def as_taken(X: Features, model: GCN, dense: str = "", said: bool = True) -> Features:
@@ -98,7 +104,7 @@ def as_taken(X: Features, model: GCN, dense: str = "", said: bool = True) -> Fea
         if said and X.grid.rank == 0:
             log.info("sparse features are made dense: %s", dense)
         X = X.to_dense()
-    holds(X, "features", X.block.nbytes)
+    holds(X.block, "features", X.block.nbytes)
     return X
 
 
@@ -128,7 +134,7 @@ def standardized(X: Features, scaling: Scaling) -> DistDense:
         if X.grid.rank == 0:
             log.info("sparse features are made dense: columns are standardised")
         X = X.to_dense()
-        holds(X, "features", X.block.nbytes)
+        holds(X.block, "features", X.block.nbytes)
     standardize(X, scaling)
     return X
 

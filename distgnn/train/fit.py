@@ -18,8 +18,7 @@ from distgnn.nn.metrics import scores
 from distgnn.operators.dense import gather
 from distgnn.store.from_arrays import of_arrays
 from distgnn.store.importers.imported import Imported
-from distgnn.store.importers.names import Names
-from distgnn.store.in_memory import hold
+from distgnn.store.in_memory import given_features, hold
 from distgnn.store.read.root import ROOT, RootStore
 from distgnn.train.another import told
 from distgnn.train.checkpoint import collected
@@ -91,7 +90,7 @@ def fit(
         store = hold(source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype)
         run = Run(store, chosen, own.mpi)
         with freed(run.grid):
-            return _trained(run, None if source is None else source.names, on_epoch, comm)
+            return _trained(run, source, on_epoch, comm)
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -124,7 +123,7 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
 
 
 def _trained(
-    run: Run, names: Names | None, on_epoch: Callable[..., object] | None, comm: MPI.Intracomm
+    run: Run, source: Imported | None, on_epoch: Callable[..., object] | None, comm: MPI.Intracomm
 ) -> Model:
     """Train to the end, and collect on rank 0 the numbers of the model's answers. Collective."""
     history = []
@@ -144,6 +143,11 @@ def _trained(
     metrics, whole = scores(Z, run.targets), gather(Z)
     with run.grid.world.together():
         logits = finite(whole)
+    run.grid.workspace.clear()
+    given = given_features(source)
+    if given is not None and store.arrays is not None and store.arrays.features is given:
+        store.arrays.features = given.copy()  # which the caller may change from now on
+    names = None if source is None else source.names
     words = run.grid.world.share(names is not None and names.words)
     weights.meta |= {"metrics": metrics}
     how = {"algorithm": s.algorithm, "grid": run.grid.shape, "backend": s.backend}

@@ -23,6 +23,7 @@ class FitSettings(TypedDict, total=False):
     wire: Literal["bfloat16", "float16"] | None
     product_order: Literal["auto", "aggregate-first", "transform-first"]
     keep_aggregate: bool
+    recompute: int
     block_rows: int | None
     tune_gemm: bool
     order: str | None

@@ -113,11 +113,20 @@ class MinibatchTraining:
         step = partial(self._epoch, optimizer, before, pause, begun)
 
         def evaluate(epoch: int) -> dict[str, float]:
-            if begun is not None and epoch == begun.epoch:
-                return begun.scores
-            return self.model.evaluate(self.X, self.targets, False)
+            return begun.scores if begun is not None and epoch == begun.epoch else self.evaluate()
 
         return run_epochs(self.model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
+
+    def evaluate(self) -> dict[str, float]:
+        """Score the present weights on the whole graph, as ``GCN.evaluate``. Collective.
+
+        Its memory, and that of minibatches, are not held beside each other.
+        """
+        self.grid.workspace.clear()
+        try:
+            return self.model.evaluate(self.X, self.targets, False)
+        finally:
+            self.grid.workspace.clear()
 
     def _epoch(
         self, optimizer: Optimizer, before: Before | None, pause: Callable[[], bool] | None,

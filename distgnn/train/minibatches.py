@@ -146,6 +146,8 @@ def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
         given = given.whole()
     if settings.partition_graph:
         return Partitioned(grid, given, order.partition)
+    if not grid.backend.on_device:
+        return Replicated(given, grid=grid)
     with grid.world.together():
         return Replicated(given, backend=grid.backend)
     raise AssertionError("unreachable: together() raises")

@@ -186,6 +186,7 @@ def special(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     wanted = {name: given.get(name) for name in OF_ATTENTION if NETWORKS[model].attends}
     activation = given.get("activation") or "relu"  # checkpoints of before have none
     wanted |= {"activation": activation} if activation != NETWORKS[model].activation else {}
+    wanted |= {"recompute": given.get("recompute") or None}
     return {name: value for name, value in wanted.items() if value is not None}
 
 

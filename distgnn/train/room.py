@@ -23,6 +23,7 @@ from distgnn.train.settings import Settings
 #: Bytes of a rank that are not worth a question to the others.
 LITTLE = 64 << 20
 MUCH = 1 << 60
+RANKS = 1 << 20  #: More are no answer.
 #: Bytes of Python's objects for a layer, on each rank.
 OBJECTS = 8 << 10
 
@@ -36,6 +37,7 @@ class Needs:
         copies: of the weights among all ranks.
         states: numbers per weight: itself, its gradient, the state of the optimiser.
         kept: whether the input of every layer is kept for the backward pass.
+        recompute: as of the settings, where the inputs are kept.
         features: numbers held for each feature, beside the input of the first layer.
         feature_nnz: entries of sparse features; None: they are dense.
     """
@@ -47,6 +49,7 @@ class Needs:
     copies: int
     states: int = 1
     kept: bool = False
+    recompute: int = 0
     features: int = 0
     feature_nnz: int | None = None
 
@@ -58,7 +61,10 @@ class Needs:
         if self.feature_nnz is not None and self.feature_nnz <= TUNING.densest_features * self.n * widths[0]:
             stored, dense = stored + self.feature_nnz, [0, *widths[1:]]
         passes = max(above + min(above, below) for above, below in pairwise(dense))
-        passes = sum(dense) if self.kept else passes
+        every = self.recompute if self.recompute > 1 else len(layers)
+        begins = range(0, len(layers), every)  # of layers whose inputs are there together
+        kept = max(sum(dense[:at:every]) + sum(dense[at : at + every + 1]) for at in begins)
+        passes = kept if self.kept else passes
         numbers = weights + self.n * (passes + self.features * widths[0])
         return numbers * self.itemsize + stored * (self.itemsize + 4) + self.ranks * len(layers) * OBJECTS
 
@@ -72,7 +78,8 @@ def of_training(
     features = states if s.train_features else 0
     needs = replace(needs, feature_nnz=None) if s.train_features else needs
     known = s.model in OWN
-    return replace(needs, states=states * known, kept=known and not s.samples, features=features)
+    kept = known and not s.samples
+    return replace(needs, states=states * known, kept=kept, recompute=s.recompute, features=features)
 
 
 def of_predicting(
@@ -98,7 +105,7 @@ def check_room(grid: Grid, needs: Needs, widths: Sequence[int], refuse: Callable
     if needed > there:
         ranks = f"{grid.size} ranks have" if grid.size > 1 else "there are"
         problem = f"takes {written(needed)} of memory at least, and {ranks} {size(there)}"
-        raise refuse(f"{problem}; {would_fit(needs, widths, there)}")
+        raise refuse(f"{problem}; {would_fit(needs, widths, there)}{enough(needs, widths, there)}")
 
 
 def written(needed: int) -> str:
@@ -117,6 +124,17 @@ def would_fit(needs: Needs, widths: Sequence[int], there: int) -> str:
         layers = _most(lambda count: needs.bytes([first, *hidden[:count], last]) <= there, len(hidden))
         ways.append(f"layers={layers + 1}")
     return f"{' or '.join(ways)} may fit" if ways else "more nodes would do"
+
+
+def enough(needs: Needs, widths: Sequence[int], there: int) -> str:
+    """Tell how many ranks with memory as these have it would do; nothing, where no number would."""
+
+    def short(ranks: int) -> bool:
+        copies = ranks if needs.copies == needs.ranks else needs.copies
+        return replace(needs, ranks=ranks, copies=copies).bytes(widths) * needs.ranks > there * ranks
+
+    ranks = _most(short, RANKS) + 1
+    return f"; {ranks} ranks with as much each may do" if ranks <= RANKS else ""
 
 
 def _most(fits: Callable[[int], bool], limit: int) -> int:

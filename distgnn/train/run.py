@@ -302,7 +302,10 @@ class Run:
         """Save where the settings have a checkpoint; return the scores of the weights. Collective."""
         s = self.settings
         try:  # weights may be finite, and what the network makes of them not: the last checkpoint stays
-            measured = self.model.evaluate(self.X, self.targets, s.train_features)
+            if self.minibatches is not None:
+                measured = self.minibatches.evaluate()
+            else:
+                measured = self.model.evaluate(self.X, self.targets, s.train_features)
             check_overflow(self.grid)
         except TrainingError as error:
             raise error.in_epoch(epoch) from None

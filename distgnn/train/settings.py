@@ -199,6 +199,9 @@ class Settings:
         "columns by A (default)", choices=("auto", "aggregate-first", "transform-first"))
     keep_aggregate: bool = _product(True, "multiply features that neither training nor dropout changes by A "
         "only once", switch=True)
+    recompute: int = _product(0, "keep the input of every K-th layer alone for the backward pass, which goes "
+        "through the layers between again: less memory, the same numbers (default: keep all)", metavar="K",
+        least=0)
     block_rows: int | None = _product(None, "3d and 1.5d: sum products in row blocks of N while the next is "
         "multiplied (default: by size)", metavar="N", least=1)
     tune_gemm: bool = _product(True, "time the forms of dense products, take the fastest", switch=True)

@@ -39,6 +39,7 @@ CASES = {
                         "eval_every": 2, "keep_aggregate": False},
     "sage": {"model": "sage", "bias": True},
     "residual": {"residual": True, "layer_norm": True, "clip": 1.0, "hidden": (8, 7, 7)},
+    "recompute": {"recompute": 2, "layer_norm": True, "hidden": (8, 7, 9, 6), "dropout": 0.3},
 }  # fmt: skip
 
 

@@ -56,6 +56,14 @@ def test_an_epoch_costs_its_price_on_every_rank(algorithm, aware):
         check_epochs(settings, known(directed=number % 2 == 0), ranks)
 
 
+@pytest.mark.parametrize(("algorithm", "aware"), [(name, False) for name in ALGORITHMS] + [("rdm", True)])
+def test_so_do_layers_that_are_gone_through_again(algorithm, aware):
+    network = {"recipe": "plain", "recompute": 2, "hidden": (9, 8, 12, 7, 8)}
+    for more in ({}, {"product_order": "aggregate-first", "dropout": 0.5, "recompute": 3}):
+        how = {"algorithm": algorithm, "sparsity_aware": aware, "grid": grids(algorithm, 4)[-1]}
+        check_epochs(Settings(**how, **network | more), known(), 4)
+
+
 @pytest.mark.parametrize(("algorithm", "aware"), WAYS)
 def test_of_a_graph_of_numbers_it_does_too(algorithm, aware):
     settings = Settings(algorithm=algorithm, sparsity_aware=aware, recipe="plain", hidden=(F, F))

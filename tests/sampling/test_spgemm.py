@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from fractions import Fraction
 
 import numpy as np
@@ -11,11 +12,13 @@ import scipy.sparse as sp
 import distgnn as dg
 from awkward_shapes import awkward
 from chosen_grids import wide_grid
+from distgnn import ledger
 from distgnn.arrays.blocking import bounded
 from distgnn.gallery import rmat
 from distgnn.layout import partition
 from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import LocalBlocks
+from distgnn.sampling import FastGCN, GraphSage, Ladies, Saint
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.rows import sample_rows
 from distgnn.sampling.spgemm import Partitioned, Replicated
@@ -388,3 +391,37 @@ def test_mapped_values(comm):
             np.testing.assert_allclose(graph.multiply(Q).toarray(), (Q @ A).toarray(), rtol=1e-13)
     with pytest.raises(ValueError, match="makes bool"):
         Replicated(A).map(np.isfinite)
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("kind", ["sage", "ladies", "fastgcn", "saint"])
+def test_ranks_of_a_node_hold_the_graph_once(comm, kind):
+    """Samples are those of a graph of this rank's own; its bytes are charged once, until it goes."""
+    A = integers(rmat(97, degree=7, directed=True, features=0, classes=0).A).astype(np.float32)
+    grid, alone = dg.Grid(comm, backend="numpy", rows=comm.size, reps=1), Replicated(A)
+    charged = comm.allreduce(ledger.books().held["adjacency"])
+    graph = Replicated(A, grid=grid)
+    own = 8 * A.nnz + 4 * 98
+    more = comm.allreduce(ledger.books().held["adjacency"]) - charged
+    assert own - comm.size < more <= own and grid.shares_memory == (comm.size > 1)
+    assert graph.A.data.flags.writeable == (comm.size == 1)
+    same(graph.multiply(sp.eye_array(97, dtype=np.float32).tocsr()), alone.A)
+    batches = [np.arange(5), np.arange(40, 60)]
+    drawn = [_samples(kind, G, batches) for G in (graph, alone)]
+    for ours, theirs in zip(*drawn, strict=True):
+        for block, expected in zip(ours.blocks, theirs.blocks, strict=True):
+            np.testing.assert_array_equal(block.indices, expected.indices)
+            np.testing.assert_array_equal(block.data, expected.data)
+    del graph, drawn, ours, theirs, block, expected
+    gc.collect()
+    assert comm.allreduce(ledger.books().held["adjacency"]) == charged
+
+
+def _samples(kind, graph, batches):
+    made = {
+        "sage": lambda: GraphSage(graph, [4, 3], seed=2),
+        "ladies": lambda: Ladies(graph, [9, 9], seed=2),
+        "fastgcn": lambda: FastGCN(graph, [9, 9], seed=2),
+        "saint": lambda: Saint(graph, 3, 2, seed=2, training=np.arange(97)),
+    }
+    return made[kind]().sample(batches)

@@ -131,3 +131,13 @@ def test_an_order_in_memory_is_random_or_original(comm) -> None:
         store.order("orignal")
     with pytest.raises(UserError, match=r"prepare\(\.\.\., out=STORE\) writes one"):
         store.order("double")
+
+
+@pytest.mark.ranks(1)
+def test_features_of_the_stored_type_are_those_given(comm) -> None:
+    """Other numbers, or rows in another order of memory, are copied."""
+    X = np.random.default_rng(0).random((7, 3), dtype=np.float32)
+    for given, kept in ((X, True), (X.astype(np.float64), False), (np.asfortranarray(X), False)):
+        store = held(comm, of_arrays(np.zeros((2, 1), int), given))
+        assert (store.held.features is given) == kept
+        np.testing.assert_array_equal(store.held.features, X)

@@ -14,7 +14,7 @@ import distgnn as dg
 from distgnn.comm.session import joined
 from distgnn.errors import ArgumentError, PeerError
 from distgnn.store.checkpoint import read_alone
-from distgnn.train import Predictor, Run, Settings, export_weights
+from distgnn.train import Predictor, Run, Settings, export_weights, fit
 from loops import each
 from mpi_helpers import mpiexec
 from mpi_helpers.communicators import unfreed
@@ -309,3 +309,22 @@ def test_equal_matrices_train_alike(caplog) -> None:
         losses = [dg.fit(A, X, Y, weights=True, tune_gemm=False, **FAST).loss for A in (MADE.A, stored)]
     assert losses[0] == losses[1]
     assert sum("zeros that graph stores" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("order", ["original", "random"])
+def test_features_are_copied_when_training_is_over(comm, monkeypatch, order) -> None:
+    """The store of a training has the caller's array, unchanged; the model has one of its own."""
+    X32, seen = X.astype(np.float32).copy(), []
+    monkeypatch.setattr(fit, "Run", lambda store, *given: seen.append(store.arrays) or Run(store, *given))
+    before = X32.copy()
+    how = {"normalize_features": True, "standardize_features": False, "dropout": 0.0, "order": order}
+    model = fitted(comm, EDGES, X32, Y, **how)
+    first = model.embeddings(1)
+    if comm.rank == 0:
+        assert model._kept is not None and model._kept.arrays is not None
+        assert (X32 == before).all() and not np.shares_memory(model._kept.arrays.features, X32)
+        X32[...] = np.nan
+    again = model.embeddings(1)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(first, again)

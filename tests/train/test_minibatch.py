@@ -203,7 +203,7 @@ def test_minibatches_leave_the_kept_aggregate_alone(comm: MPI.Intracomm, backend
     epochs = MinibatchTraining(model, features, targets, sampler, 4, 2).train(Adam(0.05), 3)
     next(epochs)
     kept = model.layers[0].fixed.kept
-    assert kept is not None and kept[1] is features.block
+    assert kept is not None and kept[1]() is features.block
     list(epochs)
     assert model.layers[0].fixed.kept is kept
     grid.free()

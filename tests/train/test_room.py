@@ -6,14 +6,17 @@ import re
 import tracemalloc
 from typing import Any
 
+import numpy as np
 import pytest
 
+import distgnn as dg
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError
 from distgnn.plan import Graph
 from distgnn.plan.choices import plan
 from distgnn.train import Run, Settings, room
 from distgnn.train.predict import Predictor
+from distgnn.train.resolve import resolved
 
 from .stores import CLASSES, WIDTH, N, run, small_store
 
@@ -22,6 +25,7 @@ CASES: list[dict[str, Any]] = [
     {"hidden": [300, 300], "optimizer": "sgd", "dtype": "float64"},
     {"hidden": [300] * 4, "train_features": True, "model": "sage"},
     {"hidden": [4000], "algorithm": "3d"},
+    {"hidden": [300] * 6, "recompute": 2},
     {"hidden": [1] * 60},
 ]
 
@@ -68,8 +72,24 @@ def test_what_is_beyond_the_memory_is_refused_with_what_would_fit(comm, shared_t
     fits = [needs.bytes([WIDTH, *[16] * (count - 1), CLASSES]) <= there for count in (layers, layers + 1)]
     assert fits == [True, False]
     limited(monkeypatch, 100)
-    with pytest.raises(ArgumentError, match="more nodes would do"):
+    with pytest.raises(ArgumentError, match="more nodes would do$"):
         Run(store, Settings(algorithm="1d"), comm)
+
+
+@pytest.mark.ranks(1, 4)
+def test_a_refusal_says_how_many_ranks_would_do(comm, shared_tmp_path, monkeypatch, backend) -> None:
+    """A rank less would not have memory enough; `fit` refuses, on hosts and devices."""
+    each = 40 << 10
+    limited(monkeypatch, each)
+    how: Any = {"hidden": [16], "dropout": 0.0, "algorithm": "1d", "backend": backend.name}
+    edges, n = np.stack([np.arange(4000), np.arange(1, 4001) % 4000]), 4000
+    given = (edges, np.ones((n, 8), np.float32), np.arange(n) % 3) if comm.rank == 0 else [None] * 3
+    with pytest.raises(ArgumentError, match=r"hidden=\[16\]: takes .*; \d+ ranks with as much") as no:
+        dg.fit(*given, directed=False, comm=comm, **how)
+    ranks = int(re.search(r"(\d+) ranks with", str(no.value))[1])
+    settings = resolved(Settings(**how), comm.size)
+    needs = [room.of_training(settings, n, 3 * n, count).bytes([8, 16, 3]) for count in (ranks, ranks - 1)]
+    assert needs[0] <= ranks * each and needs[1] > (ranks - 1) * each
 
 
 @pytest.mark.ranks(1, 4)

@@ -30,7 +30,7 @@ from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.split import TRAIN
-from distgnn.train.data import as_taken, must_be_dense
+from distgnn.train.data import as_taken, must_be_dense, owned
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
@@ -231,7 +231,9 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
     with Recorder() as later:
         next(epochs)
     with Ledger() as whole_graph:
-        if evaluation:
+        if evaluation and training is not None:
+            training.evaluate()
+        elif evaluation:
             model.evaluate(X, targets, s.train_features)
     books: tuple[Ledger, ...] = setup, first, later, whole_graph
     peak = max((book.peak for book in books), key=lambda peak: sum(peak.values()))
@@ -275,7 +277,7 @@ def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, Features, Targ
     if s.loss not in (None, graph.loss):
         raise ArgumentError("loss", s.loss, f"the graph to plan for has labels of the loss {graph.loss}")
     model = network(s, A, [graph.width, *s.hidden_widths, graph.classes])
-    X = as_taken(_features(graph, model), model, must_be_dense(s), said=False)
+    X = owned(as_taken(_features(graph, model), model, must_be_dense(s), said=False), s)
     rows = Layout(grid, model.output_layout.rows, Cut())
     if graph.labels is None:
         spread = model.output_layout, graph.classes, graph.counts, graph.loss, s.metric

@@ -41,7 +41,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
             followed any further.
     """
 
-    __slots__ = ("_strides", "address", "dtype", "known", "shape", "size")
+    __slots__ = ("__weakref__", "_strides", "address", "dtype", "known", "shape", "size")
 
     def __init__(
         self, shape: Any, dtype: Any = float, strides: Shape | None = None, address: int | None = None

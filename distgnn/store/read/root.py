@@ -200,7 +200,8 @@ class RootOrder(RootMatrix):
         if self.nodes.permutation is None:
             return matrix
         entries = matrix.tocoo()
-        places = self.positions(entries.row), self.positions(entries.col)
+        kind = matrix.indices.dtype
+        places = tuple(self.positions(ends).astype(kind) for ends in (entries.row, entries.col))
         return sp.csr_array((entries.data, places), shape=matrix.shape)
 
 
