@@ -68,14 +68,14 @@ class Run:
 
 def write_rows(
     group: Any, merged: Iterable[np.ndarray], shape: tuple[int, int], bits: int, expected: int, kind: Any,
-    take: Callable[[Run, np.ndarray], None],
+    take: Callable[[Run, np.ndarray], None], files: int = 1,
 ) -> int:  # fmt: skip
     """Write merged records as row pointers and column numbers of a dtype; return how many there are.
 
     `take` gets runs of entries and their records, one after another. `expected`: about how many.
     """
     indptr = np.zeros(shape[0] + 1, np.int64)
-    indices, mask = hdf5.Growing(group, "indices", kind, expected), (1 << bits) - 1
+    indices, mask = hdf5.Growing(group, "indices", kind, expected, files), (1 << bits) - 1
     for entries in merged:
         for start in range(0, len(entries), LIMITS.entries):
             some = entries[start : start + LIMITS.entries]
@@ -84,7 +84,7 @@ def write_rows(
             indices.append(run.cols)
             take(run, some)
     np.cumsum(indptr, out=indptr)
-    hdf5.store_array(group, "indptr", indptr.astype(index_type(indices.length)))
+    hdf5.store_array(group, "indptr", indptr.astype(index_type(indices.length)), files)
     return indices.length
 
 
@@ -198,7 +198,8 @@ class AdjacencyWriter:
                 degrees.count(run.rows, run.counts, run.cols, weights)
 
         merged, expected = merged_ranges(self.spill, bucket, shape[0], bits), int(self.spill.lengths[bucket])
-        self.nnz[i, j] = write_rows(file, merged, shape, bits, expected, index_type(shape[1]), take)
+        how = merged, shape, bits, expected, index_type(shape[1]), take, self.grid.shape[0]
+        self.nnz[i, j] = write_rows(file, *how)
 
     def write_values(self, dtype: Any, scaling: Callable[[int, int], Scale] | None) -> None:
         """Write the values, of shard (i, j) those that `scaling(i, j)` makes of weights. Collective."""
@@ -211,7 +212,7 @@ class AdjacencyWriter:
                 path.unlink()
 
     def _write_values(self, file: Any, weights: Any, nnz: int, dtype: Any, scale: Scale | None) -> None:
-        values = hdf5.create(file, "values", (nnz,), dtype)
+        values = hdf5.create(file, "values", (nnz,), dtype, self.grid.shape[0])
         indptr = file["indptr"][:].astype(np.int64)
         counts = np.diff(indptr)
         for lo, hi in bounded(counts, LIMITS.entries):

@@ -173,7 +173,7 @@ class FeatureWriter:
         if self.sparse is not None:
             self._write_sparse(file.create_group("features"), index, shape)
             return
-        features = hdf5.create(file, "features", shape, self.source.feature_type)
+        features = hdf5.create(file, "features", shape, self.source.feature_type, len(self.nnz))
         if self.spill is not None:
             features[...] = _assembled(self.spill, index, shape)
             return
@@ -185,9 +185,11 @@ class FeatureWriter:
         expected, kind = int(self.spill.lengths[index]), np.min_scalar_type(shape[1] - 1)
         merged, take = merged_ranges(self.spill, index, shape[0], self.grid.bits), lambda run, some: None
         if self.spill.dtype.names is not None:
-            values = hdf5.Growing(group, "values", self.source.feature_type, expected)
+            values = hdf5.Growing(group, "values", self.source.feature_type, expected, len(self.nnz))
             take = lambda run, some: values.append(some["weight"])  # noqa: E731
-        self.nnz[index] = write_rows(group, merged, shape, self.grid.bits, expected, kind, take)
+        self.nnz[index] = write_rows(
+            group, merged, shape, self.grid.bits, expected, kind, take, len(self.nnz)
+        )
         self.spill.drop(index)
 
     def close(self) -> None:

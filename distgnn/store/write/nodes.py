@@ -34,8 +34,8 @@ def write_permutation(folder: Path, parts: np.ndarray, order: Side, team: Team) 
     for index in team.deal(np.diff(parts)):
         rows = block(parts, index)
         with hdf5.writing(paths[index]) as file:
-            hdf5.store_array(file, "permutation", order.ids(*rows))
-            hdf5.store_array(file, "inverse", order.places(*rows))
+            hdf5.store_array(file, "permutation", order.ids(*rows), len(paths))
+            hdf5.store_array(file, "inverse", order.places(*rows), len(paths))
     return paths
 
 
@@ -48,7 +48,7 @@ def write_ids(folder: Path, ids: np.ndarray, team: Team) -> tuple[np.ndarray, li
         some = ids[slice(*block(parts, index))]
         with hdf5.writing(paths[index]) as file:
             text = some.dtype.kind == "S"
-            hdf5.store_array(file, "ids", some.view(np.uint8).reshape(-1, size) if text else some)
+            hdf5.store_array(file, "ids", some.view(np.uint8).reshape(-1, size) if text else some, len(paths))
     return parts, paths
 
 
@@ -73,8 +73,10 @@ def write_nodes(
                     features.write(file, index)
                 if source.labels is not None:
                     name = "targets" if source.regression else "labels"
-                    hdf5.store_array(file, name, np.asarray(source.labels[ids], label_type(source)))
+                    hdf5.store_array(
+                        file, name, np.asarray(source.labels[ids], label_type(source)), len(paths)
+                    )
                 if source.split is not None:
-                    hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
+                    hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8), len(paths))
     features.close()
     return paths, features.nnz
