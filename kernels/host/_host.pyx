@@ -156,8 +156,8 @@ cdef extern from "volume.h" nogil:
     struct volume:
         int64_t nodes, capacity, work
         int32_t parts
-        address pointers, columns, part, send
-        double send_bound, heat
+        address pointers, columns, part, send, receive
+        double send_bound, receive_bound, heat
         uint64_t seed
 
     int volume_run "volume_refine"(volume *v)
@@ -883,25 +883,28 @@ def widen(x, out, str kind, *, bint accumulate=False, int isa=0):
 
 
 def volume_refine(
-    pointers, columns, part, send, *, int64_t capacity, double send_bound, double heat, int64_t work,
-    uint64_t seed,
+    pointers, columns, part, send, receive, *, int64_t capacity, double send_bound, double receive_bound,
+    double heat, int64_t work, uint64_t seed,
 ):
-    """Improve `part` in place and fill `send`, as volume.h says. CSR of a square matrix: int64 (n + 1), int32
-    (nnz) with no column twice in a row; part int32 (n); send int64 (parts).
+    """Improve `part` in place and fill `send` and `receive`, as volume.h says. CSR of a square matrix: int64
+    (n + 1), int32 (nnz) with no column twice in a row; part int32 (n); send and receive int64 (parts).
 
     Raises:
         ValueError: not a CSR matrix, or parts that are not in 0..parts-1. MemoryError.
     """
     cdef Array P = Array("pointers", pointers, "int64", 1), C = Array("columns", columns, "int32", 1)
     cdef Array Q = Array("part", part, "int32", 1, True)
-    cdef Array S = Array("send", send, "int64", 1, True)
+    cdef Array S = Array("send", send, "int64", 1, True), R = Array("receive", receive, "int64", 1, True)
     cdef volume v
     cdef int status
     v.nodes, v.parts = Q.extent(0), <int32_t>S.extent(0)
     P.must_have(v.nodes + 1)
+    R.must_have(v.parts)
     check_bounds(P, C.extent(0))
-    v.pointers, v.columns, v.part, v.send = pointer(P), pointer(C), pointer(Q), pointer(S)
-    v.capacity, v.send_bound, v.heat, v.work, v.seed = capacity, send_bound, heat, work, seed
+    v.pointers, v.columns, v.part = pointer(P), pointer(C), pointer(Q)
+    v.send, v.receive = pointer(S), pointer(R)
+    v.capacity, v.send_bound, v.receive_bound, v.heat = capacity, send_bound, receive_bound, heat
+    v.work, v.seed = work, seed
     check_rows(Q, v.parts)
     check_rows(C, v.nodes)
     with nogil:

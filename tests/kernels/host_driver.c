@@ -433,7 +433,7 @@ static void partition(int64_t nodes, int32_t parts, int64_t degree)
 {
     int64_t *pointers = (int64_t *)malloc(8 * (size_t)(nodes + 1)), edges = 0;
     int32_t *columns = (int32_t *)malloc(4 * (size_t)(nodes * degree + 1)), *part = (int32_t *)malloc(4 * (size_t)nodes);
-    int64_t *send = (int64_t *)malloc(8 * (size_t)parts);
+    int64_t *send = (int64_t *)malloc(8 * (size_t)parts), *receive = (int64_t *)malloc(8 * (size_t)parts);
     char *reached = (char *)malloc((size_t)parts);
     for (int64_t i = 0; i < nodes; i++) {
         pointers[i] = edges;
@@ -443,20 +443,23 @@ static void partition(int64_t nodes, int32_t parts, int64_t degree)
     }
     pointers[nodes] = edges;
     struct volume v = {.nodes = nodes, .parts = parts, .pointers = pointers, .columns = columns, .part = part, .send = send,
-                       .capacity = edges / parts + degree, .send_bound = 1.2, .heat = 1, .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
+                       .receive = receive, .capacity = edges / parts + degree, .send_bound = 1.2, .receive_bound = 1.3,
+                       .heat = 1, .work = 40 * (nodes + edges), .seed = (uint64_t)nodes};
     expect(volume_refine(&v) == 0, "volume", nodes);
-    int64_t *sent = (int64_t *)calloc((size_t)parts, 8);
+    int64_t *sent = (int64_t *)calloc((size_t)parts, 8), *got = (int64_t *)calloc((size_t)parts, 8);
     for (int64_t j = 0; j < nodes; j++) {
         memset(reached, 0, (size_t)parts);
         for (int64_t i = 0; i < nodes; i++)
             for (int64_t e = pointers[i]; e < pointers[i + 1]; e++)
                 reached[part[i]] |= columns[e] == j;
-        for (int32_t p = 0; p < parts; p++)
+        for (int32_t p = 0; p < parts; p++) {
             sent[part[j]] += p != part[j] && reached[p];
+            got[p] += p != part[j] && reached[p];
+        }
     }
     for (int32_t p = 0; p < parts; p++)
-        expect(sent[p] == send[p], "volumes of parts", p);
-    void *all[] = {pointers, columns, part, send, reached, sent};
+        expect(sent[p] == send[p] && got[p] == receive[p], "volumes of parts", p);
+    void *all[] = {pointers, columns, part, send, receive, reached, sent, got};
     for (size_t a = 0; a < sizeof all / sizeof *all; a++)
         free(all[a]);
 }

@@ -154,7 +154,7 @@ def test_volume_relieves_the_busiest_sender(nodes: int, directed: bool) -> None:
         for method in ("volume", "metis", "hypergraph")
     )
     assert ours.sends.max() <= 0.9 * min(best.sends.max(), few_edges.sends.max())
-    assert ours.volume <= 1.03 * best.volume
+    assert ours.volume <= 1.05 * best.volume
     assert largest_over_mean(ours.receives) <= 1.40
     assert largest_over_mean(ours.nonzeros) <= 1.10
 
@@ -167,7 +167,9 @@ def test_volume_keeps_to_the_total(of_start: float, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(volume, "OF_START", of_start)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     pattern = Pattern.of(gallery.road(10_000, features=0, seed=3).A)
-    ours, start = (measure(pattern, partition(pattern, 16, method), 16) for method in ("volume", "kaminpar"))
+    ours, start = (
+        measure(pattern, partition(pattern, 16, method), 16) for method in ("volume", "kaminpar")
+    )
     assert ours.sends.max() <= start.sends.max() and ours.volume <= of_start * start.volume
     assert largest_over_mean(ours.nonzeros) <= 1.101 and ours.empty == 0
 
@@ -178,7 +180,9 @@ def test_volume_returns_its_start_if_the_busiest_would_send_more(monkeypatch: py
 
     class Worse:
         @staticmethod
-        def volume_refine(pointers: Any, columns: Any, part: Any, sends: Any, **rest: Any) -> None:
+        def volume_refine(
+            pointers: Any, columns: Any, part: Any, sends: Any, receives: Any, **rest: Any
+        ) -> None:
             part[:], sends[:] = 0, [10**6, *[0] * (len(sends) - 1)]
 
     monkeypatch.setattr(packages.host, "built", lambda: Worse)
@@ -202,10 +206,11 @@ def test_volume_needs_no_other_partitioner(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def refine(pattern: Pattern, part: np.ndarray, parts: int, **settings: Any) -> np.ndarray:
-    """Change `part`; int64 (parts): rows sent, as the kernel counts."""
-    sends, defaults = np.empty(parts, np.int64), {"send_bound": 1, "heat": 0.5, "seed": 1}
-    host.built().volume_refine(pattern.indptr, pattern.indices, part, sends, **defaults | settings)
-    return sends
+    """Change `part`; int64 (2, parts): rows sent and received, as the kernel counts."""
+    volumes = np.empty((2, parts), np.int64)
+    defaults = {"send_bound": 1, "receive_bound": 1.3, "heat": 0.5, "seed": 1}
+    host.built().volume_refine(pattern.indptr, pattern.indices, part, *volumes, **defaults | settings)
+    return volumes
 
 
 @graphs
@@ -216,9 +221,9 @@ def test_refinement_counts_what_it_moves(graph: str) -> None:
     part = np.random.default_rng(0).integers(0, parts, pattern.n).astype(np.int32)
     before = measure(pattern, part, parts)
     capacity, work = int(2 * pattern.nnz / parts) + 50, 500 * (pattern.n + pattern.nnz)
-    sends = refine(pattern, part, parts, capacity=capacity, work=work)
+    volumes = refine(pattern, part, parts, capacity=capacity, work=work)
     q = measure(pattern, part, parts)
-    assert sends.tolist() == q.sends.tolist()
+    assert volumes.tolist() == [q.sends.tolist(), q.receives.tolist()]
     assert q.volume < before.volume or q.volume == before.volume == 0
 
 
