@@ -49,7 +49,7 @@ def test_orders_on_ranks(comm, n, shared_tmp_path, monkeypatch) -> None:
 
 
 def test_blocks_of_positions() -> None:
-    """Of even, uneven and empty blocks, more and fewer than the table has cells."""
+    """Find even, uneven and empty blocks, more and fewer than the table has cells."""
     for vector in ([0, 1], [0, 3, 3, 3, 9], [0, 5000, 5001, 5002, 90_000], range(0, 70_000, 7), [0, 1 << 20]):
         bounds = np.array(vector)
         positions = np.arange(bounds[-1])

@@ -32,9 +32,9 @@ class Blocks:
         if not self._tabled:
             return self._search(positions)
         cells = positions >> self.shift
-        found: np.ndarray = self._first.take(cells)
-        found += positions >= self._next.take(cells)
-        return found
+        blocks: np.ndarray = self._first.take(cells)
+        blocks += positions >= self._next.take(cells)
+        return blocks
 
     def _search(self, positions: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.vector, positions, side="right") - 1

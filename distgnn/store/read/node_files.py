@@ -83,9 +83,9 @@ class NodeFiles:
         """Return most bytes of a chunk, from the first file: None for those of this version."""
         rows = int(self.partition[1])
         with self.members.open(self.files[0]) as file:
-            found = self._dataset(file, name, 0, cols).chunks
+            chunks = self._dataset(file, name, 0, cols).chunks
         now = hdf5.chunk_shape((rows, *inner), size, len(self.files))
-        return None if found in (None, now) else LIMITS.past_chunk_bytes
+        return None if chunks in (None, now) else LIMITS.past_chunk_bytes
 
     def gather(
         self, name: str, positions: np.ndarray, cols: Range | None = None, grid: Grid | None = None

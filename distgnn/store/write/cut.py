@@ -150,14 +150,14 @@ def _of_turn(
     keys: Callable[[int, int], np.ndarray], span: Range, total: int, many: int, turn: int
 ) -> tuple[np.ndarray, ...]:
     """Return the nodes of a span (from 0), owners and keys that are sorted in a turn."""
-    found = []
+    chosen = []
     for lo, hi in pieces(*span):
         some = keys(lo, hi)
         owners, at = np.divmod(_range(some, total), many)
         where = np.flatnonzero(at == turn)
-        found.append((where + (lo - span[0]), owners[where], some[where]))
+        chosen.append((where + (lo - span[0]), owners[where], some[where]))
     nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64)
-    return tuple(np.concatenate(parts) for parts in zip(nothing, *found, strict=True))
+    return tuple(np.concatenate(parts) for parts in zip(nothing, *chosen, strict=True))
 
 
 def _ranks(before: int, keys: np.ndarray) -> np.ndarray:
