@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from distgnn.arrays.csr import index_type
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, offered
-from distgnn.partition import orders
+from distgnn.store.format.shards import ShardGrid
 from distgnn.store.read.root import ROOT, Arrays, RootStore, manifest_orders
 from distgnn.store.source import Source
 from distgnn.store.team import Team
@@ -21,6 +21,7 @@ from distgnn.store.write.content import Content
 from distgnn.store.write.degrees import Degrees
 from distgnn.store.write.features import Sparse, kept_blocks, sparse_form
 from distgnn.store.write.finish import describe
+from distgnn.store.write.orders import Side, Version
 
 
 def hold(
@@ -58,21 +59,23 @@ def _prepared(
     sparse = sparse_form(source, Team())
     manifest = describe(source, seed, dtype, self_loops, normalize, sparse)
     rows, cols, weights, loops = _entries(source, self_loops, dtype)
-    original = orders.make("original", n, seed).versions[0]
-    degrees = Degrees(n, original, Team(), None, content)
-    degrees.begin(0, 0, (0, n))
+    nodes, whole = Side(Team(), n), np.array([0, n])
+    degrees = Degrees(Version(nodes, nodes), ShardGrid(whole, whole), Team(), None, content)
+    degrees.begin(0, 0)
+    counts = np.bincount(rows, minlength=n)
     if len(rows):
-        degrees.count(rows, cols, weights)
+        degrees.count(np.flatnonzero(counts), counts[counts > 0], cols, weights)
     degrees.end()
+    degrees.collect()
     if source.direction_open and content.symmetric(Team()):
         manifest |= {"directed": False, "symmetric": normalize != "row"}
-    values, scale = np.ones(len(rows)) if weights is None else weights, degrees.scaling(normalize, dtype)
-    if scale is not None:
-        values = scale(values, rows, cols)
+    values, scaling = np.ones(len(rows)) if weights is None else weights, degrees.scaling(normalize, dtype)
+    if scaling is not None:
+        values = scaling(0, 0)(weights, 0, counts, cols)
     features = _features(source, sparse, content)
     edges = loops + (len(rows) - (n if self_loops else loops)) // (1 if manifest["directed"] else 2)
     manifest |= {"nnz": len(rows), "edges": edges, "weighted": weights is not None}
-    manifest |= {"orders": manifest_orders(), "degrees": degrees.statistics()}
+    manifest |= {"orders": manifest_orders(), "degrees": degrees.statistics}
     manifest["content"] = content.hashes(Team())
     matrix = _csr(rows, cols, values.astype(dtype), n)
     labels = np.full(n, -1, np.int32) if source.labels is None else source.labels

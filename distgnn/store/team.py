@@ -17,10 +17,9 @@ T = TypeVar("T")
 
 
 class Team:
-    """A team of one process, without MPI, with the methods of `Comm` (to read) and `write.ranks.Ranks`."""
+    """A team of one process, without MPI, with the methods of `write.ranks.Ranks`."""
 
     rank, size = 0, 1
-    nodes: Sequence[int] = (0,)  # by rank, the lowest rank on its node
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -34,14 +33,9 @@ class Team:
         """Gather the small values of all ranks. Collective."""
         return [value]
 
-    @contextmanager
-    def alike(self, wanted: Any) -> Iterator[Team]:
-        """Make a group of the ranks that give the same object. Collective."""
-        yield self
-
-    def share(self, thing: T, root: int = 0) -> T:
-        """Give a small Python object of rank ``root`` to every rank. Collective."""
-        return thing
+    def swap(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Send `arrays[r]`, all of one dtype, to rank r; return what came, by rank. Collective."""
+        return list(arrays)
 
     def bcast(self, array: Any, root: int, *, matrix: str = "") -> Any:
         """Broadcast the array of rank `root`, in place. Collective."""
@@ -54,6 +48,21 @@ class Team:
     def deal(self, sizes: Sequence[int] | np.ndarray) -> list[int]:
         """Return the indices of this rank's items, given the sizes of all items."""
         return deal(sizes, self.rank, self.size)
+
+
+class Alone(Team):
+    """A team of one process that reads, with the methods of `Comm`."""
+
+    nodes: Sequence[int] = (0,)  # by rank, the lowest rank on its node
+
+    @contextmanager
+    def alike(self, wanted: Any) -> Iterator[Alone]:
+        """Make a group of the ranks that give the same object. Collective."""
+        yield self
+
+    def share(self, thing: T, root: int = 0) -> T:
+        """Give a small Python object of rank ``root`` to every rank. Collective."""
+        return thing
 
 
 def deal(sizes: Sequence[int] | np.ndarray, rank: int, ranks: int) -> list[int]:

@@ -23,13 +23,13 @@ from distgnn.layout import partition
 from distgnn.store import Store, prepare
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.read import windows
-from distgnn.store.team import Team
+from distgnn.store.team import Alone
 from distgnn.store.write import adjacency as writer
 
 from .graphs import Graph, adjacency, random_graph
 
 PRIME = random_graph(47, 400, weighted=True)
-ALONE = Team()
+ALONE = Alone()
 
 
 def store_of(graph: Graph, path: Path, comm: Any = None, **options: Any) -> Path:

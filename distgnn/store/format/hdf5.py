@@ -19,15 +19,20 @@ from distgnn.store.format.steady import SteadyFile
 CHUNK_COLUMNS = 128
 
 
-def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return a chunk shape of at most LIMITS.chunk_bytes and CHUNK_COLUMNS columns.
+def chunk_shape(
+    shape: tuple[int, ...], itemsize: int, files: int = 1, most: int | None = None
+) -> tuple[int, ...]:  # fmt: skip
+    """Return a chunk shape of at most `most` bytes, LIMITS.chunk_bytes by default, and CHUNK_COLUMNS columns.
 
     Chunks are about equally full. Ranks read ranges of rows, and of columns where features are cut over a
-    grid axis.
+    grid axis. `files`: files that the rows are cut into; all of them have LIMITS.chunks or more.
     """
     width = tuple(_evenly(extent, CHUNK_COLUMNS) for extent in shape[1:])
     row = itemsize * int(np.prod(width, dtype=np.int64))
-    return (_evenly(shape[0], max(1, LIMITS.chunk_bytes // max(row, 1))), *width)
+    if most is None:
+        fine = max(LIMITS.least_chunk_bytes, row * shape[0] * files // LIMITS.chunks)
+        most = min(LIMITS.chunk_bytes, fine)
+    return (_evenly(shape[0], max(1, most // max(row, 1))), *width)
 
 
 def _evenly(extent: int, most: int) -> int:
@@ -35,17 +40,23 @@ def _evenly(extent: int, most: int) -> int:
     return max(1, -(-extent // max(1, -(-extent // most))))
 
 
-def create(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: Any) -> h5py.Dataset:
-    """Create a dataset to be filled. HDF5 cannot chunk scalars and empty arrays: they are contiguous."""
+def create(
+    group: h5py.Group, name: str, shape: tuple[int, ...], dtype: Any, files: int = 1
+) -> h5py.Dataset:  # fmt: skip
+    """Create a dataset to be filled, one of so many files'.
+
+    HDF5 cannot chunk scalars and empty arrays: they are contiguous.
+    """
     if not shape or 0 in shape:
         return group.create_dataset(name, shape, dtype)
-    how = {"chunks": chunk_shape(shape, np.dtype(dtype).itemsize), "fletcher32": True, "track_times": False}
+    chunks = chunk_shape(shape, np.dtype(dtype).itemsize, files)
+    how = {"chunks": chunks, "fletcher32": True, "track_times": False}
     return group.create_dataset(name, shape, dtype, fillvalue=0, **how)
 
 
-def store_array(group: h5py.Group, name: str, array: np.ndarray) -> None:
-    """Store all of `array` as a dataset."""
-    dataset = create(group, name, array.shape, array.dtype)
+def store_array(group: h5py.Group, name: str, array: np.ndarray, files: int = 1) -> None:
+    """Store all of `array` as a dataset, one of so many files'."""
+    dataset = create(group, name, array.shape, array.dtype, files)
     dataset[...] = array
     dataset.flush()  # an error on closing the dataset would not be raised
 
@@ -53,8 +64,8 @@ def store_array(group: h5py.Group, name: str, array: np.ndarray) -> None:
 class Growing:
     """A one-dimensional dataset that is written front to back; its length is known at the end."""
 
-    def __init__(self, group: h5py.Group, name: str, dtype: Any, expected: int) -> None:
-        chunks = chunk_shape((max(1, expected),), np.dtype(dtype).itemsize)
+    def __init__(self, group: h5py.Group, name: str, dtype: Any, expected: int, files: int = 1) -> None:
+        chunks = chunk_shape((max(1, expected),), np.dtype(dtype).itemsize, files)
         self.dataset = group.create_dataset(
             name, (0,), dtype, maxshape=(None,), chunks=chunks, fletcher32=True, track_times=False
         )

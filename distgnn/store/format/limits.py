@@ -13,9 +13,12 @@ class Limits:
     shard_entries: int = 1 << 22  # entries of a shard in the default grid, before duplicates are merged
     file_bytes: int = 64 << 20  # bytes of features in one file; a file's rows are put in order in memory
     file_rows: int = 1 << 22
-    # Bytes of an HDF5 chunk: less than HDF5's chunk cache of 1 MiB (8 MiB since HDF5 2.0), so that a chunk
-    # read in several calls is checked once.
-    chunk_bytes: int = 1 << 19
+    # Bytes of an HDF5 chunk, which ranks read whole: less than HDF5's chunk cache of 1 MiB (8 MiB since HDF5
+    # 2.0), so that a chunk read in several calls is checked once. Smaller ones cost time of the processor.
+    chunk_bytes: int = 1 << 16
+    least_chunk_bytes: int = 1 << 12
+    chunks: int = 1 << 11  # of an array's rows, if they are not smaller: 8 for each of 256 ranks
+    past_chunk_bytes: int = 1 << 19  # of earlier stores
 
     verified_bytes: int = 256 << 20  # a store of at most this size is compared with its hashes on opening
 

@@ -4,18 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from distgnn.layout import Range, owner, partition
 from distgnn.store.format.limits import LIMITS
 
+PIECE = 1 << 14  # numbers at a time in passes over arrays
+CELLS = 1 << 12  # of positions, which a table has the block of
+
+
+class Blocks:
+    """The blocks of a partition vector, found by a table: less than half the time of a binary search."""
+
+    def __init__(self, vector: np.ndarray) -> None:
+        self.vector, n = vector, int(vector[-1])
+        self.shift = max(0, n.bit_length() - CELLS.bit_length() + 1)
+        ends = np.append(np.arange(0, n, 1 << self.shift), n)
+        self._first = self._search(ends[:-1])
+        last = self._search(ends[1:] - 1)
+        self._next = vector[self._first + 1]
+        self._tabled = bool(np.all(last - self._first <= 1))
+
+    def of(self, positions: np.ndarray) -> np.ndarray:
+        """Return the block, never an empty one, of each position, int64."""
+        if not self._tabled:
+            return self._search(positions)
+        cells = positions >> self.shift
+        blocks: np.ndarray = self._first.take(cells)
+        blocks += positions >= self._next.take(cells)
+        return blocks
+
+    def _search(self, positions: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.vector, positions, side="right") - 1
+
 
 @dataclass(frozen=True)
 class ShardGrid:
     """The partition vectors of rows and columns.
 
-    The int64 key of an entry, ``local row << bits | local column``, sorts by row.
+    The int64 key of an entry, ``local row << bits | local column``, sorts by row. Above these bits stands the
+    number of the shard in what :meth:`rows_part` and :meth:`cols_part` add up to, if `sortable`.
     """
 
     rows: np.ndarray
@@ -38,20 +68,58 @@ class ShardGrid:
         """Shards by rows and by columns."""
         return len(self.rows) - 1, len(self.cols) - 1
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Bits that a column number within a shard needs."""
-        return max(1, int(np.diff(self.cols).max(initial=1) - 1).bit_length())
+        return _bits(self.cols)
+
+    @cached_property
+    def key_bits(self) -> int:
+        """Bits that a key needs."""
+        return _bits(self.rows) + self.bits
+
+    @property
+    def sortable(self) -> bool:
+        """True if the number of a shard and a key fit into 63 bits."""
+        return (self.shape[0] * self.shape[1]).bit_length() + self.key_bits < 64
+
+    @cached_property
+    def _blocks(self) -> tuple[Blocks, Blocks]:
+        return Blocks(self.rows), Blocks(self.cols)
+
+    def rows_part(self, row: np.ndarray) -> np.ndarray:
+        """Return the parts that row positions have in the numbers of entries' shards and their keys."""
+        i = np.arange(self.shape[0])
+        shifts = (i * self.shape[1] << self.key_bits) - (self.rows[:-1] << self.bits)
+        return _by_blocks(self._blocks[0], shifts, row, self.bits)
+
+    def cols_part(self, col: np.ndarray) -> np.ndarray:
+        """Return the parts that column positions have."""
+        shifts = (np.arange(self.shape[1]) << self.key_bits) - self.cols[:-1]
+        return _by_blocks(self._blocks[1], shifts, col, 0)
 
     def locate(self, row: np.ndarray, col: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (bucket, key) of entries at global positions."""
-        i = np.searchsorted(self.rows, row, side="right") - 1
-        j = np.searchsorted(self.cols, col, side="right") - 1
+        i, j = self._blocks[0].of(row), self._blocks[1].of(col)
         keys = (row.astype(np.int64) - self.rows[i]) << self.bits
         keys |= col - self.cols[j]
         i *= self.shape[1]
         i += j
         return i, keys
+
+
+def _bits(vector: np.ndarray) -> int:
+    return max(1, int(np.diff(vector).max(initial=1) - 1).bit_length())
+
+
+def _by_blocks(blocks: Blocks, shifts: np.ndarray, positions: np.ndarray, bits: int) -> np.ndarray:
+    """Shift positions by `bits`, and add the number that their block has; in pieces that stay in cache."""
+    result = np.empty(len(positions), np.int64)
+    for lo in range(0, len(positions), PIECE):
+        some = positions[lo : lo + PIECE].astype(np.int64, copy=False)
+        np.left_shift(some, bits, out=result[lo : lo + PIECE])
+        result[lo : lo + PIECE] += shifts.take(blocks.of(some))
+    return result
 
 
 def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:

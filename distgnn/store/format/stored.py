@@ -142,4 +142,3 @@ def _type_name(kind: h5t.TypeID) -> str:
         return str(kind.dtype)
     except (TypeError, ValueError):
         return f"a type of HDF5's class {kind.get_class()}"
-

@@ -17,7 +17,7 @@ from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
 from distgnn.store.read.windows import Strip, Tile, assemble
-from distgnn.store.team import Team
+from distgnn.store.team import Alone
 
 
 class FeatureFiles:
@@ -48,7 +48,7 @@ class FeatureFiles:
         for k, part in overlaps(self.partition, rows):
             tiles = [self._tile(k, part, cols)] if cols[0] < cols[1] else []
             strips.append((part[1] - part[0], tiles))
-        return assemble(strips, cols[1] - cols[0], dtype, backend, Team(), "features")
+        return assemble(strips, cols[1] - cols[0], dtype, backend, Alone(), "features")
 
     def window(self, rows: Range, cols: Range) -> sp.csr_array:
         """Read these rows and columns into a SciPy matrix with sorted rows. Local to a rank."""

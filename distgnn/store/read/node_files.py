@@ -66,7 +66,9 @@ class NodeFiles:
         n, inner = int(self.partition[-1]), () if cols is None else (self.widths[name],)
         size = np.dtype(self._types.get((name, 1 + len(inner)), index_type(n))).itemsize
         ends = list(pairwise(self.partition.tolist()))
-        chunks = [np.arange(lo, hi, hdf5.chunk_shape((hi - lo, *inner), size)[0]) for lo, hi in ends]
+        most = self._most(name, inner, size, cols)
+        shapes = [hdf5.chunk_shape((hi - lo, *inner), size, len(ends), most)[0] for lo, hi in ends]
+        chunks = [np.arange(*end, rows) for end, rows in zip(ends, shapes, strict=True)]
         bounds = np.concatenate([*chunks, [n]])
         shares = partition(len(bounds) - 1, ranks)
         largest = max(int(np.diff(bounds).max(initial=1)) * size * int(np.prod(inner)), 1)
@@ -76,6 +78,14 @@ class NodeFiles:
             bounds[np.minimum(np.stack([shares[:-1] + k, shares[:-1] + k + step]), shares[1:])]
             for k in starts
         ]
+
+    def _most(self, name: str, inner: tuple[int, ...], size: int, cols: Range | None) -> int | None:
+        """Return most bytes of a chunk, from the first file: None for those of this version."""
+        rows = int(self.partition[1])
+        with self.members.open(self.files[0]) as file:
+            chunks = self._dataset(file, name, 0, cols).chunks
+        now = hdf5.chunk_shape((rows, *inner), size, len(self.files))
+        return None if chunks in (None, now) else LIMITS.past_chunk_bytes
 
     def gather(
         self, name: str, positions: np.ndarray, cols: Range | None = None, grid: Grid | None = None

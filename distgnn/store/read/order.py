@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from distgnn.store.format.members import Members
 from distgnn.store.format.shards import overlaps
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.windows import Tile, assemble
-from distgnn.store.team import Team
+from distgnn.store.team import Alone
 
 if TYPE_CHECKING:
     from distgnn.comm.grid import Grid
@@ -84,11 +84,11 @@ class Order:
 
         Reads only these rows of the shards. Memory: the block, and the pointers of one row of shards.
         """
-        block = self.assemble(rows, cols, backends.get("numpy"), Team()).to_scipy()
+        block = self.assemble(rows, cols, backends.get("numpy"), Alone()).to_scipy()
         block.has_sorted_indices = block.has_canonical_format = True
         return block
 
-    def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm | Team) -> CSR:
+    def assemble(self, rows: Range, cols: Range, backend: Backend, readers: Comm | Alone) -> CSR:
         """Read A[rows, cols] onto ``backend``'s device, with these ranks together: see `windows.assemble`."""
         rows, cols = (int(rows[0]), int(rows[1])), (int(cols[0]), int(cols[1]))
         check_window("rows", rows, self.shape[0])
@@ -108,20 +108,21 @@ class Order:
         """A key that is equal on ranks that read the same matrix."""
         return self.members.id or str(self.members.root.resolve()), self.name, self.version
 
-    def entries(self, limit: int, shards: Container[int] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield (rows, columns, values), int64 positions, shard by shard, about `limit` entries at a time.
+    def entries(self, limit: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield (rows, columns, values), int64 positions, shard by shard, about `limit` entries at a time."""
+        for i, j in np.ndindex(self.shard_nnz.shape):
+            yield from self.shard_entries(i, j, limit)
 
-        `shards`: numbers of the shards to read, counted row by row; by default all.
-        """
-        for i, rows in overlaps(self.rows, (0, self.shape[0])):
-            for j, cols in overlaps(self.cols, (0, self.shape[1])):
-                if shards is not None and i * (len(self.cols) - 1) + j not in shards:
-                    continue
-                tile = self._tile(i, j, rows, cols, 0)
-                counts, ranges = tile.count(), bounded(tile.count(), limit)
-                entries = tile.read(ranges, np.dtype(np.int64))
-                for (lo, hi), (columns, values) in zip(ranges, entries, strict=True):
-                    yield np.repeat(np.arange(lo, hi) + rows[0], counts[lo:hi]), columns, values
+    def shard_entries(self, i: int, j: int, limit: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield the entries of shard (i, j), as `entries` does."""
+        rows, cols = block(self.rows, i), block(self.cols, j)
+        if rows[0] == rows[1] or cols[0] == cols[1]:
+            return
+        tile = self._tile(i, j, rows, cols, 0)
+        counts, ranges = tile.count(), bounded(tile.count(), limit)
+        entries = tile.read(ranges, np.dtype(np.int64))
+        for (lo, hi), (columns, values) in zip(ranges, entries, strict=True):
+            yield np.repeat(np.arange(lo, hi) + rows[0], counts[lo:hi]), columns, values
 
     def permutation(self, lo: int, hi: int) -> np.ndarray:
         """Read the original ids of the nodes at positions (rows) lo..hi, int64."""

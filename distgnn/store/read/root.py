@@ -156,7 +156,9 @@ class RootOrder(RootMatrix):
         self.nnz: Any = store.nnz
         self.partition: np.ndarray | None = None
         self.versions: tuple[RootOrder, ...] = (self,)
-        (self.nodes,) = orders.make(name, store.n, int(store.manifest["seed"])).sides
+        self.nodes = orders.Permutation()
+        if name == "random":
+            self.nodes = orders.shuffled(store.n, int(store.manifest["seed"]))
         content = tuple(store.manifest["content"].values())
         self.row_order = None
         if self.nodes.permutation is not None:

@@ -19,7 +19,7 @@ from distgnn.store.format.members import Members
 from distgnn.store.read.feature_files import FeatureFiles
 from distgnn.store.read.node_files import NodeFiles, check_partition, check_window
 from distgnn.store.read.order import Order
-from distgnn.store.team import Team, shared_out
+from distgnn.store.team import Alone, shared_out
 
 if TYPE_CHECKING:
     from distgnn.comm.grid import Grid
@@ -58,12 +58,12 @@ class Store:
     sparse_files: FeatureFiles | None = None
 
     def __init__(
-        self, path: str | os.PathLike[str], team: Comm | Team | None = None, verify: bool = False
+        self, path: str | os.PathLike[str], team: Comm | Alone | None = None, verify: bool = False
     ) -> None:
         check_type("path", path, (str, os.PathLike), "the path of a store")
         if team is not None and not hasattr(team, "gather_objects"):
             raise WrongTypeError("team", type(team).__name__, "expected ranks, such as a grid's world")
-        team = team or Team()
+        team = team or Alone()
         self.path = Path(path)
         with team.alike((team.nodes[team.rank], os.path.abspath(path))) as node:
             with team.together():
@@ -245,7 +245,7 @@ class Store:
         if self.regression:
             return self._read("targets", order, rows, (0, self.classes), grid)
         labels = self._read("labels", order, rows, (0, self.classes) if self.multilabel else None, grid)
-        with Team().together() if grid is None else grid.world.together():
+        with Alone().together() if grid is None else grid.world.together():
             self._check_labels(labels)
         return labels
 
@@ -268,12 +268,12 @@ class Store:
             return np.zeros(rows[1] - rows[0], np.uint8)
         return self._read("split", order, rows, None, grid)
 
-    def verify(self, team: Comm | Team | None = None) -> list[str]:
+    def verify(self, team: Comm | Alone | None = None) -> list[str]:
         """Read every byte of every file; return the sorted names of changed files.
 
         Each file is read by one rank of the team. Collective over the team; by default this rank is alone.
         """
-        return sorted(shared_out(team or Team(), self.members.sizes, self.members.changed))
+        return sorted(shared_out(team or Alone(), self.members.sizes, self.members.changed))
 
     def stored_positions(
         self, order: AnyOrder, rows: Range, grid: Grid | None = None
@@ -285,7 +285,7 @@ class Store:
         wanted = self._row_order(order)
         if wanted == self._stored.row_order:
             return None
-        with Team().together() if grid is None else grid.world.together():
+        with Alone().together() if grid is None else grid.world.together():
             ids = np.arange(*rows) if wanted is None else wanted.permutation(*rows)
         return self._stored.positions(ids, grid)
 

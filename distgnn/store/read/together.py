@@ -21,7 +21,9 @@ def gather(
 
     Cost: all-to-allvs of as many row numbers as rows come from other ranks, and of these rows.
     """
-    comm, turns = grid.along_on_host(*grid.shape), files.turns(name, grid.size, cols)
+    comm = grid.along_on_host(*grid.shape)
+    with comm.together():
+        turns = files.turns(name, grid.size, cols)
     windows, order = comm.gather_objects(cols or (0, 1)), np.argsort(positions, kind="stable")
     rising, result = positions[order], np.empty(0)
     for turn in turns:

@@ -25,7 +25,7 @@ from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.members import Members
 from distgnn.store.read.node_files import INDICES, all_finite
-from distgnn.store.team import Team
+from distgnn.store.team import Alone
 
 if TYPE_CHECKING:
     from distgnn.comm.group import Comm
@@ -157,7 +157,7 @@ Strip = tuple[int, list[Tile]]  # number of rows, and tiles from left to right
 
 
 def assemble(
-    strips: list[Strip], width: int, dtype: Any, backend: Backend, readers: Comm | Team,
+    strips: list[Strip], width: int, dtype: Any, backend: Backend, readers: Comm | Alone,
     purpose: str = "adjacency",
 ) -> CSR:  # fmt: skip
     """Assemble the window of these strips on ``backend``'s device. Collective over ``readers``.
@@ -194,7 +194,7 @@ class _Job:
 class _Assembly:
     """A block that is filled strip by strip. Rank k modulo the number of readers reads tile k."""
 
-    def __init__(self, block: CSR, backend: Backend, readers: Comm | Team, loaded: Stage) -> None:
+    def __init__(self, block: CSR, backend: Backend, readers: Comm | Alone, loaded: Stage) -> None:
         self.block, self.backend, self.readers, self.loaded = block, backend, readers, loaded
         self.kind = np.dtype(block.indices.dtype)
         self.tiles = self.rows = self.nnz = 0  # done so far

@@ -4,12 +4,14 @@ Entries go into one bucket per shard, on disk. Then one shard at a time is sorte
 and it is written as CSR. Values follow once the degrees that scale them are known. In a team, each rank puts
 its entries into buckets, and each shard is written by one rank, from the buckets of all ranks.
 
-Memory: arrays of one number per node, plus one shard or LIMITS.sorted_entries, whichever is less.
+Memory: arrays of one number for each row and column of a shard, plus one shard or LIMITS.sorted_entries,
+whichever is less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,9 @@ def bucket_entries(
     spill: Spill, grid: ShardGrid, row: np.ndarray, col: np.ndarray, weights: np.ndarray | None
 ) -> None:
     """Put entries into the buckets of their shards, by key, with weights if the spill's records have some."""
+    if spill.dtype.names is None and grid.sortable:
+        spill.add_keys(grid.rows_part(row) + grid.cols_part(col), grid.key_bits)
+        return
     buckets, keys = grid.locate(row, col)
     records = keys
     if spill.dtype.names is not None:
@@ -40,25 +45,46 @@ def bucket_entries(
     spill.add(buckets, records)
 
 
+@dataclass(frozen=True)
+class Run:
+    """Entries sorted by row: the different rows, how many entries each has, and the column of each entry."""
+
+    rows: np.ndarray
+    counts: np.ndarray
+    cols: np.ndarray
+
+    @classmethod
+    def of(cls, keys: np.ndarray, bits: int, mask: int) -> Run:
+        """Take apart ascending keys, at least one."""
+        row, changes = keys >> bits, np.ones(len(keys) + 1, bool)
+        np.not_equal(row[1:], row[:-1], out=changes[1:-1])
+        starts = np.flatnonzero(changes)
+        return cls(row[starts[:-1]], np.diff(starts), keys & mask)
+
+    def repeated(self, by_row: np.ndarray) -> np.ndarray:
+        """Repeat what is given for each of the rows, for all of its entries."""
+        return np.repeat(by_row, self.counts)
+
+
 def write_rows(
     group: Any, merged: Iterable[np.ndarray], shape: tuple[int, int], bits: int, expected: int, kind: Any,
-    take: Callable[[np.ndarray, np.ndarray, np.ndarray], None],
+    take: Callable[[Run, np.ndarray], None], files: int = 1,
 ) -> int:  # fmt: skip
     """Write merged records as row pointers and column numbers of a dtype; return how many there are.
 
-    `take` gets the rows, columns and records of some after those of others. `expected`: about how many.
+    `take` gets runs of entries and their records, one after another. `expected`: about how many.
     """
     indptr = np.zeros(shape[0] + 1, np.int64)
-    indices, mask = hdf5.Growing(group, "indices", kind, expected), (1 << bits) - 1
+    indices, mask = hdf5.Growing(group, "indices", kind, expected, files), (1 << bits) - 1
     for entries in merged:
         for start in range(0, len(entries), LIMITS.entries):
             some = entries[start : start + LIMITS.entries]
-            row, col = _keys(some) >> bits, _keys(some) & mask
-            indptr[row[0] + 1 : row[-1] + 2] += np.bincount(row - row[0])
-            indices.append(col)
-            take(row, col, some)
+            run = Run.of(_keys(some), bits, mask)
+            indptr[run.rows + 1] += run.counts
+            indices.append(run.cols)
+            take(run, some)
     np.cumsum(indptr, out=indptr)
-    hdf5.store_array(group, "indptr", indptr.astype(index_type(indices.length)))
+    hdf5.store_array(group, "indptr", indptr.astype(index_type(indices.length)), files)
     return indices.length
 
 
@@ -137,9 +163,8 @@ class AdjacencyWriter:
         """Sort and merge every shard and write its entries' positions, after `spill.pool`. Collective."""
         with self.team.together():
             for bucket, i, j in followed(self._mine(), "sort and write shards", *self._work()):
-                lo, hi = block(self.grid.rows, i)
                 if degrees is not None:
-                    degrees.begin(i, j, (lo, hi))
+                    degrees.begin(i, j)
                 with hdf5.writing(self.path(i, j)) as file, open(self._weights(i, j), "wb") as weights:
                     self._write_shard(file, weights, bucket, i, j, degrees)
                 if degrees is not None:
@@ -163,40 +188,41 @@ class AdjacencyWriter:
         (top, bottom), (left, right) = block(self.grid.rows, i), block(self.grid.cols, j)
         shape, bits = (bottom - top, right - left), self.grid.bits
 
-        def take(row: np.ndarray, col: np.ndarray, some: np.ndarray) -> None:
+        def take(run: Run, some: np.ndarray) -> None:
             weights = None
             if self.weighted:
                 weights = np.ascontiguousarray(some["weight"])
                 weights[np.isneginf(weights)] = 1
                 weights_file.write(weights.view(np.uint8).data)
             if degrees is not None:
-                degrees.count(row + top, col + left, weights)
+                degrees.count(run.rows, run.counts, run.cols, weights)
 
         merged, expected = merged_ranges(self.spill, bucket, shape[0], bits), int(self.spill.lengths[bucket])
-        self.nnz[i, j] = write_rows(file, merged, shape, bits, expected, index_type(shape[1]), take)
+        how = merged, shape, bits, expected, index_type(shape[1]), take, self.grid.shape[0]
+        self.nnz[i, j] = write_rows(file, *how)
 
-    def write_values(self, dtype: Any, scale: Scale | None) -> None:
-        """Write the values: `scale(weights, rows, cols)`. Collective."""
+    def write_values(self, dtype: Any, scaling: Callable[[int, int], Scale] | None) -> None:
+        """Write the values, of shard (i, j) those that `scaling(i, j)` makes of weights. Collective."""
         with self.team.together():
             for _, i, j in followed(self._mine(), "write values", *self._work()):
                 path = self._weights(i, j)
                 with hdf5.writing(self.path(i, j), "r+") as file, open(path, "rb") as weights:
-                    self._write_values(file, weights, i, j, dtype, scale)
+                    scale = None if scaling is None else scaling(i, j)
+                    self._write_values(file, weights, int(self.nnz[i, j]), dtype, scale)
                 path.unlink()
 
-    def _write_values(self, file: Any, weights: Any, i: int, j: int, dtype: Any, scale: Scale | None) -> None:
-        values = hdf5.create(file, "values", (int(self.nnz[i, j]),), dtype)
+    def _write_values(self, file: Any, weights: Any, nnz: int, dtype: Any, scale: Scale | None) -> None:
+        values = hdf5.create(file, "values", (nnz,), dtype, self.grid.shape[0])
         indptr = file["indptr"][:].astype(np.int64)
-        for lo, hi in bounded(np.diff(indptr), LIMITS.entries):
+        counts = np.diff(indptr)
+        for lo, hi in bounded(counts, LIMITS.entries):
             a, b = indptr[lo], indptr[hi]
             if a == b:
                 continue
-            value = np.fromfile(weights, self.weight, b - a) if self.weighted else np.ones(b - a)
+            value = np.fromfile(weights, self.weight, b - a) if self.weighted else None
             if scale is not None:
-                rows = np.repeat(np.arange(lo, hi) + self.grid.rows[i], np.diff(indptr[lo : hi + 1]))
-                cols = file["indices"][a:b] + self.grid.cols[j]
-                value = scale(value, rows, cols)
-            values[a:b] = value
+                value = scale(value, lo, counts[lo:hi], file["indices"][a:b])
+            values[a:b] = np.ones(b - a) if value is None else value
 
     def _weights(self, i: int, j: int) -> Path:
         return self.scratch / f"weights-{i:04d}-{j:04d}"

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
+from distgnn.store.format.shards import PIECE
 from distgnn.store.source import Source, label_type
 from distgnn.store.team import Team
 
@@ -31,9 +32,12 @@ class Content:
 
     def add_entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
         """Add entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
-        self._add(0, self._entries(rows, cols, weights))
-        if self._source.direction_open:
-            self._add(2, self._entries(cols, rows, weights))
+        for lo in range(0, len(rows), PIECE):
+            some = slice(lo, lo + PIECE)
+            row, col, weight = rows[some], cols[some], None if weights is None else weights[some]
+            self._add(0, self._entries(row, col, weight))
+            if self._source.direction_open:
+                self._add(2, self._entries(col, row, weight))
 
     def symmetric(self, team: Team) -> bool:
         """Return True if the entries added so far equal those of the transpose. Collective."""

@@ -3,117 +3,182 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distgnn.errors import ArgumentError
-from distgnn.partition.orders import Version
-from distgnn.store.format.shards import ShardGrid
+from distgnn.layout import block, partition
+from distgnn.store.format.shards import PIECE, ShardGrid
 from distgnn.store.team import Team
 from distgnn.store.write.content import Content
+from distgnn.store.write.cut import CutArray, fetch, own, pieces
+from distgnn.store.write.orders import Version
 
-Scale = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of weights at these rows and columns
+#: Of the weights (or None) of some rows' entries: the first row, entries of each row, columns, in the shard.
+Scale = Callable[["np.ndarray | None", int, np.ndarray, np.ndarray], np.ndarray]
 
 
 class Degrees:
     """Row sums and numbers of neighbours, without the node itself, of a version of the matrix.
 
-    Sums of weights are rounded, so the shards of a row are added from left to right; a team, whose ranks
-    write them at the same time, does this through files in `scratch` (None without weights). The entries are
-    added to the graph's `content` too.
+    Sums of weights are rounded, so the shards of a row are added from left to right. All numbers by node are
+    cut by rows of shards, and lie in files in `scratch`, or in memory without it. The entries are added to
+    the graph's `content` too. Collective.
     """
 
     def __init__(
-        self, n: int, version: Version, team: Team, scratch: Path | None, content: Content
+        self, version: Version, grid: ShardGrid, team: Team, scratch: Path | None, content: Content
     ) -> None:  # fmt: skip
-        self.version, self.team, self.content = version, team, content
-        self.scratch = scratch if team.size > 1 else None
-        self.sums = np.zeros(n)
-        self.neighbours = np.zeros(n, np.int64)
+        self.version, self.grid, self.team, self.content = version, grid, team, content
+        self.scratch, columns = scratch, range(grid.shape[1])
+        self._parts = [(self._cut(f"sums-{j}"), self._cut(f"neighbours-{j}", np.int64)) for j in columns]
+        self.sums, self.neighbours = self._cut("sums"), self._cut("neighbours", np.int64)
+        self._twins = version.twins(self._path("twins"))
 
-    def begin(self, i: int, j: int, rows: tuple[int, int]) -> None:
-        """Begin to count shard (i, j), which has these rows. Shards further left come first."""
-        self.shard, self.rows = (i, j), rows
-        self.partial = np.zeros(rows[1] - rows[0])
+    def begin(self, i: int, j: int) -> None:
+        """Begin to count shard (i, j)."""
+        self.shard, rows, cols = (i, j), block(self.grid.rows, i), block(self.grid.cols, j)
+        self._sums, self._others = np.zeros(rows[1] - rows[0]), np.zeros(rows[1] - rows[0], np.int64)
+        self._ids = [ids.astype(np.int64, copy=False) for ids in self._nodes(rows, cols)]
+        twins = np.arange(*cols) if self._twins is None else self._twins.read(*cols)
+        twins = twins.astype(np.int64, copy=False) - rows[0]  # the row of each column's node
+        inside = len(twins) > 0 and twins.max() >= 0 and twins.min() < rows[1] - rows[0]
+        self._row_of = twins if inside else None
 
-    def count(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
-        """Count entries at these positions, the rows ascending."""
-        lo, hi = rows[0], rows[-1] + 1
-        self.partial[lo - self.rows[0] : hi - self.rows[0]] += np.bincount(rows - lo, weights)
-        self.content.add_entries(self.version.rows.ids(rows), self.version.cols.ids(cols), weights)
-        others = rows != self._rows_of(cols)
-        self.neighbours[lo:hi] += np.bincount(rows - lo, others).astype(np.int64)
+    def count(
+        self, rows: np.ndarray, counts: np.ndarray, cols: np.ndarray, weights: np.ndarray | None
+    ) -> None:  # fmt: skip
+        """Count entries of the shard: their different rows, ascending, entries of each, columns, weights."""
+        if weights is None:
+            self._sums[rows] += counts
+        else:
+            lo, hi = int(rows[0]), int(rows[-1]) + 1
+            self._sums[lo:hi] += np.bincount(np.repeat(rows - lo, counts), weights)
+        self._others[rows] += counts
+        if self._row_of is not None:
+            at = np.repeat(rows, counts)
+            self._others[at[at == self._row_of[cols]]] -= 1  # one at most of each row
+        row_ids, col_ids = self._ids
+        self.content.add_entries(np.repeat(row_ids[rows], counts), col_ids[cols], weights)
 
     def end(self) -> None:
-        """Add the sums of a shard that is counted."""
-        if self.scratch is None:
-            self.sums[slice(*self.rows)] += self.partial
-        else:
-            self._file(*self.shard).write_bytes(self.partial.data)
+        """Keep the sums of a shard that is counted."""
+        i, j = self.shard
+        for array, counts in zip(self._parts[j], (self._sums, self._others), strict=True):
+            array.write(i, counts)
 
-    def collect(self, grid: ShardGrid) -> None:
+    def collect(self) -> None:
         """Add up the counts of all ranks. Collective."""
-        if self.scratch is not None:
-            with self.team.together():
-                for i in self.team.deal(np.diff(grid.rows)):
-                    for path in [self._file(i, j) for j in range(grid.shape[1])]:
-                        self.sums[grid.rows[i] : grid.rows[i + 1]] += np.fromfile(path)
-                        path.unlink()
-        self.team.total(self.sums)
-        self.team.total(self.neighbours)
+        facts = []
+        with self.team.together():
+            for i in self.team.deal(np.diff(self.grid.rows)):
+                rows = block(self.grid.rows, i)
+                sums, others = np.zeros(rows[1] - rows[0]), np.zeros(rows[1] - rows[0], np.int64)
+                for parts in self._parts:
+                    for total, array in zip((sums, others), parts, strict=True):
+                        total += array.read(*rows)
+                        array.drop(i)
+                self.sums.write(i, sums)
+                self.neighbours.write(i, others)
+                if len(sums):
+                    isolated = np.count_nonzero(others == 0)
+                    facts.append((sums.min(), sums.max(), others.min(), others.max(), others.sum(), isolated))
+        every = np.array([some for rank in self.team.gather_objects(facts) for some in rank])
+        self.least, self.most = every[:, 0].min(), every[:, 1].max()
+        counts = every[:, 2:].astype(np.int64)
+        mean = counts[:, 2].sum() / self.grid.rows[-1]
+        self.statistics: dict[str, Any] = {
+            "min": counts[:, 0].min(), "mean": mean, "max": counts[:, 1].max(), "isolated": counts[:, 3].sum()
+        }  # fmt: skip
 
-    def scaling(self, normalize: str, dtype: Any) -> Scale | None:
-        """Return the function that scales weights by this normalisation, or None for "none".
+    def by_id(self) -> np.ndarray:
+        """Return the neighbours of all nodes, int64 (n,)."""
+        n = int(self.grid.rows[-1])
+        result = np.empty(n, np.int64)
+        for lo, hi in pieces(0, n):
+            result[self.version.rows.ids(lo, hi)] = self.neighbours.read(lo, hi)
+        return result
+
+    def scaling(self, normalize: str, dtype: Any) -> Callable[[int, int], Scale] | None:
+        """Return a function that gives the scale of shard (i, j) in this normalisation, or None for "none".
 
         Raises ArgumentError for a node whose weights sum to less than zero or to more than float64 holds.
+        Collective.
         """
         if normalize == "none":
             return None
-        sums = self.sums
-        if np.isinf(sums).any():
+        if np.isinf([self.least, self.most]).any():
             raise ArgumentError("normalize", normalize, "a node's edge weights sum to inf; take smaller ones")
-        if np.any(sums < 0):
-            problem = f"a node's edge weights sum to {sums.min():g}; negative weights need normalize=none"
+        if self.least < 0:
+            problem = f"a node's edge weights sum to {self.least:g}; negative weights need normalize=none"
             raise ArgumentError("normalize", normalize, problem)
-        if normalize == "row":
-            with np.errstate(over="ignore"):
-                inverse = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)
-            return lambda weights, rows, cols: self._finite(weights, inverse[rows], rows, cols, dtype)
-        root = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
-        of_cols = root if self.version.alike else root[self._rows_of(np.arange(len(root)))]
+        rows = partial(_inverse, root=normalize == "gcn")
+        cols = None if normalize == "row" else self.sums if self._twins is None else self._of_twins()
 
-        def scaled(weights: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-            with np.errstate(over="ignore"):
-                factors = root[rows] * of_cols[cols]  # first: the same for (i, j) and (j, i)
-            return self._finite(weights, factors, rows, cols, dtype)
+        def of_shard(i: int, j: int) -> Scale:
+            ends = block(self.grid.rows, i), block(self.grid.cols, j)
+            right = None if cols is None else rows(cols.read(*ends[1]))
+            return partial(self._scaled, ends, rows(self.sums.read(*ends[0])), right, dtype)
 
-        return scaled
+        return of_shard
 
-    def _finite(
-        self, weights: np.ndarray, factors: np.ndarray, rows: np.ndarray, cols: np.ndarray, dtype: Any
+    def _of_twins(self) -> CutArray:
+        """Return the row sums of the nodes at each column. Collective."""
+        n, team = int(self.grid.rows[-1]), self.team
+        assert self._twins is not None
+        bounds, (first, last) = partition(n, team.size), own(team, n)
+        with team.together():
+            sums, places = self.sums.read(first, last), self._twins.read(first, last)
+        parts, most = [np.empty(0)], int(np.diff(bounds).max())
+        parts += [fetch(team, n, sums, places[lo:hi]) for lo, hi in pieces(0, most)]
+        of_cols = CutArray(bounds, np.float64, self._path("column-sums"))
+        with team.together():
+            of_cols.write(team.rank, np.concatenate(parts))
+        return of_cols
+
+    def _scaled(
+        self, ends: tuple[tuple[int, int], tuple[int, int]], left: np.ndarray, right: np.ndarray | None,
+        dtype: Any, weights: np.ndarray | None, first: int, counts: np.ndarray, cols: np.ndarray,
     ) -> np.ndarray:  # fmt: skip
         """Scale weights; ArgumentError for one that the dtype cannot hold then."""
+        values, by_row = np.empty(len(cols), dtype), left[first : first + len(counts)]
+        factors = np.repeat(by_row, counts)
         with np.errstate(over="ignore", invalid="ignore"):
-            values = (weights * factors).astype(dtype)
+            for lo in range(0, len(cols), PIECE):
+                some = slice(lo, lo + PIECE)
+                if right is not None:
+                    factors[some] *= right[cols[some].astype(np.int64, copy=False)]  # of (i, j) as of (j, i)
+                values[some] = factors[some] if weights is None else weights[some] * factors[some]
         if not (good := np.isfinite(values)).all():
             k = int(np.argmin(good))
-            src, dst = self.version.cols.ids(cols[k : k + 1])[0], self.version.rows.ids(rows[k : k + 1])[0]
-            edge = f"the edge from node {src} to node {dst} has weight {weights[k]:g}"
-            advice = "weights of a node that sum to next to nothing cannot be scaled; take larger ones"
-            raise ArgumentError("weights", True, f"{edge}, and {values[k]} when scaled; {advice}")
+            row = first + int(np.searchsorted(np.cumsum(counts), k, side="right"))
+            self._refuse(ends, row, int(cols[k]), 1.0 if weights is None else weights[k], values[k])
         return values
 
-    def statistics(self) -> dict[str, Any]:
-        """Return minimum, mean and maximum of the numbers of neighbours, for the manifest."""
-        d = self.neighbours
-        return {"min": d.min(), "mean": d.mean(), "max": d.max(), "isolated": np.count_nonzero(d == 0)}
+    def _refuse(
+        self, ends: tuple[tuple[int, int], tuple[int, int]], row: int, col: int, weight: Any, value: Any
+    ) -> None:
+        (dst,), (src,) = self._nodes(
+            *((lo + at, lo + at + 1) for (lo, _), at in zip(ends, (row, col), strict=True))
+        )
+        edge = f"the edge from node {src} to node {dst} has weight {weight:g}"
+        advice = "weights of a node that sum to next to nothing cannot be scaled; take larger ones"
+        raise ArgumentError("weights", True, f"{edge}, and {value} when scaled; {advice}")
 
-    def _rows_of(self, cols: np.ndarray) -> np.ndarray:
-        """Return the row positions of the nodes at these columns."""
-        return cols if self.version.alike else self.version.rows.positions(self.version.cols.ids(cols))
+    def _nodes(self, rows: tuple[int, int], cols: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        return self.version.rows.ids(*rows), self.version.cols.ids(*cols)
 
-    def _file(self, i: int, j: int) -> Path:
-        assert self.scratch is not None
-        return self.scratch / f"sums-{i:04d}-{j:04d}"
+    def _cut(self, name: str, dtype: Any = np.float64) -> CutArray:
+        return CutArray(self.grid.rows, dtype, self._path(name))
+
+    def _path(self, name: str) -> Path | None:
+        return None if self.scratch is None else self.scratch / name
+
+
+def _inverse(sums: np.ndarray, root: bool) -> np.ndarray:
+    """Return 1 over the sums, or their roots; 0 for 0."""
+    with np.errstate(over="ignore"):
+        return np.divide(1.0, np.sqrt(sums) if root else sums, out=np.zeros_like(sums), where=sums > 0)

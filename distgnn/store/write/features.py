@@ -18,7 +18,6 @@ import scipy.sparse as sp
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import UserError
 from distgnn.layout import block, partition
-from distgnn.partition.orders import Permutation
 from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
@@ -27,6 +26,7 @@ from distgnn.store.source import Source
 from distgnn.store.team import Team
 from distgnn.store.write.adjacency import bucket_entries, merged_ranges, write_rows
 from distgnn.store.write.content import Content
+from distgnn.store.write.orders import Side
 from distgnn.store.write.spill import Spill
 
 Rows = Any  # of features: an array, or a csr_array
@@ -127,7 +127,7 @@ class FeatureWriter:
     """
 
     def __init__(
-        self, scratch: Path, parts: np.ndarray, source: Source, sparse: Sparse | None, order: Permutation,
+        self, scratch: Path, parts: np.ndarray, source: Source, sparse: Sparse | None, order: Side,
         team: Team, content: Content,
     ) -> None:  # fmt: skip
         self.parts, self.source, self.sparse, self.order, self.team = parts, source, sparse, order, team
@@ -137,7 +137,7 @@ class FeatureWriter:
         kind: Any = [("row", np.int64), ("features", source.feature_type, (source.width,))]
         if sparse is not None:
             kind = np.int64 if sparse.ones else [("key", np.int64), ("weight", source.feature_type)]
-        straight = not source.width or (sparse is None and order.permutation is None)
+        straight = not source.width or (sparse is None and order.identity)
         self.spill = None if straight else Spill(scratch / "features", len(parts) - 1, kind, team)
 
     def collect(self) -> None:
@@ -152,7 +152,7 @@ class FeatureWriter:
             mine = block(partition(self.source.n, self.team.size), self.team.rank)
             read = kept_blocks(self.source, *mine, self.sparse, self.content)
             for start, rows in followed(read, "read features", mine[1] - mine[0], "nodes", _height):
-                positions = self.order.positions(np.arange(start, start + rows.shape[0]))
+                positions = self.order.places(start, start + rows.shape[0])
                 if self.sparse is None:
                     self._add_dense(self.spill, positions, rows)
                 else:
@@ -173,7 +173,7 @@ class FeatureWriter:
         if self.sparse is not None:
             self._write_sparse(file.create_group("features"), index, shape)
             return
-        features = hdf5.create(file, "features", shape, self.source.feature_type)
+        features = hdf5.create(file, "features", shape, self.source.feature_type, len(self.nnz))
         if self.spill is not None:
             features[...] = _assembled(self.spill, index, shape)
             return
@@ -183,11 +183,13 @@ class FeatureWriter:
     def _write_sparse(self, group: Any, index: int, shape: tuple[int, int]) -> None:
         assert self.spill is not None
         expected, kind = int(self.spill.lengths[index]), np.min_scalar_type(shape[1] - 1)
-        merged, take = merged_ranges(self.spill, index, shape[0], self.grid.bits), lambda row, col, some: None
+        merged, take = merged_ranges(self.spill, index, shape[0], self.grid.bits), lambda run, some: None
         if self.spill.dtype.names is not None:
-            values = hdf5.Growing(group, "values", self.source.feature_type, expected)
-            take = lambda row, col, some: values.append(some["weight"])  # noqa: E731
-        self.nnz[index] = write_rows(group, merged, shape, self.grid.bits, expected, kind, take)
+            values = hdf5.Growing(group, "values", self.source.feature_type, expected, len(self.nnz))
+            take = lambda run, some: values.append(some["weight"])  # noqa: E731
+        self.nnz[index] = write_rows(
+            group, merged, shape, self.grid.bits, expected, kind, take, len(self.nnz)
+        )
         self.spill.drop(index)
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from distgnn.layout import block, partition
-from distgnn.partition.orders import Permutation
 from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
@@ -15,6 +14,7 @@ from distgnn.store.source import Source, label_type
 from distgnn.store.team import Team
 from distgnn.store.write.content import Content
 from distgnn.store.write.features import FeatureWriter, Sparse, kept_bytes
+from distgnn.store.write.orders import Side
 
 
 def row_bytes(source: Source, sparse: Sparse | None) -> int:
@@ -28,14 +28,14 @@ def row_partition(n: int, nbytes: int) -> np.ndarray:
     return partition(n, max(1, -(-n * nbytes // LIMITS.file_bytes), -(-n // LIMITS.file_rows)))
 
 
-def write_permutation(folder: Path, parts: np.ndarray, order: Permutation, team: Team) -> list[Path]:
+def write_permutation(folder: Path, parts: np.ndarray, order: Side, team: Team) -> list[Path]:
     """Write this rank's files of `permutation` (position -> original id) and `inverse`; return all paths."""
     paths = [folder / f"permutation-{index:04d}.h5" for index in range(len(parts) - 1)]
     for index in team.deal(np.diff(parts)):
-        positions = np.arange(parts[index], parts[index + 1])
+        rows = block(parts, index)
         with hdf5.writing(paths[index]) as file:
-            hdf5.store_array(file, "permutation", order.ids(positions))
-            hdf5.store_array(file, "inverse", order.positions(positions))
+            hdf5.store_array(file, "permutation", order.ids(*rows), len(paths))
+            hdf5.store_array(file, "inverse", order.places(*rows), len(paths))
     return paths
 
 
@@ -48,12 +48,12 @@ def write_ids(folder: Path, ids: np.ndarray, team: Team) -> tuple[np.ndarray, li
         some = ids[slice(*block(parts, index))]
         with hdf5.writing(paths[index]) as file:
             text = some.dtype.kind == "S"
-            hdf5.store_array(file, "ids", some.view(np.uint8).reshape(-1, size) if text else some)
+            hdf5.store_array(file, "ids", some.view(np.uint8).reshape(-1, size) if text else some, len(paths))
     return parts, paths
 
 
 def write_nodes(
-    folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: Permutation, team: Team,
+    folder: Path, scratch: Path, parts: np.ndarray, source: Source, order: Side, team: Team,
     content: Content, sparse: Sparse | None,
 ) -> tuple[list[Path], np.ndarray]:  # fmt: skip
     """Write the features, labels and split that a source has, in this order. Collective.
@@ -67,14 +67,16 @@ def write_nodes(
     with team.together():
         for index in followed(dealt := team.deal(np.diff(parts)), "write nodes", len(dealt), "files"):
             lo, hi = block(parts, index)
-            ids = order.ids(np.arange(lo, hi))
+            ids = order.ids(lo, hi)
             with hdf5.writing(paths[index]) as file:
                 if source.width:
                     features.write(file, index)
                 if source.labels is not None:
                     name = "targets" if source.regression else "labels"
-                    hdf5.store_array(file, name, np.asarray(source.labels[ids], label_type(source)))
+                    hdf5.store_array(
+                        file, name, np.asarray(source.labels[ids], label_type(source)), len(paths)
+                    )
                 if source.split is not None:
-                    hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8))
+                    hdf5.store_array(file, "split", np.asarray(source.split[ids], np.uint8), len(paths))
     features.close()
     return paths, features.nnz

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from os import PathLike
 from pathlib import Path
@@ -45,6 +45,14 @@ class Ranks(Team):
 
     def bcast(self, array: Any, root: int, *, matrix: str = "") -> Any:
         return self.comm.bcast(array, root, matrix=matrix)
+
+    def swap(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        from distgnn.comm.rows import all_to_all
+
+        sizes = self.comm.swap_objects([len(array) for array in arrays])
+        came = [np.empty(size, arrays[0].dtype) for size in sizes]
+        all_to_all(self.comm, dict(enumerate(arrays)), dict(enumerate(came)), "nodes")
+        return came
 
     def total(self, array: np.ndarray) -> np.ndarray:
         return self.comm.allreduce(array)

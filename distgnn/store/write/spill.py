@@ -36,7 +36,20 @@ class Spill:
         if count > 1:  # NumPy sorts 16-bit keys by radix, several times faster than wider ones
             narrow = buckets.astype(np.uint16 if count <= 1 << 16 else np.int32)
             records = records[np.argsort(narrow, kind="stable")]
-        sizes = np.bincount(buckets, minlength=count)
+        self._add(records, np.bincount(buckets, minlength=count))
+
+    def add_keys(self, keys: np.ndarray, bits: int) -> None:
+        """Put int64 keys, of `bits` bits each, into the buckets whose numbers stand above these bits.
+
+        Sorts them in place.
+        """
+        keys.sort()
+        ends = np.searchsorted(keys, np.arange(1, len(self.lengths) + 1, dtype=np.int64) << bits)
+        keys &= (1 << bits) - 1
+        self._add(keys, np.diff(ends, prepend=0))
+
+    def _add(self, records: np.ndarray, sizes: np.ndarray) -> None:
+        """Add records that are sorted by bucket."""
         ends = np.cumsum(sizes)
         for bucket in np.flatnonzero(sizes):
             self._held[bucket].append(records[ends[bucket] - sizes[bucket] : ends[bucket]])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays import backend
-from distgnn.layout import partition
-from distgnn.partition import Wanted, measure, orders
-from distgnn.partition.orders import MatrixOrder, Version
+from distgnn.layout import block, partition
+from distgnn.partition import Wanted, measure
 from distgnn.partition.pattern import Pattern
 from distgnn.stages import followed, stage
 from distgnn.store.format.limits import LIMITS
@@ -26,13 +24,15 @@ from distgnn.store.format.shards import ShardGrid
 from distgnn.store.read.order import Order
 from distgnn.store.source import Edges, Source
 from distgnn.store.team import Team
-from distgnn.store.write import nodes
+from distgnn.store.write import nodes, orders
 from distgnn.store.write.adjacency import AdjacencyWriter
 from distgnn.store.write.arguments import check_edges, check_room
 from distgnn.store.write.content import Content
+from distgnn.store.write.cut import own, pieces, turns
 from distgnn.store.write.degrees import Degrees
 from distgnn.store.write.features import kept_bytes, sparse_form
 from distgnn.store.write.finish import Summary, describe, finish
+from distgnn.store.write.orders import MatrixOrder, Version
 
 log = logging.getLogger(__name__)
 Shards = tuple[int, int] | None
@@ -76,8 +76,7 @@ class Preparation:
         with self.team.together():
             self.scratch.mkdir(exist_ok=True)
         listed = self._listed_degrees() if "double" in names else None
-        with self.team.together():
-            made = [orders.make(name, self.n, self.seed, listed) for name in names]
+        made = [orders.make(name, self.n, self.seed, self.team, self.scratch, listed) for name in names]
         grid = self._grid(shards)
         first, entry = made[0], None
         if self.source.of_degrees:
@@ -114,13 +113,11 @@ class Preparation:
         return ShardGrid.for_size(self.n, edges * both + self.n * self.self_loops)
 
     def _listed_degrees(self) -> np.ndarray:
-        """Count how many of the listed edges begin or end at each node, int64 (n,); repeats count."""
-        degrees = np.zeros(self.n, np.int64)
-        with self.team.together():
-            for src, dst, _ in self._edges():
-                np.add.at(degrees, src, 1)
-                np.add.at(degrees, dst, 1)
-        self.team.total(degrees)
+        """Count how many of the listed edges begin or end at each of this rank's nodes; repeats count."""
+        first, last = own(self.team, self.n)
+        degrees, nothing = np.zeros(last - first, np.int64), np.empty(0, np.int64)
+        for edges in turns(self.team, self._edges()):
+            orders.count_ends(self.team, self.n, edges[:2] if edges else (nothing, nothing), degrees)
         self.stage("degrees")
         return degrees
 
@@ -170,10 +167,11 @@ class Preparation:
         folder, stored = self.folder / path, None
         with self.team.together():
             folder.mkdir(parents=True, exist_ok=True)
-            if version.rows.permutation is not None:
+            if not version.rows.identity:
                 paths = nodes.write_permutation(folder, self.parts, version.rows, self.team)
                 stored = {"partition": self.parts.tolist(), "files": self._relative(paths)}
-                stored["sha256"] = hashlib.sha256(version.rows.permutation.data).hexdigest()
+        if stored is not None:
+            stored["sha256"] = version.rows.sha256()
         cut = None if vector is None else vector.tolist()
         symmetric = self.content["symmetric"] and version.alike
         return {"permutation": stored, "partition": cut, "symmetric": symmetric}
@@ -187,12 +185,8 @@ class Preparation:
         weighted = next((kind for kind in kinds if kind is not None), False)
         weight = np.float64 if weighted else None
         writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, weight)
-        looped = np.zeros(self.n, np.int64)
-        with self.team.together():
-            self._bucket(writer, version, itertools.chain([] if head is None else [head], edges), looped)
-        loops = int(np.count_nonzero(self.team.total(looped)))
-        del looped
-        degrees = Degrees(self.n, version, self.team, self.scratch if weighted else None, self.held)
+        loops = self._bucket(writer, version, itertools.chain([] if head is None else [head], edges))
+        degrees = Degrees(version, grid, self.team, self.scratch, self.held)
         self._write_shards(writer, entry, path, degrees)
         self._settle_direction(version, entry)
         self.summary.nnz = int(writer.nnz.sum())
@@ -200,10 +194,10 @@ class Preparation:
         self.summary.edges = loops + others // (1 if self.summary.directed else 2)  # each counts once
         facts = {"edges": self.summary.edges, "nnz": self.summary.nnz, "weighted": weighted}
         self.content.update(facts)
-        self.degrees = degrees.statistics()
+        self.degrees = degrees.statistics
         if self.source.of_degrees:
-            by_id = np.empty(self.n, np.int64)
-            by_id[version.rows.ids(np.arange(self.n))] = degrees.neighbours
+            with self.team.together():
+                by_id = degrees.by_id()
             self.source.take_degrees(by_id)
 
     def _settle_direction(self, version: Version, entry: dict[str, Any]) -> None:
@@ -213,25 +207,43 @@ class Preparation:
             self.content |= {"directed": False, "symmetric": self.normalize != "row"}
             entry["symmetric"] = self.content["symmetric"] and version.alike
 
-    def _bucket(
-        self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges], looped: np.ndarray
-    ) -> None:
-        """Put this rank's share of edges, reverses and self-loops into buckets; mark nodes `looped`."""
-        rows, cols, weighted = version.rows.positions, version.cols.positions, writer.weighted
-        listed = self.source.edge_count
+    def _bucket(self, writer: AdjacencyWriter, version: Version, edges: Iterable[Edges]) -> int:
+        """Put edges, reverses and self-loops into buckets; count nodes with listed loops. Collective."""
+        listed, (first, last) = self.source.edge_count, own(self.team, self.n)
         total = None if listed is None else listed // self.team.size
-        for src, dst, weights in followed(edges, "import edges", total, "edges", _count):
+        looped = np.zeros(last - first, np.int64)
+        mine = followed(self._alike(edges, writer.weighted), "import edges", total, "edges", _count)
+        for some in turns(self.team, mine):
+            src, dst, weights = some or (np.empty(0, np.int64), np.empty(0, np.int64), None)
+            orders.count_ends(self.team, self.n, [src[src == dst]], looped)
+            self._add_edges(writer, version, src, dst, weights)
+        if self.self_loops:
+            with self.team.together():
+                for lo, hi in pieces(first, last):
+                    loops = np.full(hi - lo, -np.inf) if writer.weighted else None
+                    writer.add(version.rows.places(lo, hi), version.cols.places(lo, hi), loops)
+        return int(self.team.total(np.array(np.count_nonzero(looped))))
+
+    def _alike(self, edges: Iterable[Edges], weighted: bool) -> Iterator[Edges]:
+        """Yield the edges; ValueError if weights come after edges without any."""
+        for src, dst, weights in edges:
             if weights is not None and not weighted:
                 raise ValueError(f"{self.source.name}: some edges have weights, but the first ones had none")
-            looped[src[src == dst]] = 1
-            writer.add(rows(dst), cols(src), weights)
-            if not self.source.directed:
-                writer.add(rows(src), cols(dst), weights)
-        if self.self_loops:
-            first, last = partition(self.n, self.team.size)[self.team.rank : self.team.rank + 2].tolist()
-            for lo in range(first, last, LIMITS.entries):
-                loops = np.arange(lo, min(lo + LIMITS.entries, last))
-                writer.add(rows(loops), cols(loops), np.full(len(loops), -np.inf) if weighted else None)
+            yield src, dst, weights
+
+    def _add_edges(
+        self, writer: AdjacencyWriter, version: Version, src: np.ndarray, dst: np.ndarray, weights: Any
+    ) -> None:
+        """Put edges, and reverses of an undirected graph, into buckets. Collective."""
+        if self.source.directed:
+            rows, cols = version.rows.positions(dst), version.cols.positions(src)
+        else:
+            ends = np.concatenate([dst, src])
+            rows = version.rows.positions(ends)
+            cols = np.roll(rows if version.alike else version.cols.positions(ends), len(src))
+            weights = None if weights is None else np.concatenate([weights, weights])
+        with self.team.together():
+            writer.add(rows, cols, weights)
 
     def _write_other(self, path: str, version: Version, entry: Any, vector: np.ndarray | None) -> None:
         """Write the shards of a further order or version, from those of the first: the same values, moved."""
@@ -240,28 +252,37 @@ class Preparation:
         grid = ShardGrid(matrix.rows, matrix.cols)
         grid = grid if vector is None else grid.aligned(vector)
         writer = AdjacencyWriter(self.folder / path, self.scratch, grid, self.team, self.dtype)
-        with self.team.together():
-            mine = self._entries(set(self.team.deal(matrix.shard_nnz.ravel())))
-            total = int(matrix.shard_nnz.sum()) // self.team.size
-            for rows, cols, values in followed(mine, f"reorder as {path}", total, "entries", _count):
-                writer.add(version.rows.positions(rows), version.cols.positions(cols), values)
+        mine = self._entries(self.team.deal(matrix.shard_nnz.ravel()))
+        total = int(matrix.shard_nnz.sum()) // self.team.size
+        followed_mine = followed(mine, f"reorder as {path}", total, "entries", _count)
+        for entries in turns(self.team, followed_mine):
+            rows, cols, values = entries or (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+            rows, cols = version.rows.positions(rows), version.cols.positions(cols)
+            with self.team.together():
+                writer.add(rows, cols, values)
         self._write_shards(writer, entry, path)
 
-    def _entries(self, shards: Collection[int] | None = None) -> Iterator[Edges]:
-        """Yield (ids of rows, ids of columns, values) of the first order's shards, all or these."""
+    def _entries(self, shards: Iterable[int]) -> Iterator[Edges]:
+        """Yield (ids of rows, ids of columns, values) of these shards of the first order."""
         assert self.first is not None
         version, matrix = self.first
-        for rows, cols, values in matrix.entries(LIMITS.entries, shards):
-            yield version.rows.ids(rows), version.cols.ids(cols), values
+        for shard in shards:
+            i, j = divmod(shard, len(matrix.cols) - 1)
+            (top, bottom), (left, right) = block(matrix.rows, i), block(matrix.cols, j)
+            row_ids, col_ids = version.rows.ids(top, bottom), version.cols.ids(left, right)
+            for rows, cols, values in matrix.shard_entries(i, j, LIMITS.entries):
+                yield row_ids[rows - top], col_ids[cols - left], values
 
     def _partitioned(self, partitions: Sequence[Wanted]) -> Iterator[MatrixOrder]:
         """Yield orders by partition of the first order's graph; rank 0 partitions. Collective."""
         if not partitions:
             return
-        first, quality, part = self.team.rank == 0, None, np.empty(self.n, np.int32)
+        assert self.first is not None
+        first, quality, part = self.team.rank == 0, None, np.empty(0, np.int32)
         with self.team.together():
             if first:
-                entries = followed(self._entries(), "read structure", self.summary.nnz, "entries", _count)
+                entries = self._entries(range(self.first[1].shard_nnz.size))
+                entries = followed(entries, "read structure", self.summary.nnz, "entries", _count)
                 pattern = Pattern.of_entries(self.n, ((rows, cols) for rows, cols, _ in entries))
         self.stage("read structure")
         for wanted in partitions:
@@ -271,9 +292,10 @@ class Preparation:
                     quality = measure(pattern, part, wanted.parts)
             if (shared := self.team.gather_objects(quality)[0]) is not None:
                 self.summary.partitions[wanted.name] = shared
-            self.team.bcast(part, 0)
+            bounds = partition(self.n, self.team.size)[1:-1]
+            mine = self.team.swap(np.split(part, bounds if first else np.zeros_like(bounds)))[0]
             self.stage(f"partition {wanted.name}")
-            yield orders.by_parts(wanted.name, part, wanted.parts)
+            yield orders.by_parts(wanted.name, mine, wanted.parts, self.n, self.team, self.scratch)
 
     def _write_shards(
         self, writer: AdjacencyWriter, entry: Any, path: str, degrees: Degrees | None = None
@@ -284,11 +306,10 @@ class Preparation:
         self.stage(f"bucket {name}")
         writer.write_structure(degrees)
         if degrees is not None:
-            degrees.collect(writer.grid)
+            degrees.collect()
         self.stage(f"sort {name}")
-        with self.team.together():
-            scale = None if degrees is None else degrees.scaling(self.normalize, self.dtype)
-        writer.write_values(self.dtype, scale)
+        scaling = None if degrees is None else degrees.scaling(self.normalize, self.dtype)
+        writer.write_values(self.dtype, scaling)
         self.stage(f"values {name}")
         entry["rows"], entry["cols"] = writer.grid.rows.tolist(), writer.grid.cols.tolist()
         entry["nnz"], (height, width) = writer.nnz.tolist(), writer.grid.shape
