@@ -100,7 +100,7 @@ def long_rows() -> sp.csr_array:
 def test_looking_ahead_changes_no_bit(isa: int, prefetch: int) -> None:
     rng = np.random.default_rng(2)
     for A in [*SHAPES.values(), long_rows()]:
-        for width in (8, 24, 41):
+        for width in (1, 3, 8, 24, 41):
             B = dense(rng, (A.shape[1], width), np.float32)
             got, want = np.empty((2, A.shape[0], width), np.float32)
             host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, got, isa=isa, prefetch=prefetch)
@@ -122,6 +122,17 @@ def test_long_rows(isa: int, width: int, dtype: type) -> None:
         out = np.full((A.shape[0], width), np.nan, dtype)
         host.multiply(A.indptr, A.indices, values, B, out, prefetch=prefetch, isa=isa)
         assert_close(out, exact @ wide, abs(exact) @ abs(wide), f"width {width}, prefetch {prefetch}")
+
+
+@each("dtype", [np.float32, np.float64])
+def test_a_column_gives_the_bits_of_a_vector(isa: int, dtype: type) -> None:
+    rng = np.random.default_rng(4)
+    for A in [*SHAPES.values(), long_rows()]:
+        wide, values = dense(rng, (A.shape[1], 1), dtype, spare=2), A.data.astype(dtype)
+        got, want = np.full((2, A.shape[0], 1), np.nan, dtype)
+        host.multiply(A.indptr, A.indices, values, wide, got, isa=isa)
+        host.multiply(A.indptr, A.indices, values, np.ascontiguousarray(wide), want, isa=isa)
+        assert got.tobytes() == want.tobytes()
 
 
 @each("dtype", [np.float32, np.float64])
