@@ -150,6 +150,16 @@ def test_accumulate(isa: int, dtype: type) -> None:
             assert_close(np.ascontiguousarray(out), want, magnitude, f"{name}, width {width}")
 
 
+def test_several_panels_over_many_rows(isa: int) -> None:
+    rng = np.random.default_rng(6)
+    A = sp.random_array((700, 500), density=0.02, rng=rng, dtype=np.float64).tocsr()
+    for width in (97, 130, 602):
+        B, out = dense(rng, (500, width), np.float32), np.full((700, width), np.nan, np.float32)
+        host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, out, isa=isa)
+        wide = B.astype(np.float64)
+        assert_close(out, A @ wide, abs(A) @ abs(wide), f"width {width}")
+
+
 def test_threads_give_the_bits_of_one(isa: int) -> None:
     rng = np.random.default_rng(5)
     A = sp.random_array((3000, 500), density=0.1, rng=rng, dtype=np.float32).tocsr()
