@@ -77,11 +77,11 @@ def counted(comm: Any, path: Path, algorithm: str, aware: Any, order: str) -> tu
 def spanned(A: Any) -> tuple[Any, Any]:
     """Return the rows and the columns from the first to the last of a rank's blocks."""
     if A.name in ("1d", "1.5d", "rdm"):
-        windows = A._windows()
+        windows = A.algorithm._windows()
         return windows[0][0], (windows[0][1][0], windows[-1][1][1])
     if A.name == "3d":
-        return A.layer(0).plane.window
-    ends = [end for k in A.plane.A.mine for end in A.plane.panels[k].columns]
+        return A.algorithm.plane.window
+    ends = [end for k in A.algorithm.plane.A.mine for end in A.algorithm.plane.panels[k].columns]
     return A.output_layout.row_range, (min(ends, default=0), max(ends, default=0))
 
 

@@ -31,7 +31,7 @@ import table
 from distgnn import operators
 from distgnn.layout import Range, owner, partition
 from distgnn.operators.plexus_3d import ROLES
-from distgnn.plan.choices import axis_orders
+from distgnn.plan.choices import axis_orders, plan
 from distgnn.plan.cost_model import estimate
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.dry.run import dry_run
@@ -313,14 +313,73 @@ def one_node() -> Iterator[str]:
     yield f"\nMedian ratio {np.median(ratios):.2f}."
 
 
+# -- hosts, with published seconds ---------------------------------------------------------------------------
+
+
+class Sockets(NamedTuple):
+    """An epoch measured on hosts. ``memory``: bytes of a socket, of which a rank has a quarter."""
+
+    graph: str
+    published: Published
+    network: dict[str, Any]
+    sockets: int
+    seconds: float
+    memory: float = 192e9
+    source: str = "DistGNN"
+
+
+_OF_PRODUCTS, _OF_PROTEINS, _OF_PAPERS = (MG_GCN[name][0] for name in ("Products", "Proteins", "Papers"))
+_WIDE: dict[str, Any] = {"layers": 3, "hidden": 256}
+#: MG-GCN Table 2, DistGNN's epochs on one socket and on as many as did best, and a line of SAR's README.
+HOSTS = [
+    Sockets("Reddit", GRAPHS["Reddit"], {"layers": 2, "hidden": 16}, 1, 0.60),
+    Sockets("Reddit", GRAPHS["Reddit"], {"layers": 2, "hidden": 16}, 16, 0.61),
+    Sockets("Products", _OF_PRODUCTS, _WIDE, 1, 11),
+    Sockets("Products", _OF_PRODUCTS, _WIDE, 64, 1.74),
+    Sockets("Proteins", _OF_PROTEINS, _WIDE, 1, 100),
+    Sockets("Proteins", _OF_PROTEINS, _WIDE, 64, 2.63),
+    Sockets("Papers", _OF_PAPERS, _WIDE, 1, 1000, 1.5e12),
+    Sockets("Papers", _OF_PAPERS, _WIDE, 128, 36.45),
+    Sockets("Papers, symmetric", _OF_PAPERS._replace(nonzeros=3_228_124_712),
+            _WIDE | {"model": "sage"}, 256, 3.8, 128e9, "SAR"),
+]  # fmt: skip
+
+
+def on_hosts() -> Iterator[str]:
+    """Compare epochs of the best way on hosts, four ranks a socket, with what others measured on theirs."""
+    yield from table.columns(
+        "graph", "sockets", "measured, s", "by", "predicted, s", "measured / predicted", "way",
+        "of it products", "messages waited for", "GB a rank",
+    )  # fmt: skip
+    for host in HOSTS:
+        machine = replace(read("infiniband-cpu"), memory=host.memory / 4)
+        s = Settings(recipe="plain", algorithm="auto", eval_every=0, **host.network)
+        best = plan(s, {None: host.published.graph()}, 4 * host.sockets, machine).best
+        parts = best.estimate.phases
+        products, waited = (
+            sum(seconds for name, seconds in parts.items() if name in names) / best.seconds
+            for names in (("spmm", "gemm"), ("comm",))
+        )
+        yield (
+            f"| {host.graph} | {host.sockets} | {host.seconds:g} | {host.source} | {best.seconds:.3g} "
+            f"| {host.seconds / best.seconds:.1f} | {best.way} | {products:.0%} | {waited:.0%} "
+            f"| {max(best.peak_bytes) / 1e9:.1f} |"
+        )
+
+
 def main() -> None:
     parser = table.arguments(__doc__)
+    parser.add_argument("--hosts-only", action="store_true", help="only the table of hosts")
     parser.add_argument("--most", type=int, default=2048, help="GPUs to scale to")
     args: argparse.Namespace = parser.parse_args()
+    hosts = ["", "### Hosts, four ranks a socket, beside DistGNN and SAR", "", *on_hosts()]
+    if args.hosts_only:
+        table.publish(args, "\n".join([table.heading(args), *hosts]))
+        return
     lines = [table.heading(args), "", "### ogbn-products on 64 GPUs", "", *everything()]
     for name in GRAPHS:
         lines += ["", f"### {name}", "", *scaling(name, args.most)]
-    lines += ["", "### 1d on a DGX A100, beside MG-GCN", "", *one_node()]
+    lines += ["", "### 1d on a DGX A100, beside MG-GCN", "", *one_node(), *hosts]
     table.publish(args, "\n".join(lines))
 
 

@@ -35,7 +35,8 @@ SMALL: dict[str, tuple[float, ...]] = {
     "sums_under_way": (1, 3), "small_sum": (0, 0, 1 << 16), "smallest_sum_block": (256, 4096, 512 << 10),
     "sum_blocks": (2, 8), "panel_nonzeros": (0.5, 16), "most_panels": (1, 4), "group_nonzeros": (0.5, 16),
     "most_groups": (1, 4), "column_parts": (1, 2, 4), "part_columns": (1, 16),
-    "cached_numbers": (64, 1 << 16),
+    "cached_numbers": (64, 1 << 16), "halved_block": (1, 16 << 20), "packed_numbers": (64, 1 << 16),
+    "packed_at_a_time": (1, 4),
 }  # fmt: skip
 
 

@@ -95,12 +95,12 @@ def swapped() -> dict[str, tuple[str, Callable[[], Any]]]:
     grid = dg.Grid(comm, backend="numpy", rows=1)
     A = dg.distribute(S, grid, "1d")
     return {
-        "scatter": ("layout=Block1D", lambda: dg.scatter(X, A)),
+        "scatter": ("layout=DistSparse", lambda: dg.scatter(X, A)),
         "scatter turned": ("layout=ndarray", lambda: dg.scatter(A.input_layout, X)),
-        "gather": ("Y=Block1D", lambda: dg.gather(A)),
-        "DistDense": ("layout=Block1D", lambda: dg.DistDense(X, A, X.shape)),
+        "gather": ("Y=DistSparse", lambda: dg.gather(A)),
+        "DistDense": ("layout=DistSparse", lambda: dg.DistDense(X, A, X.shape)),
         "distribute": ("grid=csr_array", lambda: dg.distribute(grid, S, "1d")),
-        "distributed": ("matrix=Block1D", lambda: dg.distribute(A, grid, "1d")),
+        "distributed": ("matrix=DistSparse", lambda: dg.distribute(A, grid, "1d")),
         "Grid": ("comm=int", lambda: dg.Grid(4)),
         "axes": ("rows=float", lambda: dg.Grid(comm, rows=1.0)),
         "make_grid": ("comm=str", lambda: dg.make_grid("1d", comm)),
@@ -108,8 +108,8 @@ def swapped() -> dict[str, tuple[str, Callable[[], Any]]]:
         "graph": ("graph=int", lambda: dg.make_grid(comm, "1d", 1)),
         "load": ("grid=str", lambda: dg.load("graph.dg", "1d", grid)),
         "loaded": ("store=Grid", lambda: dg.load(grid, grid, "1d")),
-        "load_features": ("layout=Block1D", lambda: dg.load_features("graph.dg", A)),
-        "load_targets": ("layout=Block1D", lambda: dg.store.load_targets("graph.dg", A)),
+        "load_features": ("layout=DistSparse", lambda: dg.load_features("graph.dg", A)),
+        "load_targets": ("layout=DistSparse", lambda: dg.store.load_targets("graph.dg", A)),
         "Store": ("path=Grid", lambda: dg.Store(grid)),
         "team": ("team=Grid", lambda: dg.Store("graph.dg", grid)),
         "GCN": ("A=list", lambda: GCN([2, 3], A)),

@@ -74,6 +74,10 @@ class Tuning:
     """What a row of H is taken to have where needed rows and whole blocks are compared: 128 float32."""
     exchange_sends: int = 8
     """Messages of an exchange that a rank sends at a time."""
+    packed_numbers: int = 1 << 16
+    """Numbers of the rows that a host packs, or unpacks, at a time: 256 KiB of float32."""
+    packed_at_a_time: int = 4
+    """Rooms for them in an exchange."""
     sum_chunk: int = 4 << 20
     """Summed at a time; less costs more calls than it hides."""
     sum_chunk_on_device: int = 32 << 20
@@ -97,6 +101,11 @@ class Tuning:
     panel_nonzeros: int = 16
     """Non-zeros that a row of A has in the columns of one panel at least, where there are several."""
     most_panels: int = 4
+    halved_block: int = 64 << 20
+    """A block of H, with rows of ``fetched_row_bytes``, that travels in two panels at least, whatever the
+    passes: two halves of a block take half of the memory of two blocks, and products with them are 1.02
+    (blocks of 64 MiB) to 1.28 times (of 16 MiB, which a cache holds) as long, of 16 non-zeros a row.
+    """
     column_parts: int = 2
     """Parts at most in which columns travel to where they are multiplied, and back."""
     part_columns: int = 32

@@ -220,6 +220,7 @@ class QueuedExchange(Exchange):
     def send(self, array: Array, destination: int) -> None:
         """Send a contiguous array, which must stay as it is until the exchange is over."""
         if array.size:
+            array = self._laid(array)
             self._tell(array)
             wire = self.comm.wire(array, self.narrow)
             self.filled.append(self.comm.fill(wire, array.reshape(-1), self.comm.backend.mark()))
@@ -241,10 +242,12 @@ class QueuedExchange(Exchange):
     def wait(self, sources: Iterable[int]) -> None:
         """Wait until what these ranks send is there, where products read it."""
         self.all_sent()
-        wanted = [self.deliveries[source] for source in sources if source in self.deliveries]
+        sources = [source for source in sources if source in self.deliveries]
+        wanted = [self.deliveries[source] for source in sources]
         for delivery in wanted:
             _follow(self.comm, self.flight, delivery.copied)
         self.flight.waited(sum(delivery.wire.nbytes for delivery in wanted))
+        self._unpack_at_once(sources)
 
     def finish(self) -> None:
         """Wait until everything is sent and received."""

@@ -20,6 +20,7 @@ from distgnn.arrays.csr import index_type
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
+from distgnn.comm.pieces import Pieces, rooms
 from distgnn.local import csr_rows
 from distgnn.local.csr_rows import Packed
 from distgnn.local.narrow import BITS
@@ -84,19 +85,24 @@ class Rows:
 
         Cost: f words per row of other ranks, in one all-to-allv.
         """
-        gathered = [r for r in self.asked if not isinstance(self.asked[r], slice)]
-        receives = self._others(self.places, into)
-        with (
-            self._room(f"{self.room} packed", gathered, X, self.comm.wire_type(X, narrow)) as packed,
-            self.comm.exchange(receives, matrix, self.grid.overlap, narrow=narrow) as arriving,
-        ):
-            for r, rows in self.asked.items():
-                if r == self.me:
-                    local.gather_rows(X, rows, into[self.places[r]])
-                else:
-                    arriving.send(self._packed(X, rows, packed[r]) if r in packed else X[rows], r)
-            arriving.all_sent()
-            yield arriving
+        receives, how = self._others(self.places, into), {"narrow": narrow, "in_pieces": self.comm.in_pieces}
+        pieces = self._to_pack(X, self.comm.wire_type(X, narrow))
+        with self.grid.workspace.rooms() as take:
+            few = rooms(take, f"{self.room} packed", [*pieces.values()], self.comm.in_pieces)
+            with self.comm.exchange(receives, matrix, self.grid.overlap, rooms=few, **how) as arriving:
+                for r, rows in self.asked.items():
+                    if r == self.me:
+                        local.gather_rows(X, rows, into[self.places[r]])
+                    else:
+                        arriving.send(pieces[r] if r in pieces else X[rows], r)
+                arriving.all_sent()
+                yield arriving
+
+    def _to_pack(self, X: Array, dtype: np.dtype) -> dict[int, Pieces]:
+        """Return the rows that are packed for other ranks: all that are not consecutive."""
+        packs = {r: rows for r, rows in self.asked.items() if r != self.me and not isinstance(rows, slice)}
+        move = lambda rows: lambda some, room: self._packed(X, rows[some], room)  # noqa: E731
+        return {r: Pieces((rows.size, X.shape[1]), dtype, move(rows)) for r, rows in packs.items()}
 
     def _packed(self, X: Array, rows: Array, out: Array) -> Array:
         """Gather rows of X in ``out``, rounded where that has 16 bits."""

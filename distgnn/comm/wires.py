@@ -130,6 +130,11 @@ class Wires:
         """True if what travels while something is computed is copied to the host."""
         return not (self.direct or self.queued)
 
+    @property
+    def in_pieces(self) -> bool:
+        """True if what travels can be packed while something is computed, see ``pieces.py``."""
+        return self.direct and not self.backend.on_device
+
     # -- messages under way ----------------------------------------------------------------------------------
 
     def reserve_tags(self, count: int) -> int:

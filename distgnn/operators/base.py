@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from distgnn.arrays.canonical import value_type
-from distgnn.arrays.csr import Shape
 from distgnn.comm.checks import compare
-from distgnn.comm.grid import Grid
 from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
@@ -20,6 +20,7 @@ from distgnn.local.epilogue import Epilogue
 from distgnn.operators.cut_matrix import CutMatrix
 from distgnn.operators.dense import DistDense, gather, recut, scatter
 from distgnn.operators.kept import cached_property
+from distgnn.operators.linear_map import LinearMap
 from distgnn.operators.prices import FREE, Price, ProductPrices, relaid
 from distgnn.operators.weights import DenseProducts
 
@@ -93,41 +94,16 @@ class Identity(Linear):
 I = Identity()
 
 
-class Operator(Linear, ABC):
+class Operator(LinearMap, Linear, ABC):
     """A matrix that multiplies dense matrices cut over a grid, and its adjoint.
 
-    Attributes:
-        shape: the global shape; dtype: of the values; symmetric: A == Aᵀ to the last bit.
-        input_layout: how ``H`` of ``A @ H`` must be cut; output_layout: how the product is.
-        weights: the products of ``A H`` with the weights of a layer, cut as this algorithm cuts them.
+    Attributes: those of :class:`~distgnn.operators.linear_map.LinearMap`.
     """
 
-    name: str
-    grid: Any  # of several ranks, or of one for itself
-    shape: Shape
-    dtype: np.dtype
-    symmetric: bool
-    #: The axis among whose ranks the columns of a product are shared, where that is all that they share.
-    column_axis: str | None = None
-    #: How ``H`` and the product are cut while A multiplies, where that is not how they come and go.
-    inner_layouts: tuple[Layout[Grid], ...] = ()
-    input_layout: Layout[Grid]
-    output_layout: Layout[Grid]
     weights: DenseProducts
-    number = 0  #: among the matrices of its grid, where ranks compare calls
-    _adjoint: Operator | None = None
     #: The prices of its products, and of what else it has, in words and messages of this rank.
     prices: Any
-
-    def __repr__(self) -> str:
-        m, n = self.shape
-        taken, given = self.input_layout.words(), self.output_layout.words()
-        return f"<{self.name} {m} x {n} {self.dtype}; input: {taken}; output: {given}; on {self.grid!r}>"
-
-    def as_operand(self) -> str:
-        """Return what ranks compare of an operand."""
-        m, n = self.shape
-        return f"{self.name} {m} x {n} {self.dtype}, matrix {self.number}"
+    _adjoint: Callable[[], Operator | None] = staticmethod(lambda: None)
 
     def multiply(
         self, H: DistDense, out: DistDense | None = None, *, then: Epilogue | None = None
@@ -238,10 +214,13 @@ class Operator(Linear, ABC):
     @property
     def T(self) -> Operator:
         """The adjoint operator: ``A.T @ G``. A symmetric matrix cut alike both ways is its own adjoint."""
-        if self._adjoint is None:
-            alike = self.symmetric and self.input_layout.same(self.output_layout, (self.shape[0], 0))
-            self._adjoint = self if alike else Adjoint(self)
-        return self._adjoint
+        if self.self_adjoint:
+            return self
+        adjoint = self._adjoint()
+        if adjoint is None:  # not kept: an operator and its adjoint, holding each other, would outlive both
+            adjoint = Adjoint(self)
+            self._adjoint = weakref.ref(adjoint)
+        return adjoint
 
     @property
     def H(self) -> Operator:
@@ -353,6 +332,8 @@ class Combination(View):
     The first operator says how matrices are cut; they are cut anew for others, where these need it.
     """
 
+    _turned: Combination | None = None
+
     def __init__(self, terms: list[tuple[float, Operator]], shift: float) -> None:
         forward = self.forward = terms[0][1]
         self._terms, self.name, self.grid = (terms, shift), forward.name, forward.grid
@@ -389,13 +370,13 @@ class Combination(View):
     @property
     def T(self) -> Operator:
         """The adjoint operator, a combination of adjoint ones."""
-        if self._adjoint is None:
+        if self._turned is None:
             terms, shift = self.terms
             turned = [(c, A.T) for c, A in terms]
             alike = self.symmetric and all(A.T is A for _, A in terms)
-            self._adjoint = self if alike else Combination(turned, shift)
-            self._adjoint._adjoint = self
-        return self._adjoint
+            self._turned = self if alike else Combination(turned, shift)
+            self._turned._turned = self
+        return self._turned
 
     def layer(self, number: int) -> Operator:
         terms, shift = self.terms

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +19,12 @@ from distgnn.comm.relay import upstream
 from distgnn.errors import ArgumentError
 from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partition, shares
 from distgnn.local.csr_rows import compact
-from distgnn.local.epilogue import Epilogue
-from distgnn.operators.base import Operator
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.covers import CoveredRows
-from distgnn.operators.dense import DistDense
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, cut_columns, load, load_transposed
 from distgnn.operators.moves import Moves
 from distgnn.operators.needed_rows import NeededRows
-from distgnn.operators.operator import DistSparse, multiply
 from distgnn.operators.row_moves import WholeRowMoves, row_moves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.spgemm import multiply_sparse
@@ -37,7 +33,7 @@ from distgnn.operators.weights import ReplicatedWeights
 Array = Any
 
 
-class BlockRows(DistSparse):
+class BlockRows(Algorithm):
     """``A`` and ``H`` in block rows over the axis ``rows``.
 
     A rank multiplies the column blocks of its ``stages``, or what its process column has of these. The
@@ -97,19 +93,10 @@ class BlockRows(DistSparse):
         transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
         return WholeBlocks(holders, self.column, self.stages, rows, panels, transposed, "G")
 
-    def _times_sparse(self, B: Operator) -> Operator:
+    def times_sparse(self, B: Algorithm) -> Algorithm | None:
         if not isinstance(B, BlockRows) or self.grid.size != self.grid.shape["rows"]:
-            return super()._times_sparse(B)
+            return None
         return multiply_sparse(self, B)
-
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        multiply(self.moves, H.block, T.block, then)
-
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        if self.moves_of_transpose is not None:
-            multiply(self.moves_of_transpose, G.block, F.block)
-        else:
-            super()._multiply_adjoint(G, F)
 
     @staticmethod
     def share(grid: Axes, parts: np.ndarray) -> tuple[range, np.ndarray]:
@@ -156,16 +143,22 @@ class BlockRows(DistSparse):
         nonzeros, rows = np.sum(self.grid.world.gather_objects(own), axis=0)
         last = self.last_panel(self.grid)
         even = int((1 - last) * nonzeros / max(rows, 1) / TUNING.panel_nonzeros)
-        panels = 1 if self.column.size == 1 else max(min(even + (last > 0), TUNING.most_panels), 1)
-        cut = Panels(panels, last)
+        large = int(np.diff(self.col_parts).max()) * TUNING.fetched_row_bytes >= TUNING.halved_block
+        panels = max(min(even + (last > 0), TUNING.most_panels), 1 + large)
+        cut = Panels(panels, last, large) if self.column.size > 1 else Panels(1, last, False)
         return WholeBlocks(holders, self.column, self.stages, self.columns, cut, held, "H")
 
 
 class Panels(NamedTuple):
-    """Cut of the blocks of H into panels, of which the last one has the part ``last`` or its even share."""
+    """Cut of the blocks of H into panels, of which the last one has the part ``last`` or its even share.
+
+    ``large``: memory counts more than a wait at the start. First panels of all blocks travel, then second
+    ones, in one order for all ranks, for which few buffers will do; else a rank's own come first.
+    """
 
     number: int
     last: float
+    large: bool
 
     def bounds(self, height: int) -> list[int]:
         """Return the bounds of the panels in a block of so many rows."""
@@ -173,13 +166,16 @@ class Panels(NamedTuple):
         first = min(even[-2], round((1 - self.last) * height))
         return [*partition(first, self.number - 1).tolist(), height] if first < even[-2] else even
 
-    def buffers(self, height: int) -> int:
-        """Return how many panels are under way: as many as have the rows of ``TUNING.relay_buffers`` blocks.
+    def order(self, stages: Sequence[int], ring: Sequence[int]) -> list[tuple[int, int]]:
+        """List the panels of all blocks: the block, and which one of it."""
+        if self.large:  # descending, see relay.py
+            return [(j, k) for k in range(self.number) for j in sorted(stages, key=ring.index, reverse=True)]
+        return [(j, k) for j in stages for k in range(self.number)]
 
-        At least one more than a rank has, as they are taken upstream.
-        """
-        largest = int(max(np.diff(self.bounds(height))))
-        return max(TUNING.relay_buffers * height // max(largest, 1), self.number + 1)
+    @property
+    def buffers(self) -> int:
+        """Panels that are received at a time: one more than a rank has, where own ones come first."""
+        return TUNING.relay_buffers if self.large else max(TUNING.relay_buffers, self.number + 1)
 
 
 class WholeBlocks:
@@ -197,20 +193,21 @@ class WholeBlocks:
         blocks: list[CSR], matrix: str,
     ) -> None:  # fmt: skip
         self.grid, self.comm, self.panels, self.matrix = holders.grid, comm, panels, matrix
-        heights = np.diff(parts).tolist()
-        cuts, self.buffers = [panels.bounds(heights[j]) for j in stages], panels.buffers(max(heights))
-        self.rows = [slice(*cut) for bounds in cuts for cut in pairwise(bounds)]
-        self.roots = [j for j in stages for _ in range(panels.number)]
-        self.turns = upstream(comm, self.roots)
+        cuts = {j: panels.bounds(int(parts[j + 1] - parts[j])) for j in stages}
+        order = panels.order(stages, comm.ring)
+        self.rows = [slice(*cuts[j][k : k + 2]) for j, k in order]
+        self.roots = [j for j, _ in order]
+        self.turns = range(len(order)) if panels.large else upstream(comm, self.roots)
         panels_of = lambda bounds, on: cut_columns(blocks.pop(0), bounds, on, thin=True)  # noqa: E731
-        cut = lambda on: [A_jk for bounds in cuts for A_jk in panels_of(bounds, on)]  # noqa: E731
+        cut = lambda on: [A_jk for bounds in cuts.values() for A_jk in panels_of(bounds, on)]  # noqa: E731
         made = holders.make("columns", cut) if panels.number > 1 else [*blocks]
         blocks.clear()
-        self.blocks = [made[turn] for turn in self.turns]
+        by_panel = dict(zip(((j, k) for j in stages for k in range(panels.number)), made, strict=True))
+        self.blocks = [by_panel[order[turn]] for turn in self.turns]
 
     def rows_of(self, H: Array) -> AbstractContextManager[Iterator[Array]]:
-        """Give the rows of H that each block reads; own panels come first. Collective."""
+        """Give the rows of H that each block reads, in its turn. Collective."""
         shapes = [(rows.stop - rows.start, H.shape[1]) for rows in self.rows]
         own = lambda stage: H[self.rows[stage]]  # noqa: E731
-        how = own, shapes, H.dtype, self.turns, self.buffers
+        how = own, shapes, H.dtype, self.turns, self.panels.buffers
         return broadcast(self.grid, self.comm, self.matrix, self.roots, *how)

@@ -13,7 +13,7 @@ Columns travel in parts: the next part comes, and the last one leaves, while one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -26,6 +26,7 @@ from distgnn.arrays.workspace import Take
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
+from distgnn.comm.pieces import Pieces, rooms
 from distgnn.comm.rows import consecutive
 from distgnn.layout import partition
 from distgnn.operators.prices import Price, direct
@@ -54,7 +55,8 @@ def by_columns(
     all-to-alls for each part.
     """
     with grid.workspace.rooms() as take, ExitStack() as exchanges:
-        swap = _Swap(row, X, Y, heights, take, _Begun(exchanges, row, grid.overlap, operation), matrix)
+        begin = _Begun(exchanges, row, grid.overlap, operation, take)
+        swap = _Swap(row, X, Y, heights, take, begin, matrix)
         yield swap.pairs(swap.to_columns(0))
 
 
@@ -73,7 +75,6 @@ class _Swap:
     Attributes:
         columns: by part and rank, of X and Y; rows_of_X, rows_of_Y: by rank, within the process row's.
         X_k, Y_k: by part, all rows in the own columns.
-        packed: by part and other rank, what is sent of X; came: what is received of Y.
     """
 
     def __init__(
@@ -83,22 +84,15 @@ class _Swap:
         self.columns = column_parts(X.shape[1], row.size)
         self.rows_of_X, self.rows_of_Y = (list(consecutive(dict(enumerate(h))).values()) for h in heights)
         own = [part[row.rank] for part in self.columns]
-        others = [part[r] for part in self.columns for r in row.others()]
 
-        def rooms(name: str, height: int, columns: Sequence[slice]) -> list[Array]:
+        def lent(name: str, height: int, columns: Sequence[slice]) -> list[Array]:
             widths = [cut.stop - cut.start for cut in columns]
             ends = [height * end for end in accumulate(widths, initial=0)]
             room = take(name, (ends[-1],), X.dtype)
             return [room[a:b].reshape(height, w) for (a, b), w in zip(pairwise(ends), widths, strict=True)]
 
-        self.X_k = rooms("columns", self.rows_of_X[-1].stop, own)
-        self.Y_k = rooms("columns of the product", self.rows_of_Y[-1].stop, own)
-        self.packed = self._by_part(rooms("columns sent", len(X), others))
-        self.came = self._by_part(rooms("columns received", len(Y), others))
-
-    def _by_part(self, rooms: list[Array]) -> list[dict[int, Array]]:
-        others = self.row.others()
-        return [dict(zip(others, rooms[k * len(others) :], strict=False)) for k in range(len(self.columns))]
+        self.X_k = lent("columns", self.rows_of_X[-1].stop, own)
+        self.Y_k = lent("columns of the product", self.rows_of_Y[-1].stop, own)
 
     def pairs(self, first: Exchange) -> Iterator[tuple[Array, Array]]:
         """Give the parts, the next one under way. ``first``: the exchange of the first part of X."""
@@ -110,26 +104,33 @@ class _Swap:
             arriving[k].wait(others)
             yield self.X_k[k], self.Y_k[k]
             leaving.append(self._to_rows(k))
-        for k in parts:
-            leaving[k].wait(others)
-            for r in others:
-                self.Y[:, self.columns[k][r]] = self.came[k][r]
+        for exchange in leaving:
+            exchange.wait(others)
 
     def to_columns(self, k: int) -> Exchange:
         """Begin to exchange a part of X."""
         me, columns = self.row.rank, self.columns[k]
         self.X_k[k][self.rows_of_X[me]] = self.X[:, columns[me]]
-        for r, room in self.packed[k].items():
-            room[...] = self.X[:, columns[r]]
         into = {q: self.X_k[k][self.rows_of_X[q]] for q in self.row.others()}
-        return self.begin(self.packed[k], into, self.matrix)
+        pack = lambda cut: lambda rows, room: _copy(room, self.X[rows, cut])  # noqa: E731
+        return self.begin(self._pieces(self.X, columns, pack), into, self.matrix, k)
 
     def _to_rows(self, k: int) -> Exchange:
         """Begin to exchange a part of Y."""
         me = self.row.rank
         self.Y[:, self.columns[k][me]] = self.Y_k[k][self.rows_of_Y[me]]
         sent = {r: self.Y_k[k][self.rows_of_Y[r]] for r in self.row.others()}
-        return self.begin(sent, self.came[k], "T")
+        unpack = lambda cut: lambda rows, room: _copy(self.Y[rows, cut], room)  # noqa: E731
+        return self.begin(sent, self._pieces(self.Y, self.columns[k], unpack), "T", k)
+
+    def _pieces(self, like: Array, columns: Sequence[slice], move: Callable[[slice], Any]) -> dict[int, Any]:
+        """Return the own rows of other ranks' columns, by rank."""
+        shapes = {r: (len(like), columns[r].stop - columns[r].start) for r in self.row.others()}
+        return {r: Pieces(shape, like.dtype, move(columns[r])) for r, shape in shapes.items()}
+
+
+def _copy(into: Array, numbers: Array) -> None:
+    into[...] = numbers
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,15 @@ class _Begun:
     row: Comm
     overlap: bool
     operation: str
+    take: Take
 
-    def __call__(self, sent: dict[int, Array], into: dict[int, Array], matrix: str) -> Exchange:
-        """Begin an exchange."""
-        begun = self.row.exchange(list(into.items()), matrix, self.overlap, self.operation, narrow=True)
+    def __call__(self, sent: dict[int, Any], into: dict[int, Any], matrix: str, part: int) -> Exchange:
+        """Begin an exchange of arrays and pieces, in rooms of its own."""
+        in_turn = self.row.in_pieces
+        moved = [x for x in [*sent.values(), *into.values()] if isinstance(x, Pieces)]
+        few = rooms(self.take, f"columns of {matrix}, part {part}", moved, in_turn)
+        how: dict[str, Any] = {"narrow": True, "in_pieces": in_turn, "rooms": few}
+        begun = self.row.exchange(list(into.items()), matrix, self.overlap, self.operation, **how)
         exchange = self.stack.enter_context(begun)
         for r in reversed(self.row.others()):
             exchange.send(sent[r], r)

@@ -1,8 +1,8 @@
-"""Passes over the numbers of a rank's stored entries by row, and the softmax over rows."""
+"""Passes over the numbers of a rank's stored entries: sums by row, the softmax over rows, products."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import repeat
 from typing import Any
@@ -11,7 +11,8 @@ import numpy as np
 
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.moves import Moves, told
+from distgnn.operators.moves import Moves, Step, told
+from distgnn.operators.relayout import relayout
 
 Array = Any
 
@@ -97,3 +98,41 @@ def _each(
         for block, place in zip(moves.blocks, moves.places, strict=True):
             own = [array[place] for array in numbers]
             run(block, *own, sums, others, phases, first=place.start * own[0].shape[1], **options)
+
+
+def multiply(moves: Moves, E: Any, H: DistDense, T: DistDense) -> None:
+    """Compute ``T = A H`` with the numbers of E in place of A's. Collective."""
+    H, Z = recut(H, moves.right), _like(T, moves.left)
+    bounds = head_bounds(E.heads, H)
+    with moves.onto_rows(Z.block, H.block, E) as steps:
+        _multiply(steps, bounds)
+    if Z is not T:
+        relayout(Z, T, "T")
+
+
+def multiply_adjoint(moves: Moves, E: Any, G: DistDense, F: DistDense) -> None:
+    """Compute ``F = Aᵀ G`` with the numbers of E in place of A's. Collective."""
+    G, C = recut(G, moves.left), _like(F, moves.right)
+    bounds = head_bounds(E.heads, G)
+    with moves.onto_columns(C.block, G.block, E) as steps:
+        _multiply(steps, bounds)
+    if C is not F:
+        relayout(C, F, "T")
+
+
+def _multiply(steps: Iterable[Step], bounds: Sequence[int]) -> None:
+    for step in steps:
+        for rows, A, values, order in step.E.pieces(step.A):
+            entries.multiply(A, values, step.B, bounds, step.out[rows], step.add, order)
+
+
+def head_bounds(heads: int, X: DistDense) -> list[int]:
+    """Return where the columns of each head begin and end in this rank's block of X."""
+    first, last = X.col_range
+    ends = np.arange(heads + 1) * (X.shape[1] // heads)
+    return (np.clip(ends, first, last) - first).tolist()
+
+
+def _like(X: DistDense, layout: Any) -> DistDense:
+    """Return X, or a matrix of its shape in this layout where X is cut otherwise."""
+    return X if X.layout.same(layout, X.shape) else DistDense.empty(layout, X.shape, X.dtype)

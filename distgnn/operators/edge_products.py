@@ -11,7 +11,6 @@ for which one bit of each s is kept, and no rows travel again but the partial su
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,38 +23,11 @@ from distgnn.local import additive, elementwise
 from distgnn.local import edges as entries
 from distgnn.operators import edge_passes
 from distgnn.operators.dense import DistDense, recut
-from distgnn.operators.edge_passes import softmax_back
-from distgnn.operators.edges import DistEdges, Masked, Through, row_blocks
-from distgnn.operators.moves import Moves, Step, told
-from distgnn.operators.relayout import relayout
+from distgnn.operators.edge_passes import head_bounds, softmax_back
+from distgnn.operators.edges import DistEdges, Through, row_blocks
+from distgnn.operators.moves import Moves, told
 
 Array = Any
-
-
-def multiply(moves: Moves, E: DistEdges | Masked, H: DistDense, T: DistDense) -> None:
-    """Compute ``T = A H`` with the numbers of E in place of A's. Collective."""
-    H, Z = recut(H, moves.right), _like(T, moves.left)
-    bounds = head_bounds(E.heads, H)
-    with moves.onto_rows(Z.block, H.block, E) as steps:
-        _multiply(steps, bounds)
-    if Z is not T:
-        relayout(Z, T, "T")
-
-
-def multiply_adjoint(moves: Moves, E: DistEdges | Masked, G: DistDense, F: DistDense) -> None:
-    """Compute ``F = Aᵀ G`` with the numbers of E in place of A's. Collective."""
-    G, C = recut(G, moves.left), _like(F, moves.right)
-    bounds = head_bounds(E.heads, G)
-    with moves.onto_columns(C.block, G.block, E) as steps:
-        _multiply(steps, bounds)
-    if C is not F:
-        relayout(C, F, "T")
-
-
-def _multiply(steps: Iterable[Step], bounds: Sequence[int]) -> None:
-    for step in steps:
-        for rows, A, values, order in step.E.pieces(step.A):
-            entries.multiply(A, values, step.B, bounds, step.out[rows], step.add, order)
 
 
 def dots(moves: Moves, U: DistDense, V: DistDense, heads: int) -> DistEdges:
@@ -112,21 +84,9 @@ def attention_back(
     return P
 
 
-def head_bounds(heads: int, X: DistDense) -> list[int]:
-    """Return where the columns of each head begin and end in this rank's block of X."""
-    first, last = X.col_range
-    ends = np.arange(heads + 1) * (X.shape[1] // heads)
-    return (np.clip(ends, first, last) - first).tolist()
-
-
 def empty(moves: Moves, heads: int) -> DistEdges:
     """Make edges of any numbers."""
     return DistEdges(moves, moves.grid.backend.empty((moves.size, heads), moves.dtype))
-
-
-def _like(X: DistDense, layout: Any) -> DistDense:
-    """Return X, or a matrix of its shape in this layout where X is cut otherwise."""
-    return X if X.layout.same(layout, X.shape) else DistDense.empty(layout, X.shape, X.dtype)
 
 
 class AdditiveScores(DistEdges):

@@ -230,11 +230,14 @@ class DistEdges:
 
         Cost: that of ``A.multiply_adjoint`` with a column for each head.
         """
-        A, pattern = self.pattern.A, self.pattern
-        shape = A.shape[0], self.heads
-        local = A.output_layout.local_shape(shape)
-        ones = DistDense(pattern.grid.backend.xp.ones(local, self.dtype), A.output_layout, shape)
-        return A.multiply_adjoint(ones, values=self)
+        A, on = self.pattern.A, self.pattern.grid.backend
+        (m, n), f = A.shape, self.heads
+        rows, columns = A.output_layout, A.input_layout
+        ones = DistDense(on.xp.ones(rows.local_shape((m, f)), self.dtype), rows, (m, f))
+        sums = DistDense.empty(columns, (n, f), self.dtype)
+        sums.origin = compare("column sums of edges", E=self)
+        edge_passes.multiply_adjoint(self.pattern, self, ones, sums)
+        return sums
 
     # -- the way out -----------------------------------------------------------------------------------------
 

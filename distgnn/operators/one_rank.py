@@ -15,12 +15,12 @@ from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout, Range
 from distgnn.local.epilogue import Epilogue
-from distgnn.operators.base import Adjoint
-from distgnn.operators.dense import DistDense
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.kept import cached_property
 from distgnn.operators.moves import Moves
-from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
+
+Array = Any
 
 
 class Alone(Axes):
@@ -60,7 +60,7 @@ class OneRankMoves(Moves):
         return nullcontext(iter([F]))
 
 
-class OneRank(DistSparse):
+class OneRank(Algorithm):
     """A CSR matrix, m x n, multiplied by whole matrices (n, f) on the rank that has it, without the others.
 
     Args:
@@ -84,35 +84,26 @@ class OneRank(DistSparse):
             else:
                 alone.backend.copy_in(np.ascontiguousarray(source, target.dtype), target)
 
-    @property
-    def T(self) -> Adjoint:
-        """Not kept: a block and its adjoint, holding each other, would outlive the minibatch."""
-        return Adjoint(self)
-
     @staticmethod
     def grids(ranks: int) -> list[dict[str, int]]:
         return [{}] if ranks == 1 else []
 
     @property
     def pattern(self) -> Moves:
-        """The stored entries; kept by their edges alone, as :attr:`T`."""
+        """The stored entries; kept by their edges alone: else block and moves outlive a minibatch."""
         pattern = self._pattern()
         if pattern is None:
             pattern = OneRankMoves(self)
             self._pattern = weakref.ref(pattern)
         return pattern
 
-    def _multiply(self, H: DistDense, T: DistDense) -> None:
-        local.spmm(self.A, H.block, T.block)
+    def multiply(self, H: Array, T: Array, then: Epilogue | None = None) -> None:
+        local.spmm(self.A, H, T, then=then)
 
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
-        local.spmm(self.A, H.block, T.block, then=then)
+    def multiply_adjoint(self, G: Array, F: Array) -> None:
+        local.spmm(self.At, G, F)
 
-    def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
-        local.spmm(self.At, G.block, F.block)
-
-    @property
-    def _one_piece(self) -> Any:
+    def one_piece(self) -> Any:
         return self.A.to_scipy()
 
     @cached_property

@@ -13,10 +13,10 @@ import numpy as np
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, load
 from distgnn.operators.moves import Moves, Room
-from distgnn.operators.operator import DistSparse
 from distgnn.operators.prices import FREE, Price, gathered, reduced, summed_rows
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ShardedWeights
@@ -40,7 +40,7 @@ class Plane:
         return Holders(self.grid, [self.window]).transposed([self.A])[0]
 
 
-class Plexus3D(DistSparse):
+class Plexus3D(Algorithm):
     """``A`` cut over one plane of an x, y, z grid and copied along the third axis; ``H`` cut over another.
 
         x 2, z 2     H is cut       all-gather over z    SpMM       all-reduce over x

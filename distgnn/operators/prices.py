@@ -110,7 +110,7 @@ class Prices:
         """Price ``A.T @ G``. Collective the first time, where block rows of Aᵀ are held from then on."""
         if self.A.T is self.A:
             return self.product(f)
-        moves, turned = self.A.moves, getattr(self.A, "moves_of_transpose", None)
+        moves, turned = self.A.moves, self.A.algorithm.moves_of_transpose
         if turned is not None:
             return _product(turned, f)
         swapped, widths = moves.passes(f, True)

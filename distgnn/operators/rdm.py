@@ -126,7 +126,8 @@ class Rdm(BlockRows):
     another rank's row, and in the second all-to-all rows with one in another rank's column. Covers are the
     same there.
 
-    Extra memory: n f/P for X by columns, its product, and what is sent and received of them each.
+    Extra memory: n f/P for X by columns, and for its product. What is sent and received of them takes a few
+    pieces of 256 KiB on a host, n f/P (c-1)/c numbers each on a GPU.
 
     Args:
         row_parts, col_parts: partition vectors of A's rows and columns into r blocks, each of which the c

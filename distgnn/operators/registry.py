@@ -13,6 +13,7 @@ from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
 from distgnn.comm.session import joined
 from distgnn.errors import ArgumentError, check_type, offered
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
@@ -23,7 +24,7 @@ from distgnn.operators.sources import BlockSource, MatrixSource, Parts, RootMatr
 from distgnn.operators.split_3d import Split3D
 from distgnn.operators.summa_2d import Summa2D
 
-_CLASSES: tuple[type[DistSparse], ...] = Block1D, Block15D, Summa2D, Split3D, Plexus3D, Rdm
+_CLASSES: tuple[type[Algorithm], ...] = Block1D, Block15D, Summa2D, Split3D, Plexus3D, Rdm
 ALGORITHMS = {cls.name: cls for cls in _CLASSES}
 
 #: Those that can send only the rows that are needed.
@@ -43,7 +44,7 @@ class Row:
     command: str
 
 
-def _row(cls: type[DistSparse], title: str, paper: str, section: str, options: str) -> Row:
+def _row(cls: type[Algorithm], title: str, paper: str, section: str, options: str) -> Row:
     file = cls.__module__.replace(".", "/") + ".py"
     command = f"distgnn train STORE --algorithm {cls.name} {options}".rstrip()
     return Row(cls.name, title, paper, section, file, ", ".join(cls.axes), command)
@@ -82,7 +83,7 @@ TABLE = [
 ]  # fmt: skip
 
 
-def get(name: str, sparsity_aware: bool | str = False) -> type[DistSparse]:
+def get(name: str, sparsity_aware: bool | str = False) -> type[Algorithm]:
     """Return the class of an algorithm. ArgumentError: there is none, or it can't be sparsity-aware."""
     if name not in ALGORITHMS:
         raise ArgumentError("algorithm", name, f"no such algorithm; {offered(name, ALGORITHMS)}")
@@ -219,4 +220,4 @@ def distribute(
     source = _source(matrix, grid, root, dtype, order)
     if sparsity_aware:
         partitions["sparsity_aware"] = sparsity_aware
-    return cls(grid, source, **partitions)
+    return DistSparse(cls(grid, source, **partitions))

@@ -164,7 +164,7 @@ class WholeRowMoves(RowMoves):
         return np.argsort(self.pairs.turns).tolist()  # the same on all ranks
 
     def transposes(self) -> list[CSR]:
-        if self.A.T is self.A and self.grid.shape["rows"] == len(self.cuts) == 1:
+        if self.A.self_adjoint and self.grid.shape["rows"] == len(self.cuts) == 1:
             return self.blocks  # all of a symmetric matrix
         made = self.A.holders().transposed(self.blocks)
         return [made[k] for k in self.order]

@@ -11,9 +11,9 @@ import numpy as np
 from distgnn.comm.grid import Grid
 from distgnn.comm.panels import broadcast
 from distgnn.layout import Cut, Layout, as_partition, block, owner, partition, refine, within
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.moves import Moves, Room
-from distgnn.operators.operator import DistSparse
 from distgnn.operators.prices import Price, gathered, reduced, whole
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.summa_2d import Panel, PlaneMoves, Summa
@@ -21,7 +21,7 @@ from distgnn.operators.summed import SUM, Sum
 from distgnn.operators.weights import ReplicatedWeights
 
 
-class Split3D(DistSparse):
+class Split3D(Algorithm):
     """2D products in each of l layers of pr x pc processes, then a reduce-scatter across the layers.
 
         layer 0    A(:, 0) H_0 ─┐                  ┌→ T_0

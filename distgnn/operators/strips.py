@@ -76,30 +76,37 @@ def _together(group: Comm, source: Any, rows: Range, columns: Range) -> sp.csr_a
         strip = source.block((ends[group.rank], ends[group.rank + 1]), (left, right))
         wanted = {r: (lo - left, hi - left) for r, (lo, hi) in enumerate(asked) if lo < hi}
         sent = {r: strip[:, lo:hi] for r, (lo, hi) in wanted.items()}
+        del strip
     return _exchanged(group, sent, np.diff(ends).tolist(), columns[1] - columns[0], source)
 
 
 def _exchanged(
     group: Comm, sent: dict[int, sp.csr_array], heights: list[int], width: int, source: Any
 ) -> sp.csr_array:
-    """Send each rank its block; return those of this rank, one above another. Collective."""
+    """Send each rank its block, and let it go; return those of this rank, one above another. Collective."""
     kind, shape = index_type(*source.shape), (sum(heights), width)
-    rows = {r: np.diff(A.indptr) for r, A in sent.items()}
+    with group.together():
+        rows = {r: np.diff(A.indptr) for r, A in sent.items()}
+        columns, numbers = ({r: getattr(A, part) for r, A in sent.items()} for part in ("indices", "data"))
+        sent.clear()
     lengths = _gathered(group, rows, heights if width else [], kind)
-    pointers = np.zeros(shape[0] + 1, index_type(int(lengths.sum(dtype=np.int64)), *shape))
-    pointers[1:] = np.cumsum(lengths, dtype=np.int64) if width else 0
-    counts = np.diff(pointers[[0, *accumulate(heights)]]).tolist()
-    indices = _gathered(group, {r: A.indices for r, A in sent.items()}, counts, kind)
-    values = _gathered(group, {r: A.data for r, A in sent.items()}, counts, source.dtype)
+    with group.together():
+        pointers = np.zeros(shape[0] + 1, index_type(int(lengths.sum(dtype=np.int64)), *shape))
+        pointers[1:] = np.cumsum(lengths, dtype=np.int64) if width else 0
+        counts = np.diff(pointers[[0, *accumulate(heights)]]).tolist()
+    indices = _gathered(group, columns, counts, kind)
+    values = _gathered(group, numbers, counts, source.dtype)
     block = sp.csr_array((values, indices, pointers), shape=shape)
     block.has_sorted_indices = block.has_canonical_format = True
     return block
 
 
 def _gathered(group: Comm, sent: dict[int, np.ndarray], counts: list[int], kind: Any) -> np.ndarray:
-    """Return what each rank sends, so many numbers, by rank. Collective."""
-    array, ends = np.empty(sum(counts), kind), [0, *accumulate(counts)]
-    into = {q: array[first:last] for q, (first, last) in enumerate(pairwise(ends)) if first < last}
-    own = {r: np.ascontiguousarray(part, kind) for r, part in sent.items()}
+    """Send each rank its numbers, and let them go; return those of this rank, so many by rank. Collective."""
+    with group.together():
+        array, ends = np.empty(sum(counts), kind), [0, *accumulate(counts)]
+        into = {q: array[first:last] for q, (first, last) in enumerate(pairwise(ends)) if first < last}
+        own = {r: np.ascontiguousarray(part, kind) for r, part in sent.items()}
+        sent.clear()
     all_to_all(group, own, into, "adjacency")
     return array

@@ -15,18 +15,18 @@ from distgnn.comm.panels import SparsePanels, broadcast, summed
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, Range, as_partition, owner, partition, refine
 from distgnn.local import edges as entries
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edges import Numbers
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import cut_columns, load
 from distgnn.operators.moves import Moves
-from distgnn.operators.operator import DistSparse
 from distgnn.operators.prices import Price, whole
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ReplicatedWeights
 
 
-class Summa2D(DistSparse):
+class Summa2D(Algorithm):
     """``A`` and ``H`` in 2D blocks: process (i, j) holds A_ij (n/pr x n/pc) and H_ij (n/pr x f/pc).
 
         stage 0     A_00 ─bcast→ A_00       H_00   H_01       T_00 = A_00 H_00     T_01 = A_00 H_01

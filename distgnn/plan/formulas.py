@@ -53,14 +53,16 @@ def formula(
     """
     if costs.model is None or (price := epoch(costs.model, train_features)) is None:
         return None
-    A, seconds, links = costs.model.A, 0.0, {}
+    A: Any = costs.model.A
+    seconds, links = 0.0, {}
     for (group, _), (words, messages) in price.items():
         if words or messages:
             links[group] = alpha, bandwidth = link(machine, grid, group)
             seconds += messages * alpha + float(words) * A.dtype.itemsize / bandwidth
     option = "--sparsity-aware" if aware else ""
     row = next(row for row in TABLE if row.name == A.name and option in row.command)
-    said = [text for text in (inspect.getdoc(type(A)) or "").split("\n\n") if text.startswith("Cost")]
+    page = inspect.getdoc(type(A.algorithm)) or ""
+    said = [text for text in page.split("\n\n") if text.startswith("Cost")]
     rates = ", ".join(f"{group} {rate / 1e9:.3g}" for group, (_, rate) in links.items())
     priced, own = price.by_matrix(), costs.words
     lines = [

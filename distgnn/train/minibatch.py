@@ -27,6 +27,7 @@ from distgnn.nn.loss import LossRows, Targets
 from distgnn.nn.optim import Optimizer
 from distgnn.operators.dense import DistDense
 from distgnn.operators.one_rank import Alone, OneRank
+from distgnn.operators.operator import DistSparse
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.sampling.block import Block, Sample
@@ -196,7 +197,7 @@ class MinibatchTraining:
         """Make an operator of the block, with the sampler's values or the values of a mean."""
         dtype = self.model.A.dtype
         values = block.means(dtype) if self.model.means else block.data
-        A = OneRank(self.alone, block.shape, values, block.indices, block.indptr, dtype)
+        A = DistSparse(OneRank(self.alone, block.shape, values, block.indices, block.indptr, dtype))
         return LayerGraph(A, block.cols)
 
     def _update(self, sums: GradientSums, optimizer: Optimizer) -> np.ndarray:

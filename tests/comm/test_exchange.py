@@ -12,8 +12,10 @@ import pytest
 import distgnn as dg
 from distgnn import progress
 from distgnn.arrays.tuning import TUNING
+from distgnn.arrays.workspace import Workspace
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.group import Comm
+from distgnn.comm.pieces import Pieces, rooms
 from distgnn.comm.staging import staging
 
 from .test_group import StagedBackend
@@ -82,6 +84,52 @@ def test_slow_ranks_do_not_mix_exchanges_up(comm, backend, overlap, monkeypatch)
     for slow in range(group.size):
         for seed in range(3):
             run(group, sizes_between(group.size, seed), overlap, 0.002 * (group.rank == slow))
+
+
+def shape_between(source, destination, seed):
+    heights, widths = (500, 1, 0, 77), (7, 3, 40)
+    return heights[(source + 2 * destination + seed) % 4], widths[(2 * source + destination) % 3]
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("in_turn", [True, False])
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(("numbers", "at_a_time"), [(64, 1), (1500, 2), (1 << 16, 4)])
+def test_rows_are_packed_and_unpacked_in_pieces(comm, in_turn, overlap, numbers, at_a_time, monkeypatch):
+    """Columns of a matrix go to columns of another; plain arrays are cut alike. Above the eager limit."""
+    monkeypatch.setattr(TUNING, "packed_numbers", numbers)
+    monkeypatch.setattr(TUNING, "packed_at_a_time", at_a_time)
+    host = dg.backend.Backend()
+    group, workspace = Comm(comm, host), Workspace(host)
+    me, others, dtype = group.rank, group.others(), np.dtype(np.float64)
+    into = lambda out, cut: lambda rows, room: out.__setitem__((rows, cut), room)  # noqa: E731
+    out_of = lambda X, cut: lambda rows, room: room.__setitem__(..., X[rows, cut])  # noqa: E731
+    for seed in range(4):
+        there = {r: shape_between(me, r, seed) for r in others}
+        here = {q: shape_between(q, me, seed) for q in others}
+        sent = {r: content(me, r, 50 * h).reshape(h, 50) for r, (h, _) in there.items()}
+        came = {q: np.zeros((h, 60)) for q, (h, _) in here.items()}
+        packed = {r: Pieces((h, w), dtype, out_of(sent[r], slice(2, 2 + w))) for r, (h, w) in there.items()}
+        unpacked = {q: Pieces((h, w), dtype, into(came[q], slice(5, 5 + w))) for q, (h, w) in here.items()}
+        plain = {q: np.zeros(shape) for q, shape in here.items()}
+        copied = {r: sent[r][:, 2 : 2 + w].copy() for r, (_, w) in there.items()}
+        for sends, receives, moved in ((copied, unpacked, unpacked), (packed, plain, packed)):
+            with workspace.rooms() as take:
+                few = rooms(take, "few", [*moved.values()], in_turn)
+                how = {"in_pieces": in_turn, "rooms": few, "narrow": True}
+                with Exchange(group, [*receives.items()], "H", overlap, **how) as parts:
+                    time.sleep(0.002 * (me == seed % group.size))
+                    for r in reversed(others):
+                        parts.send(sends[r], r)
+                    with parts.driven():
+                        parts.wait(others)
+            assert not in_turn or len(few) <= at_a_time
+        for q, (height, width) in here.items():
+            expected = content(q, me, 50 * height).reshape(height, 50)[:, 2 : 2 + width]
+            np.testing.assert_array_equal(plain[q], expected)
+            np.testing.assert_array_equal(came[q][:, 5 : 5 + width], expected)
+            assert not came[q][:, :5].any() and not came[q][:, 5 + width :].any()
+    assert not progress.pending()
 
 
 @pytest.mark.ranks(1, 3, 4)

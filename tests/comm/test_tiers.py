@@ -178,8 +178,8 @@ def needed(operator, A, H, once_per_node):
 
     Of each node and each rank of a process column elsewhere: the rows that any rank of the node reads.
     """
-    grid, parts = operator.grid, operator.row_parts
-    column, c = operator.column, grid.shape.get("reps", 1)
+    grid, parts = operator.grid, operator.algorithm.row_parts
+    column, c = operator.algorithm.column, grid.shape.get("reps", 1)
     share = column_shares(A.shape[1], len(parts) - 1, c)[grid.coords.get("reps", 0)]
     width = H.block.shape[1] if grid.shape.get("cols", 1) == 1 else operator_width(grid, H.shape[1])
     rows = {}

@@ -18,6 +18,7 @@ from distgnn.nn.gatv2 import GATv2
 from distgnn.nn.optim import Parameter
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.operators.one_rank import Alone, OneRank
+from distgnn.operators.operator import DistSparse
 from distgnn.sampling import GraphSage, Replicated
 from distgnn.split import TRAIN
 from distgnn.store import prepare
@@ -185,7 +186,8 @@ def test_minibatches_of_all_neighbours_make_the_same_update(comm):
 def test_blocks_of_minibatches_go_with_their_last_use(comm):
     """Edges hold the matrix of a minibatch, which does not hold them: no cycle waits to be collected."""
     alone = Alone(make_grid(comm, "1d", backend="numpy"))
-    block = OneRank(alone, (2, 3), np.ones(2), np.array([0, 2]), np.array([0, 1, 2]), np.float64)
+    whole = OneRank(alone, (2, 3), np.ones(2), np.array([0, 2]), np.array([0, 1, 2]), np.float64)
+    block = DistSparse(whole)
     edges = block.edges().softmax()
     assert block.pattern is edges.pattern
     gone = weakref.ref(block)

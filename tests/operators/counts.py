@@ -28,7 +28,7 @@ def column_shares(n, rows, c, vector=None):
 
 def shares_of(operator):
     """Return the partition vector of the columns of this rank's process column."""
-    grid, parts = operator.grid, operator.col_parts
+    grid, parts = operator.grid, operator.algorithm.col_parts
     c, j = grid.shape.get("reps", 1), grid.coords.get("reps", 0)
     return column_shares(parts[-1], len(parts) - 1, c, parts)[j]
 

@@ -16,6 +16,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
 from distgnn.operators.dense import DistDense
 from distgnn.operators.one_rank import Alone, OneRank
+from distgnn.operators.operator import DistSparse
 
 from .test_edges import everywhere, matrix
 
@@ -168,7 +169,7 @@ def test_a_matrix_of_one_rank(comm, backend):
     grid = make_grid(comm, "1d", backend=backend)
     order = np.concatenate([first + r.permutation(last - first) for first, last in pairwise(M.indptr)])
     alone = Alone(grid)
-    A = OneRank(alone, M.shape, M.data[order], M.indices[order], M.indptr, np.float64)
+    A = DistSparse(OneRank(alone, M.shape, M.data[order], M.indices[order], M.indptr, np.float64))
     X = whole(r, (20, 5))
     H, G = (DistDense(backend.asarray(x), alone.whole, x.shape) for x in (X, X[:12]))
     for reduce, combine in SEMIRINGS:

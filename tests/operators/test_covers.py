@@ -68,7 +68,7 @@ def test_ledger_equals_the_covers_on_every_grid(comm, name, backend, cut):
             operator, H, G = check_product(A, grid, name, WIDTH, **how)
             check_price(lambda: operator @ H, operator.prices.product(WIDTH), label)  # noqa: B023
             adjoint = check_price(lambda: operator.T @ G, operator.prices.adjoint(WIDTH), label)  # noqa: B023
-            if operator.A.__class__.__name__ == "CoveredRows":
+            if operator.algorithm.A.__class__.__name__ == "CoveredRows":
                 check_covers(operator, A, label)
             fetched = {entry["matrix"] for entry in adjoint.entries() if entry["operation"] == "alltoallv"}
             assert fetched <= {"G", "sums", "T"}, "the adjoint fetches rows of G"
@@ -77,7 +77,8 @@ def test_ledger_equals_the_covers_on_every_grid(comm, name, backend, cut):
 
 def check_covers(operator: dg.DistSparse, A: sp.csr_array, label: str) -> None:
     """Check that what travels has the size of the covers of the blocks."""
-    held, i, tops, lefts = operator.A, operator.column.rank, operator.row_parts, shares_of(operator)
+    cut, lefts = operator.algorithm, shares_of(operator)
+    held, i, tops = cut.A, cut.column.rank, cut.row_parts
     fetched, partial = held.fetched.rows, held.partial.rows
     expected = rows_fetched(A, tops, lefts, i, range(len(lefts) - 1), matched)
     assert sum(fetched.counts()) + sum(partial.counts(back=True)) == expected, label

@@ -89,7 +89,7 @@ def test_rows_of_sparse_products_have_their_words(comm):
     """A number and a length for each row that is asked for, two words for each of its entries."""
     grid = dg.Grid(comm, backend="numpy", rows=3)
     a, b = (dg.distribute(M, grid, "1d") for M in (A, B))
-    cuts, me = a.row_parts, comm.rank
+    cuts, me = a.algorithm.row_parts, comm.rank
     with dg.Ledger() as ledger:
         a @ b
     away = np.ones(N, bool)
@@ -186,7 +186,7 @@ def test_bad_input_is_one_line_on_every_rank(comm):
         (UserError, "ranks disagree: shape", lambda: dg.zeros((31, comm.rank), layout)),
         (UserError, "ranks disagree: seed", lambda: dg.random(31, layout, seed=comm.rank)),
         (UserError, "complex", lambda: dg.zeros(31, layout, complex)),
-        (UserError, "layout=Block1D: expected a Layout", lambda: dg.zeros(31, op)),
+        (UserError, "layout=DistSparse: expected a Layout", lambda: dg.zeros(31, op)),
         (ValueError, "such as vectors of a number for each row", lambda: both * X[:, 0]),
         (ValueError, "are not cut alike; redistribute", lambda: dg.ones(N, layout).dot(both)),
     ):

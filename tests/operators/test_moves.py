@@ -33,7 +33,8 @@ def test_an_algorithm_of_the_page_has_every_operation(comm) -> None:
     r, Gathered = np.random.default_rng(5), names_of("gathered.py")["Gathered"]
     for n, heads, width in ((41, 3, 12), (150, 2, 16)):  # messages below and above the eager limit
         M = matrix(r, n)
-        A = Gathered(dg.Grid(comm, backend="numpy", all=comm.Get_size()), MatrixSource(M))
+        grid = dg.Grid(comm, backend="numpy", all=comm.Get_size())
+        A = dg.DistSparse(Gathered(grid, MatrixSource(M)))
         X = r.standard_normal((n, width))
         H, G = dg.scatter(X, A.input_layout), dg.scatter(X, A.output_layout)
         np.testing.assert_allclose(everywhere(comm, A @ H), M @ X, rtol=1e-12, atol=1e-12)

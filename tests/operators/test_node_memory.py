@@ -12,7 +12,7 @@ from awkward_shapes import awkward
 from distgnn import ledger
 from distgnn.arrays.csr import CSR
 from distgnn.comm import shared
-from distgnn.operators.block_rows import BlockRows, CoveredRows
+from distgnn.operators.block_rows import CoveredRows
 from distgnn.operators.sources import MatrixSource, RootMatrix
 from distgnn.store import prepare
 
@@ -22,11 +22,11 @@ A = awkward()["directed"]
 GRAPH = random_graph(48, 500)
 
 
-def blocks(D: BlockRows) -> list[CSR]:
+def blocks(D: dg.DistSparse) -> list[CSR]:
     """Return the blocks that a rank multiplies, forward and back."""
-    if not D.sparsity_aware:
-        return [*D.A.blocks, *D.At.blocks]
-    sides = [D.moves.fetched, D.moves.others] if isinstance(D.A, CoveredRows) else [D.moves]
+    if not D.algorithm.sparsity_aware:
+        return [*D.algorithm.A.blocks, *D.algorithm.At.blocks]
+    sides = [D.moves.fetched, D.moves.others] if isinstance(D.algorithm.A, CoveredRows) else [D.moves]
     return [block for side in sides for block in (*side.blocks, *side.transposed)]
 
 
@@ -87,7 +87,7 @@ def test_the_ledger_counts_a_share(comm):
         before = ledger.books().held["adjacency"]
         D = dg.distribute(A, grid, "rdm", dtype=np.float64)
         assert ledger.books().held["adjacency"] - before == size // holders
-        assert D.A.blocks[0].data.flags.writeable == (holders == 1)
+        assert D.algorithm.A.blocks[0].data.flags.writeable == (holders == 1)
         kept.append(D)
         grid.free()
 
@@ -110,7 +110,7 @@ def test_ranks_that_cannot_share_hold_copies(comm, where, monkeypatch):
     assert not grid.shares_memory
     D = dg.distribute(A, grid, "rdm", dtype=np.float64)
     H, Y, _ = product(D, grid)
-    assert D.A.blocks[0].data.flags.writeable and (Y is None or np.allclose(Y, A @ H))
+    assert D.algorithm.A.blocks[0].data.flags.writeable and (Y is None or np.allclose(Y, A @ H))
     grid.free()
 
 
@@ -151,7 +151,7 @@ def test_readers_write_what_they_read(comm, shared_tmp_path):
     grid = dg.Grid(comm, backend="numpy", rows=1, cols=4)
     with dg.Ledger() as loading:
         D = dg.load(path, grid, "rdm", dtype=np.float64)
-    (block,) = D.A.blocks
+    (block,) = D.algorithm.A.blocks
     expected = dg.Store(path).order().block((0, 48), (0, 48))
     assert (block.to_scipy() != expected).nnz == 0 and not block.data.flags.writeable
     lengths = sum(entry["words"] for entry in loading.entries() if entry["matrix"] == "adjacency")

@@ -14,6 +14,7 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn.operators.dense import DistDense
 from distgnn.operators.one_rank import Alone, OneRank
+from distgnn.operators.operator import DistSparse
 from loops import each
 
 
@@ -29,7 +30,8 @@ def test_products_and_adjoint(comm: Any, backend: Any, shape: tuple[int, int], d
     )
     flipped = flipped.astype(int)
     alone = Alone(dg.Grid(comm, backend=backend))
-    operator = OneRank(alone, shape, A.data[flipped], A.indices[flipped].astype(np.int64), A.indptr, dtype)
+    entries = A.data[flipped], A.indices[flipped].astype(np.int64), A.indptr
+    operator = DistSparse(OneRank(alone, shape, *entries, dtype))
     H, G = r.standard_normal((shape[1], 3)).astype(dtype), r.standard_normal((shape[0], 3)).astype(dtype)
     placed = [DistDense(backend.asarray(X), alone.whole, X.shape) for X in (H, G)]
     with dg.Ledger() as ledger:
@@ -44,9 +46,9 @@ def test_a_block_does_not_outlive_its_minibatch() -> None:
     """Nor does its adjoint: no circle of references keeps them until Python collects."""
     alone = Alone(dg.Grid(MPI.COMM_SELF, backend="numpy"))
     A = sp.random_array((7, 9), density=0.4, format="csr", rng=np.random.default_rng(0))
-    operator = OneRank(alone, A.shape, A.data, A.indices, A.indptr, np.float64)
+    operator = DistSparse(OneRank(alone, A.shape, A.data, A.indices, A.indptr, np.float64))
     operator.T.multiply(DistDense(np.ones((7, 2)), alone.whole, (7, 2)))
-    block = weakref.ref(operator.A)
+    block = weakref.ref(operator.algorithm.A)
     gc.disable()
     try:
         del operator

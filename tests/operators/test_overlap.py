@@ -60,6 +60,40 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
         grid.free()
 
 
+@pytest.mark.ranks(3, 4, 8)
+@pytest.mark.parametrize("name", ["1d", "1.5d", "rdm"])
+def test_large_blocks_travel_in_halves_which_take_the_room_of_one(comm, name, backend, monkeypatch):
+    """Above the eager limit, several products in a row, with overlap and without: same bits, same words."""
+    matrix = rmat(1200, degree=5, directed=True, features=0, classes=0).A.astype(np.float32)
+    X = np.random.default_rng(1).standard_normal((matrix.shape[0], 48)).astype(np.float32)
+    sizes = grids(name, comm.Get_size())[-1 if name == "rdm" else 0]
+    words, found = [], []
+    for halved, overlap in ((1 << 30, True), (1, True), (1, False)):
+        monkeypatch.setattr(TUNING, "halved_block", halved)
+        grid = make_grid(comm, name, sizes, backend=backend)
+        grid.overlap = overlap
+        A = dg.distribute(matrix, grid, name)
+        H, G = dg.scatter(X, A.input_layout), dg.scatter(X, A.output_layout)
+        A.T @ G
+        with dg.Ledger() as ledger:
+            blocks = [Z.block for _ in range(3) for Z in (A @ H, A.T @ G)]
+        words.append(ledger.words)
+        for Z, expected in ((A @ H, matrix @ X), (A.T @ G, matrix.T @ X)):
+            whole = dg.gather(Z)
+            if grid.rank == 0:
+                np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-4)
+        if halved == 1:
+            found.append([backend.to_host(block).copy() for block in blocks])
+            rows = np.diff(A.algorithm.columns).max() if A.algorithm.column.size > 1 else 0
+            panels = {"panel 0", "panel 1", "panel 2"} & set(grid.workspace._named)
+            room = sum(grid.workspace._named[panel].nbytes for panel in panels)
+            assert room <= (rows + 2) * 48 * 4 * (1.0 if A.algorithm.A.panels.last == 0 else 4 / 3)
+        grid.free()
+    assert words[0] == words[1] == words[2]
+    for first, again in zip(found[0], found[1], strict=True):
+        np.testing.assert_array_equal(first, again)
+
+
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("reps", [2, 4])
 def test_the_last_product_of_15d_is_as_long_as_its_sum_needs(comm, reps):
@@ -70,8 +104,8 @@ def test_the_last_product_of_15d_is_as_long_as_its_sum_needs(comm, reps):
     A = dg.distribute(dense, grid, "1.5d")
     X = np.random.default_rng(1).standard_normal((800, 8))
     Y = [dg.gather(Z) for Z in (A @ dg.scatter(X, A.input_layout), A.T @ dg.scatter(X, A.output_layout))]
-    for operand in (A.A, A.At):
-        if A.stages and rows > 1:
+    for operand in (A.algorithm.A, A.algorithm.At):
+        if A.algorithm.stages and rows > 1:
             nonzeros = [block.nnz for block in operand.blocks]
             assert len(nonzeros) == 4 * stages
             assert abs(nonzeros[-1] / sum(nonzeros) - summed / (stages + summed)) < 0.01
@@ -143,7 +177,7 @@ def test_a_grid_multiplies_again_after_an_error(comm, backend, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(local, "spmm", fail)
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises((ZeroDivisionError, PeerError)):  # a rank may hear of another first
             operator @ H
     comm.Barrier()
     assert not progress.pending()

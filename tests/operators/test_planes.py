@@ -25,15 +25,15 @@ def test_layers_share_shards(comm, double, backend):
     operator = dg.distribute(source, grid, "3d", odd=odd if double else None)
     period = 6 if double else 3
     for number in range(2 * period):
-        layer, first = operator.layer(number), operator.layer(number % period)
+        layer, first = (operator.layer(k).algorithm for k in (number, number % period))
         assert layer.plane is first.plane and layer.A is first.A and layer.plane.At is first.plane.At
         assert len(source.windows) + len(odd.windows) == min(number + 1, period)
-    assert len({id(operator.layer(number).A) for number in range(12)}) == period
+    assert len({id(operator.layer(number).algorithm.A) for number in range(12)}) == period
     assert operator.layer(0) is operator and operator.layer(period + 1) is operator.layer(1)
     assert operator.layer(2).layer(1) is operator.layer(1)
     expected = (A.T if double else A).tocsr()
-    (top, bottom), (left, right) = operator.layer(1).plane.window
-    block = operator.layer(1).A.to_scipy()
+    (top, bottom), (left, right) = operator.layer(1).algorithm.plane.window
+    block = operator.layer(1).algorithm.A.to_scipy()
     np.testing.assert_array_equal(block.toarray(), expected[top:bottom, left:right].toarray())
 
 
@@ -41,4 +41,4 @@ def test_layers_share_shards(comm, double, backend):
 def test_planes_stay_as_they_are(comm, backend):
     operator = dg.distribute(awkward()["prime"], make_grid(comm, "3d", backend=backend), "3d")
     with pytest.raises(FrozenInstanceError):
-        operator.plane.A = None
+        operator.algorithm.plane.A = None

@@ -75,7 +75,8 @@ def test_products_with_weights_cost_their_price(comm, name, backend):
 def test_what_travels_in_pieces_has_more_messages_and_as_many_words(comm, name, aware, monkeypatch):
     """Several panels, parts of columns and row blocks of sums, above MPI's eager limit."""
     for limit, value in {"panel_nonzeros": 1, "group_nonzeros": 1, "small_sum": 256, "sum_chunk": 8192,
-                         "smallest_sum_block": 4096, "part_columns": 8, "gemm_rows": 8}.items():  # fmt: skip
+                         "smallest_sum_block": 4096, "part_columns": 8, "gemm_rows": 8, "halved_block": 1,
+                         "packed_numbers": 3000}.items():  # fmt: skip
         monkeypatch.setattr(TUNING, limit, value)
     matrix = rmat(512, degree=12, directed=True, features=0, classes=0).A.astype(np.float32)
     n, f = matrix.shape[0], 96
@@ -141,7 +142,7 @@ TOGETHER = {
     "1.5d": lambda g, nf, mf, A: {"H": (g["rows"] - 1) * nf, "sums": 2 * (g["reps"] - 1) * mf},
     "2d": lambda g, nf, mf, A: {
         "H": (g["rows"] - 1) * nf,
-        "A": (g["cols"] - 1) * (2 * A.nnz + len(A.plane.panels) * (A.shape[0] + g["rows"])),
+        "A": (g["cols"] - 1) * (2 * A.nnz + len(A.algorithm.plane.panels) * (A.shape[0] + g["rows"])),
     },
     "3d-split": lambda g, nf, mf, A: {"H": (g["rows"] - 1) * nf, "sums": (g["fibers"] - 1) * mf},
     "3d": lambda g, nf, mf, A: {"H": (g["z"] - 1) * nf, "sums": 2 * (g["x"] - 1) * mf},

@@ -90,7 +90,7 @@ def test_ledger_equals_the_price_on_every_grid(comm, name, backend, cut):
             operator, H, G = check_product(A, grid, name, WIDTH, label=label, sparsity_aware=True, **parts)
             forward = check_price(lambda: operator @ H, operator.prices.product(WIDTH), label)  # noqa: B023
             adjoint = check_price(lambda: operator.T @ G, operator.prices.adjoint(WIDTH), label)  # noqa: B023
-            rows = operator.A.rows
+            rows = operator.algorithm.A.rows
             check_needed(operator, A, label)
             sent = sum(rows.sizes.values())
             width = own_columns(grid)
@@ -102,14 +102,15 @@ def test_ledger_equals_the_price_on_every_grid(comm, name, backend, cut):
 
 def check_needed(operator, A, label):
     """Check that as many rows travel as blocks have columns with a non-zero, or of one process row cross."""
-    i, tops, lefts = operator.column.rank, operator.row_parts, shares_of(operator)
-    if found := getattr(operator, "crossing", None):
-        j = operator.row.rank
+    cut = operator.algorithm
+    i, tops, lefts = cut.column.rank, cut.row_parts, shares_of(operator)
+    if found := getattr(cut, "crossing", None):
+        j = cut.row.rank
         counts = found.of_columns[j], sum(found.of_columns), found.of_rows[j], sum(found.of_rows)
-        assert counts == crossing(A, operator.row.size, j), label
+        assert counts == crossing(A, cut.row.size, j), label
         return
-    assert sum(operator.A.rows.counts()) == rows_fetched(A, tops, lefts, i, range(len(lefts) - 1)), label
-    assert sum(operator.A.rows.counts(back=True)) == rows_returned(A, tops, lefts, i), label
+    assert sum(cut.A.rows.counts()) == rows_fetched(A, tops, lefts, i, range(len(lefts) - 1)), label
+    assert sum(cut.A.rows.counts(back=True)) == rows_returned(A, tops, lefts, i), label
 
 
 def own_columns(grid):
@@ -159,7 +160,7 @@ def test_neither_overlap_nor_whole_blocks_change_a_bit(
             np.testing.assert_array_equal(blocks[0], found[0][0])
             np.testing.assert_array_equal(blocks[1], found[0][1])
         if name == "1d" and comm.Get_size() > 3:
-            assert (len(operator.A.groups) > 1) == (group_nonzeros < 16)
+            assert (len(operator.algorithm.A.groups) > 1) == (group_nonzeros < 16)
         grid.free()
 
 
@@ -180,7 +181,7 @@ def test_auto_charges_what_it_receives(comm, name, backend, monkeypatch):
         height = share[j + 1] - share[j]
         scattered = rows.size and rows[-1] - rows[0] + 1 != rows.size
         expected += 0 if i == j else height if scattered and 2 * rows.size > height else rows.size
-    assert operator.A.rows.received == expected
+    assert operator.algorithm.A.rows.received == expected
     H = dg.scatter(right_sides(A, WIDTH)[0], operator.input_layout)
     check_price(lambda: operator @ H, operator.prices.product(WIDTH))
     grid.free()
@@ -211,7 +212,7 @@ def test_rows_that_follow_each_other_are_not_packed(comm, name, backend):
     band = sp.diags_array([np.ones(n - 2), np.ones(n), np.ones(n - 2)], offsets=[-2, 0, 2], format="csr")
     grid = wide_grid(comm, name, backend)
     operator = dg.distribute(band, grid, name, sparsity_aware=True)
-    assert all(isinstance(rows, slice) for rows in operator.A.rows.asked.values())
+    assert all(isinstance(rows, slice) for rows in operator.algorithm.A.rows.asked.values())
     assert operator.T is operator
     check_product(band, grid, name, WIDTH, sparsity_aware=True)
     grid.free()
@@ -257,9 +258,9 @@ def test_a_rank_asks_for_the_blocks_of_its_stages_only(comm, name, backend):
     grid = wide_grid(comm, name, backend)
     source = Recorder(MATRICES["directed"])
     operator = dg.distribute(source, grid, name, sparsity_aware=True)
-    assert operator.sparsity_aware is True
+    assert operator.algorithm.sparsity_aware is True
     operator.T @ dg.scatter(right_sides(MATRICES["directed"], 1)[1], operator.output_layout)
-    assert len(source.windows) == len(operator.stages)
+    assert len(source.windows) == len(operator.algorithm.stages)
     grid.free()
 
 
@@ -312,3 +313,29 @@ def test_groups_follow_the_order_and_are_about_equally_large():
     assert groups([5, 5, 5, 5], 2 * TUNING.group_nonzeros) == [[0, 1], [2, 3]]
     assert groups([90, 5, 5], 2 * TUNING.group_nonzeros) == [[0], [1, 2]]
     assert groups([1] * 12, 1e9) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
+@pytest.mark.ranks(3, 4)
+@names
+@pytest.mark.parametrize("aware", [True, "cover", False])
+def test_what_is_packed_takes_the_room_of_a_few_pieces(comm, name, aware, monkeypatch):
+    """Rows and columns of 80 kB and more from each rank, pieces above the eager limit, several in a row."""
+    monkeypatch.setattr(TUNING, "packed_numbers", 3000)
+    matrix = rmat(2400, degree=12, directed=True, features=0, classes=0).A.astype(np.float32)
+    X = np.random.default_rng(1).standard_normal((matrix.shape[0], 96)).astype(np.float32)
+    grid = make_grid(comm, name, grids(name, comm.Get_size())[-1 if name == "rdm" else 0])
+    A, found = dg.distribute(matrix, grid, name, sparsity_aware=aware), []
+    for grid.overlap in (True, False):
+        H, G = dg.scatter(X, A.input_layout), dg.scatter(X, A.output_layout)
+        found.append([Z.block.copy() for _ in range(2) for Z in (A @ H, A.T @ G)])
+        products = (A @ H, matrix @ X), (A.T @ G, matrix.T @ X)
+        for Y, expected in ((dg.gather(Z), expected) for Z, expected in products):
+            if grid.rank == 0:
+                np.testing.assert_allclose(Y, expected, rtol=1e-4, atol=1e-4)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    few = TUNING.packed_at_a_time * 3000 * 4
+    packed = [name for name in grid.workspace._named if "packed" in name or "part" in name.split(", ")[-1]]
+    assert packed or not aware
+    assert all(grid.workspace._named[name].nbytes <= few for name in packed)
+    grid.free()

@@ -30,7 +30,7 @@ def test_products_and_words_of_panels(comm, name, backend, block_size):
             check_words(operator, H, G, label)
             with dg.Ledger() as ledger:
                 operator @ H
-            plane = operator.plane
+            plane = operator.algorithm.plane
             away = sum((p.c != plane.row.rank) + (p.r != plane.column.rank) for p in plane.panels)
             fiber = grid.shape.get("fibers", 1) - 1
             assert ledger.messages == away + fiber
@@ -61,7 +61,7 @@ def test_two_panels_of_each_are_the_memory_of_a_product(comm, name, backend):
     A = rmat(512, degree=40, directed=True, features=0, classes=0).A.astype(np.float64)
     grid = wide_grid(comm, name, backend)
     operator = dg.distribute(A, grid, name, block_size=16)
-    plane = operator.plane
+    plane = operator.algorithm.plane
     H = dg.scatter(np.ones((512, 8)), operator.input_layout)
     operator @ H
     headers = zip(plane.A.headers, plane.A.roots, strict=True)
@@ -92,7 +92,7 @@ def test_sums_of_the_adjoint_are_under_way_in_few_buffers(comm, name, backend, u
         operator = dg.distribute(A, grid, name, block_size=120)
         with dg.Ledger(timing=True) as ledger:
             AtG = operator.T @ dg.scatter(G, operator.output_layout)
-        if operator.plane.column.size > 1:
+        if operator.algorithm.plane.column.size > 1:
             assert any(entry["operation"] == "reduce" for entry in ledger.entries())
         AG = operator @ dg.scatter(G, operator.input_layout)
         found.append((dg.gather(AtG), dg.gather(AG)))

@@ -15,8 +15,8 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout, partition
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE
+from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.loading import load
-from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
 from distgnn.plan import Graph, Histogram, count, dry_run
 from distgnn.plan.dry.backend import SHAPES
@@ -275,6 +275,8 @@ def test_arrays_too_long_for_one_call_of_mpi_travel_in_several(monkeypatch, busi
 
 SMALL = {
     "panels": ([("1d", False), ("1.5d", True)], {"panel_nonzeros": 1, "group_nonzeros": 1}),
+    "pieces": ([("rdm", False), ("1d", True)], {"packed_numbers": 50, "packed_at_a_time": 2}),
+    "halves": ([("1d", False), ("1.5d", False)], {"halved_block": 1}),
     "blocks": (
         [("1.5d", False), ("2d", False), ("3d", False)],
         {"small_sum": 256, "smallest_sum_block": 512, "sum_chunk": 1024, "gemm_rows": 8},
@@ -343,7 +345,7 @@ def test_graphsage_is_planned_without_the_loops_that_it_is_trained_without(comm,
         assert graph.grown(2.0).neighbours.nnz == 2 * exact.neighbours.nnz
 
 
-class Gathered(DistSparse):
+class Gathered(Algorithm):
     """Block rows; all of H on every rank. What somebody adds: the planner has never heard of it."""
 
     name, axes = "gathered", ("all",)
@@ -355,12 +357,12 @@ class Gathered(DistSparse):
         self.weights = ReplicatedWeights(self.output_layout)
         (self.A,) = load(grid, source, [(self.output_layout.row_range, (0, self.shape[1]))])
 
-    def _multiply(self, H, T):
-        local.spmm(self.A, self.grid.world.allgather_rows(H.block, self.parts, matrix="H"), out=T.block)
+    def multiply(self, H, T, then=None):
+        local.spmm(self.A, self.grid.world.allgather_rows(H, self.parts, matrix="H"), out=T)
 
-    def _multiply_adjoint(self, G, F):
-        sums = local.spmm(self.A.transposed(self.grid.backend), G.block)
-        self.grid.world.reduce_scatter_rows(sums, self.parts, F.block, "sums")
+    def multiply_adjoint(self, G, F):
+        sums = local.spmm(self.A.transposed(self.grid.backend), G)
+        self.grid.world.reduce_scatter_rows(sums, self.parts, F, "sums")
 
     @staticmethod
     def grids(ranks):

@@ -1,12 +1,15 @@
 """Bytes that ranks read of a store: each its own, whatever the algorithm and the order of the nodes."""
 
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import distgnn as dg
 from chosen_grids import wide_grid
+from distgnn.operators import make_grid, strips
 from distgnn.partition import Wanted
 from distgnn.store import Store, load, load_features, load_targets, prepare
 from distgnn.store.format.limits import LIMITS
@@ -63,6 +66,37 @@ def test_rows_of_nodes_are_read_once(comm, path, algorithm):
         found = read(comm, ledger)
         assert {name: found[name] for name in once.loaded} == dict(once.loaded)
         assert found.get("inverse", 0) in (0, 3 * 4 * N)  # for each of three arrays
+    grid.free()
+
+
+class NoRoom:
+    """NumPy, but for the call of ``empty``, counted from 0, that finds no memory."""
+
+    def __init__(self, call: int) -> None:
+        self.calls = count()
+        self.call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def empty(self, *args: Any) -> np.ndarray:
+        if next(self.calls) == self.call:
+            raise MemoryError("no room for what others read")
+        return np.empty(*args)
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("call", [0, 1, 2])
+def test_no_room_for_entries_that_others_read_fails_on_all(comm, path, call, monkeypatch):
+    """Row lengths, columns or values, of shards whose columns several ranks want."""
+    grid = make_grid(comm, "2d", {"rows": 1, "cols": comm.size})
+    with monkeypatch.context() as patched:
+        if comm.rank == 1:
+            patched.setattr(strips, "np", NoRoom(call))
+        with pytest.raises((MemoryError, RuntimeError), match="no room for what others read"):
+            load(path, grid, "2d", "random")
+    A = load(path, grid, "2d", "random")  # and nothing is left of it
+    assert A.nnz == Store(path).order("random").block((0, N), (0, N)).nnz
     grid.free()
 
 

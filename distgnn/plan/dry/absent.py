@@ -18,6 +18,7 @@ from distgnn.arrays.workspace import Workspace
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.group import Comm
+from distgnn.comm.pieces import Pieces
 from distgnn.comm.relay import Relay
 from distgnn.comm.sums import Series, Sums
 from distgnn.layout import Range
@@ -110,7 +111,12 @@ class _Exchange(Exchange):
 
     def send(self, array: Array, destination: int) -> None:
         if array.size:
+            array = self._laid(array)
             self._tell(array)
+            for rows in array.cuts() if isinstance(array, Pieces) else ():
+                piece = self._piece(array, rows)
+                array.move(rows, piece.array)
+                self.rooms.append(piece.room)
 
     def _receive(self) -> None:
         for delivery in self.deliveries.values():

@@ -24,7 +24,7 @@ def busiest_of(model: GCN, grid: Grid) -> int:
     sizes = _Sizes(grid)
     held = sum(sizes.held(layout, shape) for layout, shape in _matrices(model))
     most = np.flatnonzero(held == np.max(held)).tolist()
-    roles = [*map(_roles, _operators(model))]
+    roles = [_roles(getattr(A, "algorithm", A)) for A in _operators(model)]
     return max(most[::-1], key=lambda rank: [role(sizes.place(rank)) for role in roles])
 
 
@@ -49,7 +49,7 @@ def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:
 
 
 @singledispatch
-def _roles(A: Operator) -> Callable[[Axes], Hashable]:
+def _roles(A: Any) -> Callable[[Axes], Hashable]:
     """Make the function that gives a rank's role by its place on the grid: what, beside the shapes of its
     blocks, it does unlike others. The default role is the rank's place on axes that cut neither side of a
     product. The larger of two roles has more to do.
