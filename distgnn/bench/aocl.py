@@ -36,15 +36,15 @@ def product(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Callable
     matrix.arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data
     places = (ctypes.c_void_p(array.ctypes.data) for array in matrix.arrays)
     _done(library.aoclsparse_create_scsr(ctypes.byref(matrix), 0, *A.shape, A.nnz, *places))
-    one, zero, width = ctypes.c_float(1), ctypes.c_float(0), B.shape[1]
+    alpha, beta, width = ctypes.c_float(1), ctypes.c_float(0), B.shape[1]
     b, c = (ctypes.c_void_p(array.ctypes.data) for array in (B, C))
     hint = library.aoclsparse_set_mv_hint if width == 1 else library.aoclsparse_set_mm_hint
     hint(matrix, NO_TRANSPOSE, description, MANY)
     library.aoclsparse_optimize(matrix)
     if width == 1:
-        vectors = ctypes.byref(one), matrix, description, b, ctypes.byref(zero), c
+        vectors = ctypes.byref(alpha), matrix, description, b, ctypes.byref(beta), c
         return {"aocl": lambda: _done(library.aoclsparse_smv(NO_TRANSPOSE, *vectors))}
-    matrices = one, matrix, description, ROW_MAJOR, b, width, width, zero, c, width
+    matrices = alpha, matrix, description, ROW_MAJOR, b, width, width, beta, c, width
 
     def run() -> None:
         if C.size and np.isnan(C[0, 0]):

@@ -64,8 +64,8 @@ def dense_rate(clock: str = "wall", rows: int = 4096, width: int = 128) -> float
 def blas() -> str:
     """Name the BLAS that NumPy was built with."""
     built: Any = np.show_config(mode="dicts")
-    found = built["Build Dependencies"]["blas"]
-    return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
+    library = built["Build Dependencies"]["blas"]
+    return f"{library.get('name', 'unknown')} {library.get('version', '')}".strip()
 
 
 def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[int, int]:
