@@ -20,7 +20,7 @@ from distgnn import gallery
 from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.timing import seconds as seconds_of
-from distgnn.bench import timing
+from distgnn.bench import aocl, timing
 from distgnn.errors import ArgumentError, offered
 from distgnn.local import host
 from distgnn.store import Store
@@ -151,7 +151,7 @@ def candidates(A: sp.csr_array, B: np.ndarray, C: np.ndarray) -> dict[str, Run]:
     runs: dict[str, Run] = {OURS: lambda: host.spmm(block, B, C, False), "scipy": _scipy(A, B, C)}
     for _ in range(host.TRIALS):  # until the prefetch distance is chosen
         runs[OURS]()
-    for make in (_mkl, _torch):
+    for make in (_mkl, _torch, aocl.product):
         with contextlib.suppress(ImportError):
             runs |= make(A, B, C)
     return runs

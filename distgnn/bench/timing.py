@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,12 +52,35 @@ def cache_bandwidth(clock: str = "wall", size: int = 1 << 23) -> float:
     return size / min(in_turns({"read": lambda: np.dot(x, x)}, 0.3, 20, clock)["read"])
 
 
+def dense_rate(clock: str = "wall", rows: int = 4096, width: int = 128) -> float:
+    """Measure operations per second of NumPy's BLAS: (rows, width) times (width, width), as in a layer."""
+    A, B = (backend.get("numpy").zeros((count, width), np.float32) for count in (rows, width))
+    C = backend.get("numpy").empty((rows, width), np.float32)
+    return (
+        2 * A.size * width / min(in_turns({"gemm": lambda: np.matmul(A, B, out=C)}, 0.2, 20, clock)["gemm"])
+    )
+
+
+def blas() -> str:
+    """Name the BLAS that NumPy was built with."""
+    built: Any = np.show_config(mode="dicts")
+    library = built["Build Dependencies"]["blas"]
+    return f"{library.get('name', 'unknown')} {library.get('version', '')}".strip()
+
+
+def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[int, int]:
+    """Return the bytes of the caches of data by level, as Linux tells; empty where nothing does."""
+    sizes = {}
+    for index in sorted(folder.glob("index*")):
+        level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind != "Instruction":
+            sizes[int(level)] = int(size.removesuffix("K")) << 10
+    return sizes
+
+
 def last_level_cache() -> int:
     """Return the bytes of the largest cache, 32 MiB if the system doesn't say."""
-    try:
-        return max(os.sysconf("SC_LEVEL3_CACHE_SIZE"), os.sysconf("SC_LEVEL2_CACHE_SIZE")) or 1 << 25
-    except (ValueError, OSError):
-        return 1 << 25
+    return max(caches().values(), default=1 << 25)
 
 
 def machine() -> str:

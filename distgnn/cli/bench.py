@@ -49,10 +49,11 @@ def describe(ceilings: tuple[float, float]) -> str:
     copy, cache = (f"{ceiling / 1e9:.1f} GB/s" for ceiling in ceilings)
     return f"""{timing.machine()}; {kernels} kernels, {host.threads()} thread(s), float32.
 Ceilings of this run: copy {copy} (read + written), last-level cache {cache}.
+Dense products, {timing.dense_rate() / 1e9:.1f} GFLOP/s: NumPy's BLAS, {timing.blas()}.
 
 Columns: GFLOP/s of each candidate (best call, all in turns on the same arrays; one call of those that take
 over {spmm.LONG:g} s and {spmm.HOPELESS:g} times as long as ours); of ours, GB/s as if no gathered row were
 reused, its share of the copy ceiling (above 1: rows are reused in cache), and the share of the roof: the
 least seconds that the ceilings allow without reuse, with gathers from cache where B fits it and from memory
-otherwise; times faster than the fastest of SciPy, MKL and torch, and than MKL.
+otherwise; times faster than the fastest of the others, and than MKL.
 """

@@ -1,23 +1,27 @@
 /* The loop over rows, for vectors of LANES numbers; see aggregate.h. Included by aggregate_lanes.h after
- * spmm_rows.h for the same LANES, whose VECTOR, LOOSE_VECTOR, AT and INDEX it uses; undefines LANES.
+ * spmm_rows.h for the same LANES, whose AT and INDEX it uses; undefines LANES.
  *
  * The best numbers of a panel's columns, and their codes, stay in vectors. w b + c is a b, a + b or b, and of
  * its negative the largest is sought where the least is wanted: one multiplication and addition for all. */
 
+#define NUMBERS NAMED(numbers)
+#define LOOSE_NUMBERS NAMED(loose_numbers)
 #define CODES NAMED(codes)
 #define LOOSE_CODES NAMED(loose_codes)
 #define MASK NAMED(mask)
+typedef REAL NUMBERS __attribute__((vector_size(LANES * sizeof(REAL))));
+typedef REAL LOOSE_NUMBERS __attribute__((vector_size(LANES * sizeof(REAL)), aligned(1), may_alias));
 typedef TYPED(word) CODES __attribute__((vector_size(LANES * sizeof(REAL))));
 typedef TYPED(word) LOOSE_CODES __attribute__((vector_size(LANES * sizeof(REAL)), aligned(1), may_alias));
 typedef TYPED(integer) MASK __attribute__((vector_size(LANES * sizeof(REAL))));
 
 /* Where (x, code) is better than (best, held): it becomes that. */
-static INLINE void NAMED(take)(VECTOR x, CODES code, VECTOR *best, CODES *held)
+static INLINE void NAMED(take)(NUMBERS x, CODES code, NUMBERS *best, CODES *held)
 {
     const MASK missing = x != x, lost = *best != *best;
     const MASK equal = (MASK)(x == *best) | (missing & lost), before = (MASK)(code < *held);
     const MASK better = (MASK)(x > *best) | (missing & ~lost) | (equal & before);
-    *best = (VECTOR)((better & (MASK)x) | (~better & (MASK)*best));
+    *best = (NUMBERS)((better & (MASK)x) | (~better & (MASK)*best));
     *held = (CODES)((better & (MASK)code) | (~better & (MASK)*held));
 }
 
@@ -37,14 +41,14 @@ static INLINE void NAMED(best)(const struct aggregate *a, int64_t first, int64_t
     int64_t p = INDEX(pointers, first);
     for (int64_t row = first; row < last; row++, t += ldt, c += ldc) {
         const int64_t end = INDEX(pointers, row + 1);
-        VECTOR best[MOST_BEST];
+        NUMBERS best[MOST_BEST];
         CODES held[MOST_BEST];
         UNROLL
         for (int k = 0; k < vectors; k++) {
-            best[k] = (VECTOR){0} - (REAL)INFINITY;
+            best[k] = (NUMBERS){0} - (REAL)INFINITY;
             held[k] = ~(CODES){0};
             if (merge) { /* loads of all before the stores, because the last two vectors overlap */
-                best[k] = sign * *(const LOOSE_VECTOR *)(t + AT(k));
+                best[k] = sign * *(const LOOSE_NUMBERS *)(t + AT(k));
                 held[k] = *(const LOOSE_CODES *)(c + AT(k));
             }
         }
@@ -58,11 +62,11 @@ static INLINE void NAMED(best)(const struct aggregate *a, int64_t first, int64_t
                 NAMED(prefetch)(B + INDEX(indices, p + BEST_AHEAD) * ldb, tail, vectors);
             UNROLL
             for (int k = 0; k < vectors; k++)
-                NAMED(take)(w * *(const LOOSE_VECTOR *)(b + AT(k)) + shift, code, &best[k], &held[k]);
+                NAMED(take)(w * *(const LOOSE_NUMBERS *)(b + AT(k)) + shift, code, &best[k], &held[k]);
         }
         UNROLL
         for (int k = 0; k < vectors; k++) {
-            *(LOOSE_VECTOR *)(t + AT(k)) = sign * best[k];
+            *(LOOSE_NUMBERS *)(t + AT(k)) = sign * best[k];
             *(LOOSE_CODES *)(c + AT(k)) = held[k];
         }
     }

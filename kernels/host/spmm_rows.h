@@ -13,8 +13,15 @@
 
 #define VECTOR NAMED(vector)
 #define LOOSE_VECTOR NAMED(loose_vector)
+#if LANES == 1
+/* GCC keeps a vector of one number in memory from one addition to the next. Scalars always prefetch: without,
+ * GCC multiplies in vectors and rounds the products, so that bits would depend on `ahead`. */
+typedef REAL VECTOR;
+typedef LOOSE LOOSE_VECTOR;
+#else
 typedef REAL VECTOR __attribute__((vector_size(LANES * sizeof(REAL))));
 typedef REAL LOOSE_VECTOR __attribute__((vector_size(LANES * sizeof(REAL)), aligned(1), may_alias));
+#endif
 
 /* Where vector k of a row starts; the last one is the one that overlaps. */
 #define AT(k) ((k) < vectors - 1 ? (k) * LANES : tail)
@@ -32,7 +39,8 @@ static INLINE void NAMED(prefetch)(const LOOSE *b, int64_t tail, const int vecto
     UNROLL
     for (int k = 0; k < vectors * LANES; k += CACHE_LINE / (int)sizeof(REAL))
         __builtin_prefetch(b + k);
-    __builtin_prefetch(b + tail + LANES - 1); /* a row that starts within a line ends one line later */
+    if (vectors * LANES > 1)
+        __builtin_prefetch(b + tail + LANES - 1); /* a row that starts within a line ends one line later */
 }
 
 /* Number p of an array of row pointers or columns. */
@@ -49,7 +57,7 @@ static INLINE void NAMED(prefetch)(const LOOSE *b, int64_t tail, const int vecto
 
 static INLINE void NAMED(rows)(const struct spmm *s, int64_t first, int64_t last, int64_t column,
                                int64_t width, int64_t ahead, const int vectors, const int wide_indices,
-                               const int blind)
+                               const int blind, const int64_t ldb)
 {
     /* Copies of what *s says: as far as the compiler knows, a store to C may change it. */
     const LOOSE *const B = (const LOOSE *)s->B + column, *const values = s->values;
@@ -58,7 +66,7 @@ static INLINE void NAMED(rows)(const struct spmm *s, int64_t first, int64_t last
     const char *pointer = (const char *)s->pointers + first * index_bytes;
     const char *const stop = pointer + (last - first) * index_bytes;
     LOOSE *c = (LOOSE *)s->C + first * s->ldc + column;
-    const int64_t ldb = s->ldb, ldc = s->ldc, tail = vectors == 1 ? 0 : width - LANES;
+    const int64_t ldc = s->ldc, tail = vectors == 1 ? 0 : width - LANES;
     const int chains = vectors > 2 ? 1 : MOST_CHAINS / vectors, accumulate = s->accumulate;
 
     for (int64_t p = INDEX(pointer, 0); pointer < stop; c += ldc) {
@@ -100,7 +108,11 @@ static INLINE void NAMED(rows)(const struct spmm *s, int64_t first, int64_t last
     static void NAMED(kernel_##v##_##wide_indices##blind)(const struct spmm *s, int64_t first, int64_t last, \
                                                           int64_t column, int64_t w, int64_t ahead)         \
     {                                                                                                       \
-        NAMED(rows)(s, first, last, column, w, ahead, v, wide_indices, blind && v <= MOST_BLIND);           \
+        const int never = blind && LANES > 1 && v <= MOST_BLIND; /* prefetches */                           \
+        if (v * LANES == 1 && s->ldb == 1) /* B is a vector: no multiplication for an address */            \
+            NAMED(rows)(s, first, last, column, w, ahead, v, wide_indices, never, 1);                       \
+        else                                                                                                \
+            NAMED(rows)(s, first, last, column, w, ahead, v, wide_indices, never, s->ldb);                  \
     }
 #define KERNELS(v) KERNEL(v, 0, 0) KERNEL(v, 0, 1) KERNEL(v, 1, 0) KERNEL(v, 1, 1)
 #define PAIR(v, wide_indices) {NAMED(kernel_##v##_##wide_indices##0), NAMED(kernel_##v##_##wide_indices##1)}

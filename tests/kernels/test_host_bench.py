@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,21 @@ def test_the_command(
     assert main(["bench", "spmm", "--graph", "small", "--widths", "3", "16", "--seconds", "0"]) == 0
     out = capsys.readouterr().out
     assert "| small | 3 |" in out and "| small | 16 |" in out and "times faster than scipy" in out
+    assert re.search(r"Dense products, [0-9.]+ GFLOP/s: NumPy's BLAS, \w+", out)
+
+
+def test_caches_are_those_of_data(tmp_path: Path) -> None:
+    files = {
+        "index0": (1, "Data", "48K"),
+        "index1": (1, "Instruction", "32K"),
+        "index3": (3, "Unified", "327680K"),
+    }
+    for name, texts in files.items():
+        (tmp_path / name).mkdir()
+        for file, text in zip(("level", "type", "size"), texts, strict=True):
+            (tmp_path / name / file).write_text(f"{text}\n")
+    assert timing.caches(tmp_path) == {1: 48 << 10, 3: 320 << 20}
+    assert timing.caches(tmp_path / "none") == {}
 
 
 @pytest.mark.parametrize(

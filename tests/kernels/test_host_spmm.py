@@ -100,7 +100,7 @@ def long_rows() -> sp.csr_array:
 def test_looking_ahead_changes_no_bit(isa: int, prefetch: int) -> None:
     rng = np.random.default_rng(2)
     for A in [*SHAPES.values(), long_rows()]:
-        for width in (8, 24, 41):
+        for width in (1, 3, 8, 24, 41):
             B = dense(rng, (A.shape[1], width), np.float32)
             got, want = np.empty((2, A.shape[0], width), np.float32)
             host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, got, isa=isa, prefetch=prefetch)
@@ -125,6 +125,17 @@ def test_long_rows(isa: int, width: int, dtype: type) -> None:
 
 
 @each("dtype", [np.float32, np.float64])
+def test_a_column_gives_the_bits_of_a_vector(isa: int, dtype: type) -> None:
+    rng = np.random.default_rng(4)
+    for A in [*SHAPES.values(), long_rows()]:
+        wide, values = dense(rng, (A.shape[1], 1), dtype, spare=2), A.data.astype(dtype)
+        got, want = np.full((2, A.shape[0], 1), np.nan, dtype)
+        host.multiply(A.indptr, A.indices, values, wide, got, isa=isa)
+        host.multiply(A.indptr, A.indices, values, np.ascontiguousarray(wide), want, isa=isa)
+        assert got.tobytes() == want.tobytes()
+
+
+@each("dtype", [np.float32, np.float64])
 def test_accumulate(isa: int, dtype: type) -> None:
     rng = np.random.default_rng(3)
     for name in ("prime", "wide", "tall", "hub_row", "empty_rows", "no_edges"):
@@ -137,6 +148,16 @@ def test_accumulate(isa: int, dtype: type) -> None:
             magnitude = abs(exact) @ abs(B.astype(np.float64)) + abs(out)
             host.multiply(A.indptr, A.indices, values, B, out, accumulate=True, isa=isa)
             assert_close(np.ascontiguousarray(out), want, magnitude, f"{name}, width {width}")
+
+
+def test_several_panels_over_many_rows(isa: int) -> None:
+    rng = np.random.default_rng(6)
+    A = sp.random_array((700, 500), density=0.02, rng=rng, dtype=np.float64).tocsr()
+    for width in (97, 130, 602):
+        B, out = dense(rng, (500, width), np.float32), np.full((700, width), np.nan, np.float32)
+        host.multiply(A.indptr, A.indices, A.data.astype(np.float32), B, out, isa=isa)
+        wide = B.astype(np.float64)
+        assert_close(out, A @ wide, abs(A) @ abs(wide), f"width {width}")
 
 
 def test_threads_give_the_bits_of_one(isa: int) -> None:
