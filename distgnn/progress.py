@@ -24,6 +24,8 @@ LONG = 0.1  # seconds of waiting after which a rank looks whether another has fa
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 #: One list for the whole process, but in :func:`apart`.
 _polls: ContextVar[list[Callable[[], None]]] = ContextVar("polls", default=[])  # noqa: B039
+#: Those that waits alone call, likewise.
+_in_waits: ContextVar[list[Callable[[], None]]] = ContextVar("in_waits", default=[])  # noqa: B039
 
 #: Objects whose ``look()`` may raise, where a device keeps this rank waiting for long (see ``comm/nccl.py``).
 guards: WeakSet[Any] = WeakSet()
@@ -33,14 +35,30 @@ _silence: ContextVar[float] = ContextVar("silence", default=float("inf"))
 
 def register(poll: Callable[[], None]) -> None:
     """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it."""
-    polls = _polls.get()
+    _add(poll, _polls.get())
+
+
+def register_in_waits(poll: Callable[[], None]) -> None:
+    """Call ``poll`` from now on in all waits, whatever for: another rank may wait for what it drives."""
+    _add(poll, _in_waits.get())
+
+
+def _add(poll: Callable[[], None], polls: list[Callable[[], None]]) -> None:
     if poll not in polls:
         polls.append(poll)
 
 
 def unregister(poll: Callable[[], None]) -> None:
-    """Call ``poll`` no longer, if it was registered."""
-    polls = _polls.get()
+    """Call ``poll`` no longer while something is computed, if it was registered."""
+    _drop(poll, _polls.get())
+
+
+def unregister_in_waits(poll: Callable[[], None]) -> None:
+    """Call ``poll`` no longer in waits, if it was registered for them."""
+    _drop(poll, _in_waits.get())
+
+
+def _drop(poll: Callable[[], None], polls: list[Callable[[], None]]) -> None:
     if poll in polls:
         polls.remove(poll)
 
@@ -59,12 +77,14 @@ def poll() -> None:
 @contextmanager
 def apart() -> Iterator[None]:
     """Drive, in this thread, only what is registered inside. Other threads drive what they did."""
-    before = _polls.get()
+    before = _polls.get(), _in_waits.get()
     _polls.set([])
+    _in_waits.set([])
     try:
         yield
     finally:
-        _polls.set(before)
+        _polls.set(before[0])
+        _in_waits.set(before[1])
 
 
 @contextmanager
@@ -98,6 +118,8 @@ def wait(
             if waited > _silence.get():
                 raise TimeoutError(f"nothing has come from other ranks for {waited:.0f} s")
         poll()
+        for drive in tuple(_in_waits.get()):
+            drive()
 
 
 def soon(done: Callable[[], bool], advance: Callable[[], object] = lambda: None) -> bool:
