@@ -33,32 +33,19 @@ guards: WeakSet[Any] = WeakSet()
 _silence: ContextVar[float] = ContextVar("silence", default=float("inf"))
 
 
-def register(poll: Callable[[], None]) -> None:
-    """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it."""
-    _add(poll, _polls.get())
+def register(poll: Callable[[], None], in_waits: bool = False) -> None:
+    """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it.
 
-
-def register_in_waits(poll: Callable[[], None]) -> None:
-    """Call ``poll`` from now on in all waits, whatever for: another rank may wait for what it drives."""
-    _add(poll, _in_waits.get())
-
-
-def _add(poll: Callable[[], None], polls: list[Callable[[], None]]) -> None:
+    ``in_waits``: only in waits, whatever for. Ranks waited for may wait for what it drives.
+    """
+    polls = (_in_waits if in_waits else _polls).get()
     if poll not in polls:
         polls.append(poll)
 
 
-def unregister(poll: Callable[[], None]) -> None:
-    """Call ``poll`` no longer while something is computed, if it was registered."""
-    _drop(poll, _polls.get())
-
-
-def unregister_in_waits(poll: Callable[[], None]) -> None:
-    """Call ``poll`` no longer in waits, if it was registered for them."""
-    _drop(poll, _in_waits.get())
-
-
-def _drop(poll: Callable[[], None], polls: list[Callable[[], None]]) -> None:
+def unregister(poll: Callable[[], None], in_waits: bool = False) -> None:
+    """Call ``poll`` no longer, if it was registered so."""
+    polls = (_in_waits if in_waits else _polls).get()
     if poll in polls:
         polls.remove(poll)
 
@@ -77,14 +64,14 @@ def poll() -> None:
 @contextmanager
 def apart() -> Iterator[None]:
     """Drive, in this thread, only what is registered inside. Other threads drive what they did."""
-    before = _polls.get(), _in_waits.get()
-    _polls.set([])
-    _in_waits.set([])
+    before = [(polls, polls.get()) for polls in (_polls, _in_waits)]
+    for polls, _ in before:
+        polls.set([])
     try:
         yield
     finally:
-        _polls.set(before[0])
-        _in_waits.set(before[1])
+        for polls, others in before:
+            polls.set(others)
 
 
 @contextmanager

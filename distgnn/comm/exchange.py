@@ -73,7 +73,7 @@ class Exchange(AbstractContextManager["Exchange"]):
         self.sent: list[tuple[Array, Array]] = []
         if receives:
             self.flight.after(self.read if comm.direct else DONE, self._receive)
-        progress.register_in_waits(self.flight.drive)
+        progress.register(self.flight.drive, in_waits=True)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         failed = True
