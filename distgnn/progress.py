@@ -24,6 +24,8 @@ LONG = 0.1  # seconds of waiting after which a rank looks whether another has fa
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 #: One list for the whole process, but in :func:`apart`.
 _polls: ContextVar[list[Callable[[], None]]] = ContextVar("polls", default=[])  # noqa: B039
+#: Those that waits alone call, likewise.
+_in_waits: ContextVar[list[Callable[[], None]]] = ContextVar("in_waits", default=[])  # noqa: B039
 
 #: Objects whose ``look()`` may raise, where a device keeps this rank waiting for long (see ``comm/nccl.py``).
 guards: WeakSet[Any] = WeakSet()
@@ -31,16 +33,19 @@ guards: WeakSet[Any] = WeakSet()
 _silence: ContextVar[float] = ContextVar("silence", default=float("inf"))
 
 
-def register(poll: Callable[[], None]) -> None:
-    """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it."""
-    polls = _polls.get()
+def register(poll: Callable[[], None], in_waits: bool = False) -> None:
+    """Call ``poll`` from now on: it must be quick and must not raise, as others' products call it.
+
+    ``in_waits``: only in waits, whatever for. Ranks waited for may wait for what it drives.
+    """
+    polls = (_in_waits if in_waits else _polls).get()
     if poll not in polls:
         polls.append(poll)
 
 
-def unregister(poll: Callable[[], None]) -> None:
-    """Call ``poll`` no longer, if it was registered."""
-    polls = _polls.get()
+def unregister(poll: Callable[[], None], in_waits: bool = False) -> None:
+    """Call ``poll`` no longer, if it was registered so."""
+    polls = (_in_waits if in_waits else _polls).get()
     if poll in polls:
         polls.remove(poll)
 
@@ -59,12 +64,14 @@ def poll() -> None:
 @contextmanager
 def apart() -> Iterator[None]:
     """Drive, in this thread, only what is registered inside. Other threads drive what they did."""
-    before = _polls.get()
-    _polls.set([])
+    before = [(polls, polls.get()) for polls in (_polls, _in_waits)]
+    for polls, _ in before:
+        polls.set([])
     try:
         yield
     finally:
-        _polls.set(before)
+        for polls, others in before:
+            polls.set(others)
 
 
 @contextmanager
@@ -98,6 +105,8 @@ def wait(
             if waited > _silence.get():
                 raise TimeoutError(f"nothing has come from other ranks for {waited:.0f} s")
         poll()
+        for drive in tuple(_in_waits.get()):
+            drive()
 
 
 def soon(done: Callable[[], bool], advance: Callable[[], object] = lambda: None) -> bool:

@@ -7,7 +7,8 @@ everything at the end.
 
 Rows may also be packed, and unpacked, in pieces, in a few rooms (see ``pieces.py``). Those that are unpacked
 are received in the order in which their ranks are given, as room is there. No rank waits for another in a
-circle: in the order above, a piece waits for those that come earlier on either rank.
+circle: in the order above, a piece waits for those that come earlier on either rank. Nor do several exchanges
+at a time: whatever a rank waits for, it drives all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from distgnn import progress
 from distgnn.arrays.backend import DONE
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.pieces import Piece, Pieces, parts
@@ -71,6 +73,7 @@ class Exchange(AbstractContextManager["Exchange"]):
         self.sent: list[tuple[Array, Array]] = []
         if receives:
             self.flight.after(self.read if comm.direct else DONE, self._receive)
+        progress.register(self.flight.drive, in_waits=True)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         failed = True

@@ -146,6 +146,7 @@ class Flight(AbstractContextManager["Flight"]):
             RuntimeError: messages are under way though nothing failed. They are abandoned, too.
         """
         progress.unregister(self.drive)
+        progress.unregister(self.drive, in_waits=True)
         self.step = lambda: None  # whose object has this flight: without it, both go with their last use
         forgotten = 0 if failed else len(self.requests)
         if failed or forgotten:

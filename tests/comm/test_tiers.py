@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
+from distgnn import progress
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.flight import Flight
 from distgnn.comm.grid import Grid
@@ -241,3 +242,30 @@ def test_reductions_of_15d_halve_what_crosses(comm, monkeypatch):
             far[by_tiers] = sum(e["far"] for e in ledger.entries() if e["matrix"] == "sums")
             grid.free()
     assert partition(400, 2)[1] * 16 == far[True] * 2 == far[False]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_rows_of_nodes_travel_whatever_a_rank_waits_for(comm, backend, overlap, monkeypatch):
+    """Each rank reads rows of the next one alone: of its own node and of another in turns.
+
+    Ranks that wait for rows of their node send to other nodes, in many pieces, and the other way round.
+    """
+    monkeypatch.setattr(TUNING, "packed_numbers", 64)
+    own, f = 512, 8
+    n, rows = 4 * own, np.arange(0, 4 * own, 2)
+    A = sp.csr_array((np.ones(rows.size), (rows, (rows + own) % n)), shape=(n, n))
+    X = np.random.default_rng(5).standard_normal((n, f))
+    grid = on_nodes(lambda: make_grid(comm, "1d", backend=backend), 2)
+    grid.overlap = overlap
+    operator = dg.distribute(A, grid, "1d", sparsity_aware=True)
+    with progress.impatient(30):
+        products = (
+            operator @ dg.scatter(X, operator.input_layout),
+            operator.T @ dg.scatter(X, operator.output_layout),
+        )
+    for got, expected in zip(products, (A @ X, A.T @ X), strict=True):
+        whole = dg.gather(got)
+        with grid.world.together():
+            if grid.rank == 0:
+                np.testing.assert_allclose(whole, expected, rtol=1e-12)

@@ -180,6 +180,6 @@ def count_ends(team: Team, n: int, ends: Sequence[np.ndarray], into: np.ndarray)
     bounds = partition(n, team.size)
     for ids in ends:
         owners = Blocks(bounds).of(ids)
-        (came,) = routed(team, owners, ids)
+        (came,) = routed(team, owners, ids.astype(np.int64, copy=False))
         for some in came:
             np.add.at(into, some - bounds[team.rank], 1)
