@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import distgnn as dg
-from distgnn.errors import ArgumentError
+from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.nn.gcn import collect
 from distgnn.nn.optim import make
 from distgnn.operators import make_grid
@@ -79,7 +79,7 @@ def test_buffers_are_those_of_kept_inputs_and_a_stretch(comm, every, buffers):
 def test_no_rank_keeps_fewer_than_another(comm):
     problem, grid = Problem(), make_grid(comm, "1d", backend="numpy")
     A = dg.distribute(problem.A, grid, "1d")
-    with pytest.raises(dg.DisagreementError, match="recompute"):
+    with pytest.raises(DisagreementError, match="recompute"):
         dg.nn.GCN(A, [5] * 4, recompute=comm.rank)
     with pytest.raises(ArgumentError, match="recompute=-1"):
         resolved(Settings(recompute=-1), 1)
