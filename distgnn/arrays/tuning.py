@@ -19,8 +19,8 @@ class Tuning:
     """The same on a GPU, where launches cost and L2 does not hold them anyway."""
     summed_rows: int = 1024
     """Rows whose columns a GPU adds up at a time."""
-    written_numbers: int = 1 << 24
-    """Numbers that pass through rank 0 at a time into a file: 64 MiB of float32."""
+    written_numbers: int = 1 << 18
+    """Numbers that pass through rank 0 at a time into a file: 1 MiB of float32, in several copies."""
 
     # Products on one rank.
     look_ahead_nonzeros: int = 1 << 18

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from distgnn.layout import Layout
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.dropout import DeviceEpoch, Dropout
+from distgnn.nn.features import OwnedFeatures
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Later
@@ -207,6 +208,8 @@ class Buffers:
                 X = self.live.pop(name)
                 if isinstance(X, DistDense) and X is not self.given:
                     X.grid.workspace.give_back(X.block)
+                    if isinstance(X, OwnedFeatures):
+                        X.let_go()
 
 
 @contextmanager

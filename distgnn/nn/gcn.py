@@ -192,7 +192,7 @@ class GCN:
 
     def forward(
         self, X: Features, epoch: int | None = None, keep: bool = False, layers: int | None = None,
-        after: int = 0,
+        after: int = 0, scratch: bool = False,
     ) -> DistDense:  # fmt: skip
         """Compute the logits of all nodes, n x classes in `output_layout`, the caller's own. Collective.
 
@@ -204,8 +204,9 @@ class GCN:
             layers: go through so many layers and return the output of the last, before its activation;
                 default: all.
             after: go on after so many layers, whose output is X and is overwritten.
+            scratch: X may be overwritten in any case; the numbers of ``OwnedFeatures`` go once they are used.
         """
-        Z = self._forward(self._plans(keep, X)[after:layers], X, epoch, after)
+        Z = self._forward(self._plans(keep, X, scratch=scratch)[after:layers], X, epoch, after)
         self.grid.workspace.forget(Z.block)
         check_overflow(self.grid)
         return Z
@@ -219,10 +220,12 @@ class GCN:
         """Return why the features of this network can't be sparse, or None where they can."""
         return self.layers[0].needs_dense()
 
-    def _plans(self, keep: bool, X: Features, need_input: bool = True) -> list[LayerProducts]:
+    def _plans(
+        self, keep: bool, X: Features, need_input: bool = True, scratch: bool = False
+    ) -> list[LayerProducts]:  # fmt: skip
         """Return the plans of all layers on the whole graph, made the first time."""
         need_input = need_input and not gone(X)
-        mode = Mode(keep, need_input, scratch=False, sparse=isinstance(X, SparseFeatures))
+        mode = Mode(keep, need_input, scratch, sparse=isinstance(X, SparseFeatures))
         if mode not in self.plans:
             self.plans[mode] = self._planned(self.graphs, mode)
         return self.plans[mode]

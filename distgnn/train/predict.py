@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from distgnn import operators
 from distgnn.arrays import backend as backends
-from distgnn.arrays.blocking import rows_within
+from distgnn.arrays.blocking import Blocks, rows_within
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
@@ -24,13 +24,14 @@ from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced, writing
 from distgnn.files.sheet import Sheet
-from distgnn.nn.features import normalize_rows
+from distgnn.nn.features import OwnedFeatures, gone, normalize_rows
 from distgnn.nn.gcn import collect
 from distgnn.nn.loss import outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
 from distgnn.nn.norm import EPSILON
-from distgnn.operators.dense import DistDense, by_node, gather
+from distgnn.operators.dense import DistDense, by_node
+from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.report.comparison import Report, empty
 from distgnn.store import checkpoint
@@ -38,7 +39,7 @@ from distgnn.store.read.distributed import StoreOrPath, identity, load, load_fea
 from distgnn.store.read.root import RootStore
 from distgnn.store.read.store import Store
 from distgnn.train import room
-from distgnn.train.checkpoint import Collected, opened, saved_scaling, take_features, take_over
+from distgnn.train.checkpoint import OWN, Collected, opened, saved_scaling, take_features, take_over
 from distgnn.train.data import as_taken, standardized, targets_of
 from distgnn.train.resolve import from_files, special
 from distgnn.train.settings import Settings
@@ -70,7 +71,7 @@ class Predictor:
             best where that was kept.
 
     Attributes:
-        model, X: the network with its weights, and the features. epoch: after which they were these.
+        model: the network with its weights. epoch: after which they were these.
         loss: "softmax", "binary" where nodes may have several classes, "mse" where it predicts numbers.
         class_names: of the classes that it was trained on, or None where they have none. A checkpoint of
             before these were kept has those of the store.
@@ -79,8 +80,6 @@ class Predictor:
         UserError: a store or checkpoint that can't be read, or that do not fit together; ranks that disagree
             (on every rank).
     """
-
-    X: Features
 
     def __init__(
         self, store: StoreOrPath, weights: str | os.PathLike[str] | Collected,
@@ -128,31 +127,52 @@ class Predictor:
         needs = room.of_predicting(*ways, *graph, self.grid.size, known)
         refuse = lambda problem: UserError(f"{reader.root}: {problem}")  # noqa: E731
         room.check_room(self.grid, needs, trained["widths"], refuse)
+        self._trained = trained
+        self._scaling = saved_scaling(reader.meta) if trained.get("standardize_features") else None
         self._load(trained, algorithm, order)
-        if trained.get("standardize_features"):
-            self.X = standardized(self.X, saved_scaling(reader.meta))
+        self._X = self._features()
         with self.grid.world.together():
             stored = self.store.order(trained["order"]).layer(-1) if trained["train_features"] else None
         places = None if stored is None else stored.positions
         if isinstance(reader, Collected):
-            reader.take_over(self.model.parameters, best, self.X, places)
+            reader.take_over(self.model.parameters, best, self._X, places)
             return
         with self.grid.world.together():
             take_over(reader, self.model.parameters, best=best)
             if places is not None:
-                take_features(reader, self.X, places, best)
+                take_features(reader, self._X, places, best)
 
     def _load(self, trained: Mapping[str, Any], algorithm: str, order: str | None) -> None:
-        """Load the matrix and the features, and make the network without its weights. Collective."""
+        """Load the matrix, and make the network without its weights. Collective."""
         network, dtype = NETWORKS[trained["model"]], trained["dtype"]
         A = load(self.store, self.grid, algorithm, order, dtype, neighbours=network.neighbours)
         options: Any = {name: trained.get(name, False) for name in ("bias", "residual", "layer_norm")}
         options |= special(trained["model"], trained)
         self.model = network(A, trained["widths"], **options)
-        X = load_features(self.store, self.model.input_layout, dtype=dtype, columns=self._columns)
-        self.X = as_taken(X, self.model, "they were trained" * trained["train_features"])
+
+    def _features(self) -> Features:
+        """Load the features; the network owns those that can be loaded again. Collective."""
+        trained, layout = self._trained, self.model.input_layout
+        X = load_features(self.store, layout, dtype=trained["dtype"], columns=self._columns)
+        X = as_taken(X, self.model, "they were trained" * trained["train_features"])
         if trained["normalize_features"]:
-            normalize_rows(self.X)
+            normalize_rows(X)
+        if self._scaling is not None:
+            X = standardized(X, self._scaling)
+        stays = trained["train_features"] or trained["model"] not in OWN
+        return X if stays or isinstance(X, SparseFeatures) else OwnedFeatures(X)
+
+    @property
+    def X(self) -> Features:
+        """The features, n x width, which stay from now on.
+
+        A pass before has let them go, as a rule. They are loaded anew then, which is collective.
+        """
+        if gone(self._X):
+            self._X = self._features()
+        if isinstance(self._X, OwnedFeatures):
+            self._X = self._X.like(self._X.block)
+        return self._X
 
     def _check(self, trained: Mapping[str, Any], weights: Any) -> None:
         """Raise UserError if the network can't be applied to this graph."""
@@ -257,10 +277,16 @@ class Predictor:
         with task(self.grid.links.current):
             agree(self.grid.world.mpi, {"layer": layer})
             self._check_layer(layer)
-            hidden = layer < len(self.model.layers)
-            whole, answer = gather(self._forward(layer)), self._activation(layer) if hidden else _unchanged
-            with self.grid.world.together():
-                return None if whole is None else answer(whole)[0]
+            hidden, world = layer < len(self.model.layers), self.grid.world
+            Z, answer = self._forward(layer), self._activation(layer) if hidden else _unchanged
+            with world.together():
+                whole, done = np.empty(Z.shape, Z.dtype) if world.rank == 0 else None, 0
+            for rows in by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1])):
+                with world.together():
+                    if whole is not None and rows is not None:
+                        whole[done : done + len(rows)] = answer(rows)[0]
+                        done += len(rows)
+            return whole
 
     def _check_layer(self, layer: Any) -> None:
         last = len(self.model.layers)
@@ -278,9 +304,15 @@ class Predictor:
     def _forward(self, layer: int) -> DistDense:
         """Return a layer's output, before its activation; begin at an earlier result if there is one."""
         if self._made is None or self._made[0] != layer:
-            done, H = self._made if self._made and self._made[0] < layer else (0, self.X)
+            done, H = self._made if self._made and self._made[0] < layer else (0, self._X)
             self._made = None
-            self._made = layer, self.model.forward(H, layers=layer, after=done)
+            if done == 0 and self.grid.world.lowest(int(not gone(H))) == 0:
+                H = self._X = self._features()
+            if done and isinstance(H, DistDense) and self._trained["model"] in OWN:
+                H = OwnedFeatures(H)
+            Z = self.model.forward(H, layers=layer, after=done, scratch=isinstance(H, OwnedFeatures))
+            self.grid.workspace.clear()  # of panels and layers, before numbers pass through rank 0
+            self._made = layer, Z
         return self._made[1]
 
     def write(self, path: str | os.PathLike[str], layer: int | None = None, force: bool = False) -> Path:
@@ -295,7 +327,7 @@ class Predictor:
         classes, "label" is int8 (n, classes), 1 where the probability is
         above one half, else 0, and a line has as many, in columns "label_CLASS". A network that predicts
         numbers gives "prediction" alone, (n, columns), in columns "prediction_0" ... of a ``.csv``. Rank 0
-        writes a part at a time and holds no more than that, the labels and, for an ``.npz``, the ids.
+        writes a part at a time and holds no more than that and, for an ``.npz``, the labels.
 
         Raises:
             ArgumentError: no such layer, another kind of file, or one that may not be replaced or written.
@@ -428,7 +460,7 @@ class _Archive(zipfile.ZipFile):
 
 
 class _Npz:
-    """An archive of ``numpy.savez``, in parts; labels wait in memory. `like`: labels of no nodes, or None."""
+    """An archive of ``numpy.savez``, in parts; labels wait, narrow. `like`: labels of no nodes, or None."""
 
     def __init__(
         self, file: IO[bytes], Z: DistDense, name: str, like: np.ndarray | None, store: Store,
@@ -437,7 +469,7 @@ class _Npz:
         self.store, self.names = store, names
         self.archive = _Archive(file, "w", zipfile.ZIP_STORED, allowZip64=True)
         self.labels: list[np.ndarray] = []
-        self.like, self.rows = like, Z.shape[0]
+        self.like, self.rows, self.narrow = like, Z.shape[0], np.min_scalar_type(Z.shape[1])
         self.member = self._begin(name, Z.shape, Z.dtype)
 
     def _begin(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> IO[bytes]:
@@ -449,7 +481,8 @@ class _Npz:
     def write(self, rows: np.ndarray, labels: np.ndarray | None) -> None:
         self.member.write(np.ascontiguousarray(rows).data)
         if labels is not None:
-            self.labels.append(np.packbits(labels, axis=1) if labels.ndim == 2 else labels)
+            several = labels.ndim == 2
+            self.labels.append(np.packbits(labels, axis=1) if several else labels.astype(self.narrow))
 
     def close(self) -> None:
         self.member.close()
@@ -460,14 +493,19 @@ class _Npz:
                     wide = np.unpackbits(labels, axis=1, count=width[0]) if width else labels
                     member.write(np.ascontiguousarray(wide, self.like.dtype).data)
             if self.names:
-                self._add("class_name", np.array(self.names))
+                with self.archive.open("class_name.npy", "w") as member:
+                    np.lib.format.write_array(member, np.array(self.names), version=(2, 0))
         if self.store.has_ids:
-            self._add("id", self.store.ids())
+            self._add_ids()
         self.archive.close()
 
-    def _add(self, name: str, array: np.ndarray) -> None:
-        with self.archive.open(f"{name}.npy", "w") as member:
-            np.lib.format.write_array(member, array, version=(2, 0))
+    def _add_ids(self) -> None:
+        """Write the ids in parts, once the longest is known."""
+        parts = Blocks(self.rows, TUNING.written_numbers)
+        dtype = max((self.store.ids(rows).dtype for rows in parts), key=lambda dtype: dtype.itemsize)
+        with self._begin("id", (self.rows,), dtype) as member:
+            for rows in parts:
+                member.write(self.store.ids(rows).astype(dtype).tobytes())
 
 
 class _Csv:

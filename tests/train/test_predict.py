@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gc
 import re
 
 import numpy as np
 import pytest
 
+from distgnn import ledger
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError, UserError
 from distgnn.nn.gcn import collect
@@ -16,7 +18,7 @@ from distgnn.operators.dense import gather
 from distgnn.store import checkpoint, prepare
 from distgnn.train import Run, Settings
 from distgnn.train.predict import Predictor, softmax
-from train.stores import Communities, N, small_store
+from train.stores import WIDTH, Communities, N, small_store
 
 
 def trained(comm, folder, **settings):
@@ -264,3 +266,66 @@ def test_the_command_says_what_it_wrote(comm, tmp_path, capsys) -> None:
     assert cli.main(["predict", store, "--checkpoint", weights, "--out", out]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{out}: 60 nodes, by the weights after epoch 3, train ")
+
+
+MODELS = {"gcn": {}, "sage": {}, "gat": {"heads": [2, 2, 1]}}
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("model", MODELS)
+def test_files_in_pieces_are_those_of_whole_passes(comm, shared_tmp_path, monkeypatch, model) -> None:
+    """To the bit, whichever layer is asked for first: features that went are loaded anew."""
+    monkeypatch.setattr(TUNING, "written_numbers", 4 * 7)
+    _, store, weights = trained(comm, shared_tmp_path, model=model, hidden=[6, 6], **MODELS[model])
+    whole = Predictor(store, weights, comm)
+    logits, first = (gather(whole.model.forward(whole.X, layers=layers)) for layers in (3, 1))
+    predictor = Predictor(store, weights, comm)
+    paths = [predictor.write(shared_tmp_path / f"{layer}.npz", layer) for layer in (2, None, 1, 3)]
+    embedding, loaded = predictor.embeddings(1), predictor.X
+    assert np.array_equal(loaded.block, whole.X.block) and predictor.X is loaded
+    predictor.embeddings(2)
+    assert np.isfinite(loaded.block).all()  # those that were asked for stay
+    if comm.rank == 0:
+        _, written, hidden, last = (np.load(path) for path in paths)
+        hidden_rows = np.maximum(first, 0) if model != "gat" else np.where(first > 0, first, np.expm1(first))
+        assert np.array_equal(written["probability"], softmax(logits)) and written["label"].dtype == np.int32
+        assert np.array_equal(written["label"], logits.argmax(axis=1))
+        assert np.array_equal(hidden["embedding"], hidden_rows) and np.array_equal(embedding, hidden_rows)
+        assert np.array_equal(last["embedding"], logits)
+    else:
+        assert embedding is None
+
+
+@pytest.mark.ranks(1, 3, 4)
+@pytest.mark.parametrize("model", MODELS)
+def test_no_features_are_there_at_the_peak(comm, shared_tmp_path, model) -> None:
+    """Nor panels and layers where the file is written."""
+    heads = {"heads": [2, 2, 1]} if model == "gat" else {}
+    _, store, weights = trained(comm, shared_tmp_path, model=model, hidden=[32, 32], **heads)
+    gc.collect()
+    held = ledger.books().held
+    before = dict(held)
+    with ledger.Ledger() as counted:
+        predictor = Predictor(store, weights, comm)
+        features = held["features"] - before.get("features", 0)
+        predictor.write(shared_tmp_path / "p.npz")
+    assert features == predictor.model.input_layout.local_shape((N, WIDTH))[0] * WIDTH * 4
+    assert counted.peak["features"] == before.get("features", 0) == held["features"]
+    assert predictor.grid.workspace.reserved == 0
+
+
+@pytest.mark.ranks(1, 3)
+def test_ids_are_written_in_parts(comm, shared_tmp_path, monkeypatch) -> None:
+    """With room for the longest, which is not in the first part."""
+    monkeypatch.setattr(TUNING, "written_numbers", 7)
+    _, _, weights = trained(comm, shared_tmp_path)
+    graph, path = Communities(), shared_tmp_path / "ids.dg"
+    names = np.array([f"node {'é' * (number // 9)}{number}" for number in range(N)])
+    graph.ids = np.char.encode(names, "utf-8")
+    if comm.rank == 0:
+        prepare(graph, path)
+    comm.Barrier()
+    written = Predictor(path, weights, comm).write(shared_tmp_path / "p.npz")
+    comm.Barrier()
+    found = np.load(written)["id"]
+    assert found.dtype == names.dtype and (found == names).all()
