@@ -69,6 +69,28 @@ def test_rows_of_nodes_are_read_once(comm, path, algorithm):
     grid.free()
 
 
+@pytest.mark.ranks(3, 4)
+def test_rows_in_chunks_of_an_earlier_store_are_read_once(comm, shared_tmp_path, monkeypatch):
+    """Chunks were of 512 KiB: ranks share out the chunks that are there, not those that are written now."""
+    graph, path = random_graph(5000, 9000, width=256, classes=4, weighted=True), shared_tmp_path / "old.dg"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(LIMITS, "chunk_bytes", 1 << 19)
+        earlier.setattr(LIMITS, "least_chunk_bytes", 1 << 19)
+        if comm.Get_rank() == 0:
+            prepare(graph, path, order=("random", "original"))
+        comm.Barrier()
+    grid, store = wide_grid(comm, "1d"), Store(path)
+    with dg.Ledger() as once:
+        store.features("random")
+    for order in ("random", "original"):
+        layout = load(path, grid, "1d", order).input_layout
+        with dg.Ledger() as ledger:
+            whole = dg.gather(load_features(path, layout))
+        assert grid.rank or np.array_equal(whole, graph.X)
+        assert read(comm, ledger)["features"] == once.loaded["features"]
+    grid.free()
+
+
 class NoRoom:
     """NumPy, but for the call of ``empty``, counted from 0, that finds no memory."""
 

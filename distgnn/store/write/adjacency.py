@@ -74,7 +74,7 @@ def write_rows(
 
     `take` gets runs of entries and their records, one after another. `expected`: about how many.
     """
-    indptr = np.zeros(shape[0] + 1, np.int64)
+    indptr = np.zeros(shape[0] + 1, index_type(expected))
     indices, mask = hdf5.Growing(group, "indices", kind, expected, files), (1 << bits) - 1
     for entries in merged:
         for start in range(0, len(entries), LIMITS.entries):
@@ -83,8 +83,8 @@ def write_rows(
             indptr[run.rows + 1] += run.counts
             indices.append(run.cols)
             take(run, some)
-    np.cumsum(indptr, out=indptr)
-    hdf5.store_array(group, "indptr", indptr.astype(index_type(indices.length)), files)
+    np.cumsum(indptr, dtype=indptr.dtype, out=indptr)
+    hdf5.store_array(group, "indptr", indptr.astype(index_type(indices.length), copy=False), files)
     return indices.length
 
 
@@ -213,15 +213,14 @@ class AdjacencyWriter:
 
     def _write_values(self, file: Any, weights: Any, nnz: int, dtype: Any, scale: Scale | None) -> None:
         values = hdf5.create(file, "values", (nnz,), dtype, self.grid.shape[0])
-        indptr = file["indptr"][:].astype(np.int64)
-        counts = np.diff(indptr)
-        for lo, hi in bounded(counts, LIMITS.entries):
-            a, b = indptr[lo], indptr[hi]
+        indptr = file["indptr"][:]
+        for lo, hi in bounded(np.diff(indptr), LIMITS.entries):
+            a, b = int(indptr[lo]), int(indptr[hi])
             if a == b:
                 continue
             value = np.fromfile(weights, self.weight, b - a) if self.weighted else None
             if scale is not None:
-                value = scale(value, lo, counts[lo:hi], file["indices"][a:b])
+                value = scale(value, lo, np.diff(indptr[lo : hi + 1]), file["indices"][a:b])
             values[a:b] = np.ones(b - a) if value is None else value
 
     def _weights(self, i: int, j: int) -> Path:

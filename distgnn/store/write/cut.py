@@ -16,7 +16,7 @@ from distgnn.store.format.shards import Blocks, overlaps
 from distgnn.store.team import Team
 
 T = TypeVar("T")
-TURNS = 16  # in which all nodes are sorted
+TURNS = 16  # at most, in which all nodes are sorted, each of a quarter of LIMITS.entries
 
 
 class CutArray:
@@ -65,9 +65,10 @@ def own(team: Team, n: int) -> Range:
     return block(partition(n, team.size), team.rank)
 
 
-def pieces(lo: int, hi: int) -> Iterator[Range]:
-    """Cut a range into ranges of at most LIMITS.entries."""
-    return ((first, min(first + LIMITS.entries, hi)) for first in range(lo, hi, LIMITS.entries))
+def pieces(lo: int, hi: int, divided: int = 1) -> Iterator[Range]:
+    """Cut a range into ranges of at most LIMITS.entries, divided by a number."""
+    step = max(1, LIMITS.entries // divided)
+    return ((first, min(first + step, hi)) for first in range(lo, hi, step))
 
 
 def turns(team: Team, items: Iterable[T]) -> Iterator[T | None]:
@@ -128,10 +129,10 @@ def ranked(team: Team, n: int, keys: Callable[[int, int], np.ndarray]) -> np.nda
 
     `keys(lo, hi)`: uint64, spread evenly. Each rank sorts a part of their range, in turns.
     """
-    (first, last), many = own(team, n), min(TURNS, max(1, -(-n // (team.size * LIMITS.entries))))
+    (first, last), many = own(team, n), min(TURNS, max(1, -(-4 * n // (team.size * LIMITS.entries))))
     total, places = team.size * many, np.empty(last - first, index_type(n))
     counts = np.zeros(total, np.int64)
-    for lo, hi in pieces(first, last):
+    for lo, hi in pieces(first, last, 4):
         counts += np.bincount(_range(keys(lo, hi), total), minlength=total)
     starts = np.cumsum(team.total(counts)) - counts
     for turn in range(many):
@@ -151,7 +152,7 @@ def _of_turn(
 ) -> tuple[np.ndarray, ...]:
     """Return the nodes of a span (from 0), owners and keys that are sorted in a turn."""
     chosen = []
-    for lo, hi in pieces(*span):
+    for lo, hi in pieces(*span, 4):
         some = keys(lo, hi)
         owners, at = np.divmod(_range(some, total), many)
         where = np.flatnonzero(at == turn)
@@ -174,7 +175,9 @@ def counted(team: Team, labels: np.ndarray, count: int) -> np.ndarray:
     every = np.stack(team.gather_objects(np.bincount(labels, minlength=count)))
     totals, mine = every.sum(axis=0), every[team.rank]
     starts = np.cumsum(totals) - totals + every[: team.rank].sum(axis=0)
-    places = np.empty(len(labels), np.int64)
-    shifts = np.repeat(starts - (np.cumsum(mine) - mine), mine)
-    places[np.argsort(labels, kind="stable")] = shifts + np.arange(len(labels))
+    shifts, order = starts - (np.cumsum(mine) - mine), np.argsort(labels, kind="stable")
+    places = np.empty(len(labels), index_type(int(totals.sum())))
+    for lo, hi in pieces(0, len(labels)):
+        some = order[lo:hi]
+        places[some] = shifts[labels[some]] + np.arange(lo, hi)
     return places

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays.csr import index_type
 from distgnn.errors import ArgumentError
 from distgnn.layout import block, partition
 from distgnn.store.format.shards import PIECE, ShardGrid
@@ -34,19 +35,21 @@ class Degrees:
     ) -> None:  # fmt: skip
         self.version, self.grid, self.team, self.content = version, grid, team, content
         self.scratch, columns = scratch, range(grid.shape[1])
-        self._parts = [(self._cut(f"sums-{j}"), self._cut(f"neighbours-{j}", np.int64)) for j in columns]
-        self.sums, self.neighbours = self._cut("sums"), self._cut("neighbours", np.int64)
+        self._kind = index_type(int(grid.rows[-1]))
+        self._parts = [(self._cut(f"sums-{j}"), self._cut(f"neighbours-{j}", self._kind)) for j in columns]
+        self.sums, self.neighbours = self._cut("sums"), self._cut("neighbours", self._kind)
         self._twins = version.twins(self._path("twins"))
 
     def begin(self, i: int, j: int) -> None:
         """Begin to count shard (i, j)."""
         self.shard, rows, cols = (i, j), block(self.grid.rows, i), block(self.grid.cols, j)
-        self._sums, self._others = np.zeros(rows[1] - rows[0]), np.zeros(rows[1] - rows[0], np.int64)
-        self._ids = [ids.astype(np.int64, copy=False) for ids in self._nodes(rows, cols)]
-        twins = np.arange(*cols) if self._twins is None else self._twins.read(*cols)
-        twins = twins.astype(np.int64, copy=False) - rows[0]  # the row of each column's node
-        inside = len(twins) > 0 and twins.max() >= 0 and twins.min() < rows[1] - rows[0]
-        self._row_of = twins if inside else None
+        self._sums, self._others = np.zeros(rows[1] - rows[0]), np.zeros(rows[1] - rows[0], self._kind)
+        self._ids = self._nodes(rows, cols)
+        self._rows_of, ends = None, cols
+        if self._twins is not None:
+            self._rows_of = self._twins.read(*cols)  # of each column's node
+            ends = self._rows_of.min(initial=self.grid.rows[-1]), self._rows_of.max(initial=-1) + 1
+        self._crossed = max(ends[0], rows[0]) < min(ends[1], rows[1])
 
     def count(
         self, rows: np.ndarray, counts: np.ndarray, cols: np.ndarray, weights: np.ndarray | None
@@ -58,9 +61,10 @@ class Degrees:
             lo, hi = int(rows[0]), int(rows[-1]) + 1
             self._sums[lo:hi] += np.bincount(np.repeat(rows - lo, counts), weights)
         self._others[rows] += counts
-        if self._row_of is not None:
-            at = np.repeat(rows, counts)
-            self._others[at[at == self._row_of[cols]]] -= 1  # one at most of each row
+        if self._crossed:
+            (i, j), at = self.shard, np.repeat(rows, counts)
+            own = cols + self.grid.cols[j] if self._rows_of is None else self._rows_of[cols]
+            self._others[at[at + self.grid.rows[i] == own]] -= 1  # one at most of each row
         row_ids, col_ids = self._ids
         self.content.add_entries(np.repeat(row_ids[rows], counts), col_ids[cols], weights)
 
@@ -69,6 +73,7 @@ class Degrees:
         i, j = self.shard
         for array, counts in zip(self._parts[j], (self._sums, self._others), strict=True):
             array.write(i, counts)
+        del self._sums, self._others, self._ids, self._rows_of
 
     def collect(self) -> None:
         """Add up the counts of all ranks. Collective."""
@@ -76,7 +81,7 @@ class Degrees:
         with self.team.together():
             for i in self.team.deal(np.diff(self.grid.rows)):
                 rows = block(self.grid.rows, i)
-                sums, others = np.zeros(rows[1] - rows[0]), np.zeros(rows[1] - rows[0], np.int64)
+                sums, others = np.zeros(rows[1] - rows[0]), np.zeros(rows[1] - rows[0], self._kind)
                 for parts in self._parts:
                     for total, array in zip((sums, others), parts, strict=True):
                         total += array.read(*rows)
@@ -120,8 +125,10 @@ class Degrees:
 
         def of_shard(i: int, j: int) -> Scale:
             ends = block(self.grid.rows, i), block(self.grid.cols, j)
-            right = None if cols is None else rows(cols.read(*ends[1]))
-            return partial(self._scaled, ends, rows(self.sums.read(*ends[0])), right, dtype)
+            left = rows(self.sums.read(*ends[0]))
+            same = cols is self.sums and ends[0] == ends[1]
+            right = None if cols is None else left if same else rows(cols.read(*ends[1]))
+            return partial(self._scaled, ends, left, right, dtype)
 
         return of_shard
 
@@ -169,7 +176,8 @@ class Degrees:
         raise ArgumentError("weights", True, f"{edge}, and {value} when scaled; {advice}")
 
     def _nodes(self, rows: tuple[int, int], cols: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        return self.version.rows.ids(*rows), self.version.cols.ids(*cols)
+        ids = self.version.rows.ids(*rows)
+        return ids, ids if self.version.alike and rows == cols else self.version.cols.ids(*cols)
 
     def _cut(self, name: str, dtype: Any = np.float64) -> CutArray:
         return CutArray(self.grid.rows, dtype, self._path(name))
@@ -179,6 +187,8 @@ class Degrees:
 
 
 def _inverse(sums: np.ndarray, root: bool) -> np.ndarray:
-    """Return 1 over the sums, or their roots; 0 for 0."""
+    """Turn the sums, of 0 or more, into 1 over them or their roots, and 0 for 0, in place."""
+    if root:
+        np.sqrt(sums, out=sums)
     with np.errstate(over="ignore"):
-        return np.divide(1.0, np.sqrt(sums) if root else sums, out=np.zeros_like(sums), where=sums > 0)
+        return np.divide(1.0, sums, out=sums, where=sums > 0)

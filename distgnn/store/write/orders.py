@@ -32,13 +32,13 @@ class Side:
     def __init__(
         self, team: Team, n: int, path: Path | None = None, places: np.ndarray | None = None
     ) -> None:
-        self.team, self.n, self.held = team, n, None
+        self.team, self.n, self.kind, self.held = team, n, index_type(n), None
         if places is None or path is None:
             return
-        bounds, kind = partition(n, team.size), index_type(n)
-        self.held = places.astype(kind, copy=False)
-        self._inverse = CutArray(bounds, kind, path.with_name(f"{path.name}-inverse"))
-        self._permutation = CutArray(bounds, kind, path.with_name(f"{path.name}-permutation"))
+        bounds = partition(n, team.size)
+        self.held = places.astype(self.kind, copy=False)
+        self._inverse = CutArray(bounds, self.kind, path.with_name(f"{path.name}-inverse"))
+        self._permutation = CutArray(bounds, self.kind, path.with_name(f"{path.name}-permutation"))
         turned = self._turned(bounds)
         with team.together():
             self._inverse.write(team.rank, self.held)
@@ -56,7 +56,7 @@ class Side:
         (first, last), held = own(self.team, self.n), self.held
         assert held is not None
         result, most = np.empty(last - first, held.dtype), int(np.diff(bounds).max())
-        for lo, hi in pieces(0, most):  # as many turns on every rank
+        for lo, hi in pieces(0, most, 4):  # as many turns on every rank
             some = held[lo:hi]
             nodes = np.arange(first + lo, first + lo + len(some), dtype=held.dtype)
             owners = Blocks(bounds).of(some)
@@ -66,11 +66,11 @@ class Side:
 
     def ids(self, lo: int, hi: int) -> np.ndarray:
         """Read the nodes at positions lo..hi-1."""
-        return np.arange(lo, hi) if self.identity else self._permutation.read(lo, hi)
+        return np.arange(lo, hi, dtype=self.kind) if self.identity else self._permutation.read(lo, hi)
 
     def places(self, lo: int, hi: int) -> np.ndarray:
         """Read the positions of nodes lo..hi-1."""
-        return np.arange(lo, hi) if self.identity else self._inverse.read(lo, hi)
+        return np.arange(lo, hi, dtype=self.kind) if self.identity else self._inverse.read(lo, hi)
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
         """Return the positions of any nodes. Collective."""
@@ -152,11 +152,20 @@ def make(
     for number, stream in enumerate(streams):
         keys: Callable[[int, int], np.ndarray] = partial(random_keys, seed, stream)
         if ranks is not None:
-            first, last = own(team, n)
-            spread = spread_keys(ranks, np.arange(first, last), seed, stream)
-            keys = lambda lo, hi, of=spread, at=first: of[lo - at : hi - at]  # type: ignore[misc]  # noqa: E731
-        sides.append(Side(team, n, folder / f"{name}-{number}", ranked(team, n, keys)))
+            keys = _spread(ranks, own(team, n)[0], seed, stream)
+        places = ranked(team, n, keys)
+        del keys
+        sides.append(Side(team, n, folder / f"{name}-{number}", places))
     return MatrixOrder(name, tuple(sides))
+
+
+def _spread(ranks: np.ndarray, first: int, seed: int, stream: int) -> Callable[[int, int], np.ndarray]:
+    """Return `ranked`'s keys of the order `double`, for the nodes from `first` on that have these ranks."""
+    spread = np.empty(len(ranks), np.uint64)
+    for lo, hi in pieces(0, len(ranks), 4):
+        some = ranks[lo:hi].astype(np.uint64), np.arange(first + lo, first + hi)
+        spread[lo:hi] = spread_keys(*some, seed, stream)
+    return lambda lo, hi: spread[lo - first : hi - first]
 
 
 def by_parts(name: str, part: np.ndarray, parts: int, n: int, team: Team, folder: Path) -> MatrixOrder:
@@ -170,16 +179,21 @@ def by_parts(name: str, part: np.ndarray, parts: int, n: int, team: Team, folder
 
 
 def degree_ranks(team: Team, degrees: np.ndarray) -> np.ndarray:
-    """Return the places of this rank's nodes by descending degree, then by id, uint64. Collective."""
-    known = np.unique(np.concatenate(team.gather_objects(np.unique(-degrees))))
-    return counted(team, np.searchsorted(known, -degrees), len(known)).astype(np.uint64)
+    """Return the places of this rank's nodes by descending degree, then by id. Collective."""
+    cuts = list(pieces(0, len(degrees)))
+    found = np.unique(np.concatenate([degrees[:0], *(np.unique(degrees[lo:hi]) for lo, hi in cuts)]))
+    known = -np.unique(np.concatenate(team.gather_objects(found)))[::-1]
+    labels = np.empty(len(degrees), index_type(len(known)))
+    for lo, hi in cuts:
+        labels[lo:hi] = np.searchsorted(known, -degrees[lo:hi])
+    return counted(team, labels, len(known))
 
 
 def count_ends(team: Team, n: int, ends: Sequence[np.ndarray], into: np.ndarray) -> None:
-    """Add 1 to the numbers, of which each rank holds its own range, of these nodes. Collective."""
+    """Add 1 (or True) to the numbers, of which each rank holds its own range, of these nodes. Collective."""
     bounds = partition(n, team.size)
     for ids in ends:
         owners = Blocks(bounds).of(ids)
         (came,) = routed(team, owners, ids.astype(np.int64, copy=False))
         for some in came:
-            np.add.at(into, some - bounds[team.rank], 1)
+            np.add.at(into, some - bounds[team.rank], into.dtype.type(1))

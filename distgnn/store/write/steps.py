@@ -77,6 +77,7 @@ class Preparation:
             self.scratch.mkdir(exist_ok=True)
         listed = self._listed_degrees() if "double" in names else None
         made = [orders.make(name, self.n, self.seed, self.team, self.scratch, listed) for name in names]
+        del listed
         grid = self._grid(shards)
         first, entry = made[0], None
         if self.source.of_degrees:
@@ -211,7 +212,7 @@ class Preparation:
         """Put edges, reverses and self-loops into buckets; count nodes with listed loops. Collective."""
         listed, (first, last) = self.source.edge_count, own(self.team, self.n)
         total = None if listed is None else listed // self.team.size
-        looped = np.zeros(last - first, np.int64)
+        looped = np.zeros(last - first, np.bool_)
         mine = followed(self._alike(edges, writer.weighted), "import edges", total, "edges", _count)
         for some in turns(self.team, mine):
             src, dst, weights = some or (np.empty(0, np.int64), np.empty(0, np.int64), None)
