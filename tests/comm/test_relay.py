@@ -294,7 +294,7 @@ def test_what_an_operator_holds_is_counted_as_long_as_it_lives(backend):
     operator = dg.distribute(A, grid, "1d")
     with dg.Ledger() as found:
         held = found.peak["adjacency"] - before
-    assert held == sum(block.buffer.nbytes for block in operator.A.blocks) > 0
+    assert held == sum(block.buffer.nbytes for block in operator.algorithm.A.blocks) > 0
     del operator
     with dg.Ledger() as found:
         assert found.peak.get("adjacency", 0) == before

@@ -51,7 +51,7 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
             found.append(([backend.to_host(block).copy() for block in blocks], ledger.words, ledger.messages))
         assert found[0][1:] == found[1][1:]
         if name == "1d" and comm.Get_size() in (2, 3):
-            assert (operator.A.panels.number > 1) == (panel_nonzeros < 16)
+            assert (operator.algorithm.A.panels.number > 1) == (panel_nonzeros < 16)
         Y = dg.gather(operator @ H)
         if grid.rank == 0:
             np.testing.assert_allclose(Y, A @ X, rtol=1e-4, atol=1e-4)

@@ -118,7 +118,7 @@ def test_double_permutation_changes_nothing(comm, backend, layers, train_feature
         grid = make_grid(comm, "3d", sizes, backend=backend)
         operator = dg.distribute(even, grid, "3d", odd=odd)
         model = dg.nn.GCN(operator, [PROBLEM.width, *hidden, PROBLEM.classes], **how)
-        assert len({id(graph.A.A) for graph in model.graphs}) == min(6, layers)
+        assert len({id(graph.A.algorithm.A) for graph in model.graphs}) == min(6, layers)
         targets = model.targets(PROBLEM.labels, PROBLEM.split)
         X = dg.scatter(PROBLEM.X, model.input_layout)
         records = list(train(model, X, targets, make("adamw", 0.05, 0.01), 3, train_features=train_features))

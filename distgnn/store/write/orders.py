@@ -181,8 +181,8 @@ def by_parts(name: str, part: np.ndarray, parts: int, n: int, team: Team, folder
 def degree_ranks(team: Team, degrees: np.ndarray) -> np.ndarray:
     """Return the places of this rank's nodes by descending degree, then by id. Collective."""
     cuts = list(pieces(0, len(degrees)))
-    found = np.unique(np.concatenate([degrees[:0], *(np.unique(degrees[lo:hi]) for lo, hi in cuts)]))
-    known = -np.unique(np.concatenate(team.gather_objects(found)))[::-1]
+    distinct = np.unique(np.concatenate([degrees[:0], *(np.unique(degrees[lo:hi]) for lo, hi in cuts)]))
+    known = -np.unique(np.concatenate(team.gather_objects(distinct)))[::-1]
     labels = np.empty(len(degrees), index_type(len(known)))
     for lo, hi in cuts:
         labels[lo:hi] = np.searchsorted(known, -degrees[lo:hi])
