@@ -332,8 +332,6 @@ class Combination(View):
     The first operator says how matrices are cut; they are cut anew for others, where these need it.
     """
 
-    _turned: Combination | None = None
-
     def __init__(self, terms: list[tuple[float, Operator]], shift: float) -> None:
         forward = self.forward = terms[0][1]
         self._terms, self.name, self.grid = (terms, shift), forward.name, forward.grid
@@ -370,13 +368,15 @@ class Combination(View):
     @property
     def T(self) -> Operator:
         """The adjoint operator, a combination of adjoint ones."""
-        if self._turned is None:
-            terms, shift = self.terms
-            turned = [(c, A.T) for c, A in terms]
-            alike = self.symmetric and all(A.T is A for _, A in terms)
-            self._turned = self if alike else Combination(turned, shift)
-            self._turned._turned = self
-        return self._turned
+        terms, shift = self.terms
+        turned = [(c, A.T) for c, A in terms]
+        if self.symmetric and all(A.T is A for _, A in terms):
+            return self
+        adjoint = self._adjoint()
+        if adjoint is None:
+            adjoint = Combination(turned, shift)
+            adjoint._adjoint, self._adjoint = weakref.ref(self), weakref.ref(adjoint)
+        return adjoint
 
     def layer(self, number: int) -> Operator:
         terms, shift = self.terms

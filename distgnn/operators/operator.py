@@ -73,7 +73,7 @@ class DistSparse(Operator):
         """The products over semirings."""
         return SemiringProducts(self.algorithm)
 
-    @cached_property
+    @property
     def prices(self) -> Prices:
         """The prices of operations, in words and messages of this rank."""
         return Prices(self)
