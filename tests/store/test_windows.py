@@ -266,9 +266,9 @@ def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, mo
         grid.node = grid.rank % nodes
         A = dg.load(path, grid, "3d", dtype=np.float64)
         for number in range(3):
-            (top, bottom), (left, right) = A.layer(number).plane.window
+            (top, bottom), (left, right) = A.layer(number).algorithm.plane.window
             cut = CSR.from_scipy(expected[top:bottom, left:right], grid.backend, np.float64)
-            assert_packed_alike(A.layer(number).A, cut)
+            assert_packed_alike(A.layer(number).algorithm.A, cut)
         grid.free()
 
 
@@ -289,7 +289,7 @@ def test_each_shard_is_read_once_per_node(comm, backend, shared_tmp_path, monkey
         for number, times in enumerate(copies):
             with dg.Ledger() as ledger:
                 A = first.layer(number) if first else dg.load(path, grid, "3d")
-            first = first or A
+            first, S = first or A, A.algorithm.A
             read = grid.world.gather_objects(dict(ledger.loaded))
             assert {name: sum(rank[name] for rank in read) for name in read[0]} == {
                 k: times * v for k, v in once.loaded.items()
@@ -298,7 +298,7 @@ def test_each_shard_is_read_once_per_node(comm, backend, shared_tmp_path, monkey
             if times == 2:
                 assert ledger.words == 0
             else:  # of what a rank did not read, its neighbour sent row lengths, or all of it
-                sent = 4 * A.A.shape[0] + (0 if grid.shares_memory else 2 * A.A.nnz)
+                sent = 4 * S.shape[0] + (0 if grid.shares_memory else 2 * S.nnz)
                 words = grid.world.gather_objects((ledger.words, sent))
                 assert sum(came for came, _ in words) == sum(sent for _, sent in words) // 2
     grid.free()
@@ -347,7 +347,7 @@ def test_what_fails_on_one_rank_fails_on_all(
         patch.setattr(windows.Tile, stage, fail)
         with pytest.raises((OSError, RuntimeError, UserError), match="the disk is gone"):
             dg.load(path, grid, "3d")
-    assert dg.load(path, grid, "3d").A.shape[1] > 0  # and nothing is left of it
+    assert dg.load(path, grid, "3d").algorithm.A.shape[1] > 0  # and nothing is left of it
     grid.free()
 
 
