@@ -74,8 +74,8 @@ class Tuning:
     """What a row of H is taken to have where needed rows and whole blocks are compared: 128 float32."""
     exchange_sends: int = 8
     """Messages of an exchange that a rank sends at a time."""
-    packed_numbers: int = 1 << 16
-    """Numbers of the rows that a host packs, or unpacks, at a time: 256 KiB of float32."""
+    packed_numbers: int = 1 << 18
+    """Numbers of the rows that a host packs, or unpacks, at a time: 1 MiB of float32."""
     packed_at_a_time: int = 4
     """Rooms for them in an exchange."""
     sum_chunk: int = 4 << 20
