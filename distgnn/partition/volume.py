@@ -24,7 +24,7 @@ OF_START = 1.03  # most rows sent in total, relative to the start
 EVEN = (1.0, 1.05, 1.1, 1.2, 1.4)  # most rows sent by a part relative to the average, tried in turn
 RECEIVED = 1.3  # most rows received by a part, relative to what a part may send
 HEAT = 0.4  # rows by which a move may worsen the objective at first, times the root of a row's non-zeros
-VISITS = 25  # visits of every node and non-zero
+VISITS = 100  # visits of every node and non-zero
 
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:

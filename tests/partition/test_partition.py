@@ -154,7 +154,7 @@ def test_volume_relieves_the_busiest_sender(nodes: int, directed: bool) -> None:
         for method in ("volume", "metis", "hypergraph")
     )
     assert ours.sends.max() <= 0.9 * min(best.sends.max(), few_edges.sends.max())
-    assert ours.volume <= 1.05 * best.volume
+    assert ours.volume <= 1.03 * best.volume
     assert largest_over_mean(ours.receives) <= 1.40
     assert largest_over_mean(ours.nonzeros) <= 1.10
 
