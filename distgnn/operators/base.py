@@ -114,8 +114,7 @@ class Operator(LinearMap, Linear, ABC):
         the result, which is done with it where a kernel can; it says so.
         """
         call = compare("A @ H", A=self, H=H)
-        if out is None:
-            out = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+        out = self._room(out, 0, H)
         if then is None:
             self._multiply(H, out)
         else:
@@ -126,11 +125,17 @@ class Operator(LinearMap, Linear, ABC):
     def multiply_adjoint(self, G: DistDense, out: DistDense | None = None) -> DistDense:
         """Compute ``Aᵀ G``, in ``out`` if given; ``G`` in ``output_layout``, result in ``input_layout``."""
         call = compare("A.T @ G", A=self, G=G)
-        if out is None:
-            out = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+        out = self._room(out, 1, G)
         self._multiply_adjoint(G, out)
         out.origin = call
         return out
+
+    def _room(self, out: DistDense | None, side: int, X: DistDense) -> DistDense:
+        """Return room for a result with a row per row (0) or column (1) of A, as wide as X."""
+        if out is not None:
+            return out
+        layout = (self.output_layout, self.input_layout)[side]
+        return DistDense.empty(layout, (self.shape[side], X.shape[1]), self.dtype)
 
     @abstractmethod
     def _multiply(self, H: DistDense, T: DistDense) -> None:

@@ -290,11 +290,7 @@ class DistSparse(Operator):
         if values is None:
             return super().multiply(H, out, then=then)
         self._check_product(values, "H", H, 1, self.input_layout)
-        out = (
-            DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
-            if out is None
-            else out
-        )
+        out = self._room(out, 0, H)
         out.origin = compare("A.multiply(H, values=E)", A=self, X=H, E=values)
         edge_passes.multiply(self.pattern, values, H, out)
         return out
@@ -309,11 +305,7 @@ class DistSparse(Operator):
         if values is None:
             return super().multiply_adjoint(G, out)
         self._check_product(values, "G", G, 0, self.output_layout)
-        out = (
-            DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
-            if out is None
-            else out
-        )
+        out = self._room(out, 1, G)
         out.origin = compare("A.multiply_adjoint(G, values=E)", A=self, X=G, E=values)
         edge_passes.multiply_adjoint(self.pattern, values, G, out)
         return out
@@ -349,7 +341,7 @@ class DistSparse(Operator):
         how = self.semirings.semiring(reduce, combine)
         check_operand(self, H, "H", 1, self.input_layout)
         origin = compare(f"A.aggregate(H, {reduce}, {combine})", A=self, H=H)
-        T = DistDense.empty(self.output_layout, (self.shape[0], H.shape[1]), self.dtype)
+        T = self._room(None, 0, H)
         held = self.semirings.forward(how, H, T)
         T.origin = origin
         return (T, Picked(self, how, T.shape, held)) if keep else T
@@ -384,7 +376,7 @@ class DistSparse(Operator):
         if G.shape != picked.shape:
             raise ValueError(f"{self.name}: G is {G.shape}, the product was {picked.shape}")
         origin = compare("A.aggregate_back(G, picked)", A=self, G=G, picked=picked)
-        F = DistDense.empty(self.input_layout, (self.shape[1], G.shape[1]), self.dtype)
+        F = self._room(None, 1, G)
         self.semirings.back(picked.how, picked.held, G, F)
         F.origin = origin
         return F
