@@ -13,6 +13,7 @@ from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR, index_type
+from distgnn.arrays.kernels import Kernel
 from distgnn.layout import NodeOrder, Range
 from distgnn.local import extract
 from distgnn.local.csr_rows import lengths
@@ -75,6 +76,10 @@ class Graph(Protocol):
                 drawn = draw_selected(pointers, rows, fanout, keys[first:last])
                 neighbours = taken(P, drawn, lengths(P))
             yield neighbours
+
+    def kernel(self, operation: str) -> Kernel | None:
+        """Return the kernel of ``local.extract`` that does several steps in one pass over rows, or None."""
+        return None
 
     def on_host(self) -> Graph:
         """Return the graph, copied to the host if it is not there."""

@@ -63,7 +63,7 @@ class LayerWise(Sampler):
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
         """Extract all edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C."""
-        kernel = extract.KERNELS.find("edges", rows.ids)
+        kernel = self.graph.kernel("edges")
         return self._products(rows, chosen) if kernel is None else self._at_once(kernel, rows, chosen)
 
     def _products(self, rows: Stack, chosen: Chosen) -> Layer:
@@ -91,7 +91,7 @@ class LayerWise(Sampler):
         graph: Any = self.graph
         cols, scale = chosen.vertices, chosen.scale if self.rescale else None
         with step(EXTRACT, graph.backend):
-            return Layer(rows, cols, *kernel(graph.A, graph.indptr, rows, cols, scale))
+            return Layer(rows, cols, *kernel(graph.A, graph.indptr, rows, cols, scale, self.labels))
 
 
 def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) -> Chosen:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from distgnn.arrays import backend
+from distgnn.arrays.kernels import Kernel
+from distgnn.local import extract
 from distgnn.local.csr_rows import repeated, row_pointers
 from distgnn.local.draw import stack_keys
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.sampler import EXTRACT, Sampler, joined, step
+from distgnn.sampling.sampler import DRAW, EXTRACT, Sampler, joined, step
 
 
 class GraphSage(Sampler):
@@ -34,15 +37,45 @@ class GraphSage(Sampler):
     def __init__(self, graph: Graph, fanout: Sequence[int], *, rescale: bool = False, **options: Any) -> None:
         super().__init__(graph, fanout, rescale=rescale, **options)
 
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all values of the graph are equal, and not 0: none has to be looked up."""
+        values = self.graph.A.data
+        return bool(len(values)) and bool(values.min() == values.max() != 0)
+
     def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
+        kernel = self.graph.kernel("neighbours")
+        return (
+            self._drawn(frontier, size, keys)
+            if kernel is None
+            else self._at_once(kernel, frontier, size, keys)
+        )
+
+    def _at_once(self, kernel: Kernel, frontier: Stack, size: int, keys: Any) -> Layer:
+        """Draw from the graph, all of which this rank holds, and number the columns."""
+        graph: Any = self.graph
+        with step(DRAW, graph.backend):
+            drawn = kernel(graph.A, graph.indptr, frontier, size, keys, self.labels, self.alike)
+            indptr, labels, values, cols = drawn
+            if self.rescale:
+                degrees = extract.row_lengths(graph.indptr, frontier.ids)
+                _rescale(values, indptr[1:] - indptr[:-1], degrees)
+        return Layer(frontier, cols, indptr, labels, values)
+
+    def _drawn(self, frontier: Stack, size: int, keys: Any) -> Layer:
+        """Draw some vertices at a time, as the graph gives them."""
         neighbours, own = [], stack_keys(frontier, keys)
         for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, own):
             if self.rescale:
-                factors = degrees / backend.module(counts).maximum(counts, 1)
-                values *= repeated(factors, counts, len(values)).astype(values.dtype)
+                _rescale(values, counts, degrees)
             neighbours.append((counts, columns, values))
         counts, columns, values = joined(neighbours, self.graph.dtype)
         with step(EXTRACT, self.graph.backend):  # Alg. 1: drop the empty columns of Q^l
             indptr = row_pointers(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)
             return Layer(frontier, cols, indptr, labels, values)
+
+
+def _rescale(values: Any, counts: Any, degrees: Any) -> None:
+    factors = degrees / backend.module(counts).maximum(counts, 1)
+    values *= repeated(factors, counts, len(values)).astype(values.dtype)

@@ -20,6 +20,7 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.blocking import bounded
 from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import CSR, Shape, index_type
+from distgnn.arrays.kernels import Kernel
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
@@ -86,6 +87,9 @@ class Replicated(Graph):
             drawn = draw_selected(self.indptr, vertices, fanout, keys)
             neighbours = taken(self.A, drawn, extract.row_lengths(self.indptr, vertices))
         yield neighbours
+
+    def kernel(self, operation: str) -> Kernel | None:
+        return extract.KERNELS.find(operation, self.A.data)
 
     def on_host(self) -> Replicated:
         return Replicated(self.A.to_scipy(), self.entries) if isinstance(self.A, CSR) else self

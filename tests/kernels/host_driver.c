@@ -10,7 +10,9 @@
 #include "aggregate.h"
 #include "edges.h"
 #include "elementwise.h"
+#include "neighbours.h"
 #include "sample.h"
+#include "spgemm.h"
 #include "spmm.h"
 #include "volume.h"
 
@@ -576,6 +578,165 @@ static void ids_renumbered(int64_t n, int64_t count)
         free(all[a]);
 }
 
+/* A triangle of `n` rows: row r has r columns, alternate ones from r % 2 on, modulo n. */
+struct triangle {
+    int64_t n, nonzeros;
+    int64_t *pointers;
+    void *indices, *values;
+    int32_t *table;
+};
+
+static struct triangle triangle(int64_t n, int wide_indices, int wide)
+{
+    struct triangle t = {n, n * (n - 1) / 2, malloc((size_t)(n + 1) * 8), 0, 0, malloc((size_t)n * 4)};
+    t.indices = malloc((size_t)t.nonzeros * (wide_indices ? 8 : 4));
+    t.values = malloc((size_t)t.nonzeros * (wide ? 8 : 4));
+    for (int64_t r = 0; r <= n; r++)
+        t.pointers[r] = r * (r - 1) / 2;
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t i = 0; i < r; i++) {
+            put_integer(t.indices, wide_indices, t.pointers[r] + i, (r % 2 + 2 * i) % n);
+            put(t.values, wide, t.pointers[r] + i, (double)(t.pointers[r] + i));
+        }
+    for (int64_t i = 0; i < n; i++)
+        t.table[i] = -1;
+    return t;
+}
+
+static void drop(struct triangle t)
+{
+    void *all[] = {t.pointers, t.indices, t.values, t.table};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
+static int64_t integer_at(const void *a, int wide, int64_t at)
+{
+    return wide ? ((const int64_t *)a)[at] : ((const int32_t *)a)[at];
+}
+
+/* Blocks of no rows, of all rows from the last on, of two: entries are of their row, labels of their columns;
+ * kept edges are those that lead to the columns. */
+static void rows_at_once(int64_t n, int64_t count, int wide_indices, int wide)
+{
+    struct triangle t = triangle(n, wide_indices, wide);
+    struct graph g = {n, t.nonzeros, t.pointers, t.indices, t.values, wide_indices, wide, t.table};
+    int64_t bounds[] = {0, 0, n, n + 2}, rows = n + 2, longest;
+    uint64_t keys[] = {1, 2, 3};
+    int64_t *ids = malloc((size_t)rows * 8), *ends = malloc((size_t)(rows + 1) * 8), column_bounds[4];
+    for (int64_t i = 0; i < rows; i++)
+        ids[i] = i < n ? n - 1 - i : i - n;
+    struct vertices v = {3, bounds, ids};
+    expect(neighbours_count(&g, &v, count, ends, &longest) == -1 && longest == n - 1, "longest row", longest);
+    int64_t total = ends[rows];
+    uint8_t *picked = calloc((size_t)longest, 1);
+    double *prefix = malloc((size_t)longest * 8);
+    int64_t most = longest < count ? longest : count,
+            *entries = malloc((size_t)(NEIGHBOURS_GATHERED + most) * 8), *columns = malloc((size_t)(rows + total) * 8);
+    int32_t *labels = malloc((size_t)total * 4);
+    void *values = malloc((size_t)total * (wide ? 8 : 4));
+    struct neighbours d = {&g, &v, count, keys, picked, prefix, entries, labels, values, columns, column_bounds};
+    expect(neighbours_run(&d) == -1, "columns are nodes", n);
+    for (int64_t b = 0; b < 3; b++)
+        for (int64_t r = bounds[b]; r < bounds[b + 1]; r++) {
+            int64_t length = ids[r], before = -1;
+            expect(ends[r + 1] - ends[r] == (length < count ? length : count), "entries of a row", r);
+            for (int64_t e = ends[r]; e < ends[r + 1]; e++) {
+                int64_t entry = (int64_t)get(values, wide, e);
+                expect(entry > before && entry >= t.pointers[ids[r]] && entry < t.pointers[ids[r] + 1], "entry", e);
+                expect(columns[column_bounds[b] + labels[e]] == integer_at(t.indices, wide_indices, entry), "label",
+                       e);
+                before = entry;
+            }
+            expect(columns[column_bounds[b] + r - bounds[b]] == ids[r], "rows first", r);
+        }
+    g.values = 0;
+    expect(neighbours_run(&d) == -1, "without values", n);
+    g.values = t.values;
+    double *scale = malloc((size_t)rows * 8);
+    for (int64_t i = 0; i < rows; i++)
+        scale[i] = (double)(i + 1);
+    int64_t room = 0;
+    for (int64_t b = 0; b < 3; b++)
+        for (int64_t r = bounds[b]; r < bounds[b + 1]; r++)
+            room += ids[r] < bounds[b + 1] - bounds[b] ? ids[r] : bounds[b + 1] - bounds[b];
+    int32_t *places = malloc((size_t)room * 4);
+    void *kept = malloc((size_t)room * (wide ? 8 : 4));
+    struct edges_kept k = {&g, &v, &v, scale, ends, places, kept};
+    expect(edges_run(&k) == -1, "columns are nodes", n);
+    for (int64_t b = 0, at = 0; b < 3; b++)
+        for (int64_t r = bounds[b]; r < bounds[b + 1]; r++) {
+            expect(ends[r] == at, "where a row begins", r);
+            for (int64_t e = t.pointers[ids[r]]; e < t.pointers[ids[r] + 1]; e++)
+                for (int64_t c = bounds[b]; c < bounds[b + 1]; c++)
+                    if (ids[c] == integer_at(t.indices, wide_indices, e)) {
+                        expect(places[at] == c - bounds[b], "place of a kept edge", at);
+                        expect(get(kept, wide, at++) == (double)e * scale[c], "value of a kept edge", e);
+                    }
+        }
+    put_integer(t.indices, wide_indices, t.nonzeros - 1, n);
+    expect(edges_run(&k) == t.nonzeros - 1, "a column that is none", n);
+    if (count >= longest)
+        expect(neighbours_run(&d) == t.nonzeros - 1, "a column that is none", n);
+    for (int64_t i = 0; i < n; i++)
+        expect(t.table[i] == -1, "table as it was", i);
+    drop(t);
+    void *all[] = {ids, ends, picked, prefix, entries, columns, labels, values, scale, places, kept};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
+/* Triangle by triangle, of `width` columns in all, beside sums in dense rows. */
+static void sparse_product(int64_t n, int64_t width, int wide_indices, int wide)
+{
+    struct triangle A = triangle(n, 1, wide), B = triangle(n, wide_indices, wide);
+    int64_t words = spgemm_words(width), room = 0;
+    for (int64_t r = 0; r < n; r++) {
+        int64_t products = 0;
+        for (int64_t a = A.pointers[r]; a < A.pointers[r + 1]; a++)
+            products += integer_at(A.indices, 1, a);
+        room += products < width ? products : width;
+    }
+    void *b_pointers = malloc((size_t)(n + 1) * 8), *sums = calloc((size_t)width, wide ? 8 : 4);
+    for (int64_t r = 0; r <= n; r++)
+        put_integer(b_pointers, wide_indices, r, B.pointers[r]);
+    for (int64_t e = 0; e < B.nonzeros; e++) /* spread over the columns */
+        put_integer(B.indices, wide_indices, e, integer_at(B.indices, wide_indices, e) * (width / n));
+    uint64_t *bits = calloc((size_t)words, 8);
+    int64_t *pointers = malloc((size_t)(n + 1) * 8);
+    void *indices = malloc((size_t)room * (wide_indices ? 8 : 4)), *values = malloc((size_t)room * (wide ? 8 : 4));
+    struct spgemm s = {n,    width, A.pointers, A.indices, b_pointers, B.indices, A.values, B.values, wide_indices,
+                       wide, sums,  bits,       pointers,  indices,    values};
+    expect(spgemm_run(&s) == -1, "columns are there", n);
+    double *dense = malloc((size_t)width * 8), *there = malloc((size_t)width * 8);
+    for (int64_t r = 0, at = 0; r < n; r++) {
+        memset(dense, 0, (size_t)width * 8);
+        memset(there, 0, (size_t)width * 8);
+        for (int64_t a = A.pointers[r]; a < A.pointers[r + 1]; a++)
+            for (int64_t k = integer_at(A.indices, 1, a), e = B.pointers[k]; e < B.pointers[k + 1]; e++) {
+                dense[integer_at(B.indices, wide_indices, e)] += get(A.values, wide, a) * get(B.values, wide, e);
+                there[integer_at(B.indices, wide_indices, e)] = 1;
+            }
+        expect(pointers[r] == at, "where a row begins", r);
+        for (int64_t c = 0; c < width; c++)
+            if (there[c]) {
+                expect(integer_at(indices, wide_indices, at) == c, "column", at);
+                expect(fabs(get(values, wide, at++) - dense[c]) <= 1e-5 * dense[c], "sum", c);
+            }
+    }
+    put_integer(B.indices, wide_indices, 0, width);
+    expect(n < 3 || spgemm_run(&s) >= 0, "a column that is none", n);
+    for (int64_t c = 0; c < width; c++)
+        expect(get(sums, wide, c) == 0, "sums as they were", c);
+    for (int64_t w = 0; w < words; w++)
+        expect(bits[w] == 0, "bits as they were", w);
+    drop(A);
+    drop(B);
+    void *all[] = {b_pointers, sums, bits, pointers, indices, values, dense, there};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
 int main(void)
 {
     static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 41, 64, 100, 129};
@@ -589,6 +750,12 @@ int main(void)
         rows_selected(30, count);
     for (int64_t count = 0; count < 100; count = 3 * count + 1)
         ids_renumbered(10 + count, count);
+    for (int kinds = 0; kinds < 4; kinds++) {
+        for (int64_t count = 0; count < 70; count = 3 * count + 1)
+            rows_at_once(50, count, kinds % 2, kinds / 2);
+        for (int64_t width = 40; width < 400000; width *= 20)
+            sparse_product(40, width, kinds % 2, kinds / 2);
+    }
     for (int set = 0; spmm_sets()[set]; set++) {
         for (int wide = 0; wide < 2; wide++)
             for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
