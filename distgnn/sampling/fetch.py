@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from distgnn import local
 from distgnn.arrays import backend as backends
 from distgnn.arrays.csr import CSR
 from distgnn.comm.rows import Rows, by_owner
-from distgnn.errors import check_type
+from distgnn.errors import TrainingError, check_type
 from distgnn.local import csr_rows
 from distgnn.operators.cut_matrix import CutMatrix
 from distgnn.operators.dense import DistDense
@@ -66,28 +67,19 @@ class Features:
         Collective as :meth:`fetch`. A sampler's positions are not checked where they are on a GPU, which
         would have to be waited for.
         """
+        with self.coming(positions) as coming:
+            return coming.take()
+
+    def coming(self, positions: Any, overlap: bool = False) -> Coming:
+        """Begin to :meth:`borrow`; with ``overlap``, messages travel while the caller computes."""
         if not backends.of(positions).on_device:
             with self.column.together():
                 positions = checked(positions, self.shape[0])
-        return self._fetch(positions)
+        return Coming(self, positions, overlap)
 
     def _fetch(self, positions: Any) -> Any:
-        if self.column.size == 1:
-            return self._picked(self.block, positions)
-        positions = backends.of(positions).to_host(positions)  # messages are made of them
-        distinct, places = np.unique(positions, return_inverse=True)
-        needed = Rows(self.grid, self.column, by_owner(distinct, self.parts))
-        if isinstance(self.block, CSR):
-            fetched = needed.fetch_ragged(self.block, needed.lengths(self.block), "features")
-            return self._picked(self._block(fetched), places)
-        rows = self._room(distinct)
-        with needed.fetch(self.block, rows, "features") as arriving:
-            arriving.wait(needed.needed)
-        if places.size == distinct.size and bool((places[1:] > places[:-1]).all()):
-            return rows
-        ordered = self._picked(rows, places)
-        self.grid.workspace.give_back(rows)
-        return ordered
+        with Coming(self, positions) as coming:
+            return coming.take()
 
     def _picked(self, X: Any, rows: Any) -> Any:
         if isinstance(X, CSR):
@@ -105,3 +97,65 @@ class Features:
 
     def _room(self, ids: Any) -> Any:
         return self.grid.workspace.borrow((ids.size, self.shape[1]), self.dtype)
+
+
+class Coming(AbstractContextManager["Coming"]):
+    """Rows of features on their way, from the ranks of a process column. A context.
+
+    Where it is left by an error of one rank, messages under way are abandoned. Where rows are not wanted any
+    more, on all ranks alike, they are received and given back.
+
+    Args:
+        positions: checked.
+        overlap: begin at once. Rows of sparse features, and of this rank alone, are fetched when taken.
+    """
+
+    def __init__(self, features: Features, positions: Any, overlap: bool = False) -> None:
+        self.features, self.positions, self.messages = features, positions, ExitStack()
+        self.rows: Any = None
+        if overlap and features.column.size > 1 and not isinstance(features.block, CSR):
+            self._begin()
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        if kind is None or issubclass(kind, (GeneratorExit, TrainingError)):
+            self.messages.close()
+        else:
+            self.messages.__exit__(kind, *error)
+        if self.rows is not None:
+            self.features.grid.workspace.give_back(self.rows)
+
+    def driven(self) -> AbstractContextManager[None]:
+        """Drive the messages during the computations inside."""
+        return nullcontext() if self.rows is None else self.exchange.driven()
+
+    def take(self) -> Any:
+        """Wait for the rows. Their memory is the caller's, to be given back to the workspace."""
+        features = self.features
+        if features.column.size == 1:
+            return features._picked(features.block, self.positions)
+        if isinstance(features.block, CSR):
+            needed = self._needed()
+            fetched = needed.fetch_ragged(features.block, needed.lengths(features.block), "features")
+            return features._picked(features._block(fetched), self.places)
+        if self.rows is None:
+            self._begin()
+        self.exchange.wait(range(features.column.size))
+        self.messages.close()
+        rows, self.rows = self.rows, None
+        if self.places.size == len(rows) and bool((self.places[1:] > self.places[:-1]).all()):
+            return rows
+        ordered = features._picked(rows, self.places)
+        features.grid.workspace.give_back(rows)
+        return ordered
+
+    def _needed(self) -> Rows:
+        """Ask the ranks for the rows at the distinct positions. Collective."""
+        features = self.features
+        positions = backends.of(self.positions).to_host(self.positions)  # messages are made of them
+        self.distinct, self.places = np.unique(positions, return_inverse=True)
+        return Rows(features.grid, features.column, by_owner(self.distinct, features.parts), "features")
+
+    def _begin(self) -> None:
+        needed, features = self._needed(), self.features
+        self.rows = features._room(self.distinct)
+        self.exchange = self.messages.enter_context(needed.fetch(features.block, self.rows, "features"))
