@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.local import host
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
@@ -44,8 +45,10 @@ def edges(
     """
     built = host.built()
     graph = built.Rows(indptr, A.indices, A.data, labels.table)
-    most = np.minimum(indptr[rows.ids + 1] - indptr[rows.ids], np.repeat(columns.sizes, rows.sizes))
-    room, ends = int(most.sum()), np.empty(len(rows.ids) + 1, np.int64)
+    lengths = indptr[rows.ids + 1] - indptr[rows.ids]
+    ledger.charge("spmm", "spgemm", flops=2 * int(lengths.sum()))  # as the product with Q that it stands for
+    room = int(np.minimum(lengths, np.repeat(columns.sizes, rows.sizes)).sum())
+    ends = np.empty(len(rows.ids) + 1, np.int64)
     numbers, values = np.empty(room, np.int32), np.empty(room, A.dtype)
     lists = [built.Lists(*stack.arrays, graph) for stack in (rows, columns)]
     built.keep_edges(graph, *lists, scale, ends, numbers, values)
