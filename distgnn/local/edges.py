@@ -135,9 +135,9 @@ def transposition(A: CSR) -> Array:
 
     Integers are int32 where A's are: a word for each entry.
     """
-    if "transposition" not in A.cached:
-        A.cached["transposition"] = KERNELS.kernel("transposition", A.indptr)(A)
-    return A.cached["transposition"]
+    if "transposition" not in A.pattern:
+        A.pattern["transposition"] = KERNELS.kernel("transposition", A.indptr)(A)
+    return A.pattern["transposition"]
 
 
 def permuted(A: CSR, values: Array) -> Array:
