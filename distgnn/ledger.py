@@ -451,8 +451,8 @@ class Books:
 
     Attributes:
         open: the ledgers that are open; regions: timed regions that are open, the outermost first; pending:
-            what adds the seconds of regions that are over, whose marks nobody has read; held: bytes of memory by purpose; most: bytes beyond which :func:`held` raises
-        :class:`BeyondRoom`.
+            what adds the seconds of regions that are over, whose marks nobody has read; held: bytes of memory
+            by purpose; most: bytes beyond which :func:`held` raises :class:`BeyondRoom`.
     """
 
     open: list[Ledger] = field(default_factory=list)

@@ -41,7 +41,9 @@ class CSR:
             values too.
     """
 
-    __slots__ = ("__weakref__", "buffer", "cached", "data", "indices", "indptr", "pattern", "purpose", "shape")
+    __slots__ = (
+        "__weakref__", "buffer", "cached", "data", "indices", "indptr", "pattern", "purpose", "shape",
+    )  # fmt: skip
     indptr: Any
     indices: Any
     data: Any
