@@ -307,12 +307,11 @@ class Ledger(Totals):
         entry = self._entries[key]
         if key[0] == "comm":
             self._under_way.add(*region.on_host)
-        charged: tuple[int, ...] = ()
+        words, nbytes, flops = entry.at_event
+        charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
         if self.events is not None:
             self._origin = self._origin or (region.start, region.on_host[0])
-            words, nbytes, flops = entry.at_event
             entry.at_event = entry.words, entry.bytes, entry.flops
-            charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
 
         def settled() -> None:
             seconds = region.seconds

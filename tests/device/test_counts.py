@@ -83,7 +83,7 @@ def test_an_epoch(comm, stand_in, options, request):
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_phases_are_measured_without_a_wait(comm, stand_in, network):
-    """As `distgnn train` and `dg.fit` measure them."""
+    """`distgnn train` and `dg.fit` measure phases always."""
     _, model, H, targets = problem(comm, "1d", network=NETWORKS[network], dropout=0.5)
     counts, records = {}, []
     for timing in (False, True):
