@@ -39,7 +39,7 @@ class GraphSage(Sampler):
 
     @cached_property
     def alike(self) -> bool:
-        """Whether all values of the graph are equal, and not 0: none has to be looked up."""
+        """Tell whether all values of the graph are equal, and not 0: none has to be looked up."""
         values = self.graph.A.data
         return bool(len(values)) and bool(values.min() == values.max() != 0)
 
