@@ -15,11 +15,13 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR, index_type
 from distgnn.layout import NodeOrder, Range
 from distgnn.local import extract
-from distgnn.local.csr_rows import lengths
-from distgnn.local.draw import Draws, draw_selected
+from distgnn.local.draw import Draws
+from distgnn.local.stack import Stack
 
 T = TypeVar("T")
 Array = Any
+#: A matrix, its row pointers (int64), and the rows of it that were asked for (int64).
+Rows = tuple[Any, Array, Array]
 #: What was drawn for some vertices: how many neighbours of each, their numbers (int64), the values of A; and
 #: the entries of each vertex's row.
 Drawn = tuple[Array, Array, Array, Array]
@@ -36,7 +38,7 @@ class Graph(Protocol):
     Attributes:
         shape, dtype: of A; A: what this rank holds of it.
         backend: where the graph is, and all that is drawn from it.
-        collective: the ranks of a process row sample together.
+        collective: all ranks sample together, each minibatches of its own.
         order: of rows and columns; None: node i in row i.
     """
 
@@ -62,19 +64,20 @@ class Graph(Protocol):
         none = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
         return blocks[0] if len(blocks) == 1 else sp.vstack([none, *blocks], format="csr")
 
-    def draw(self, vertices: Array, fanout: int, keys: Array) -> Iterator[Drawn]:
-        """Draw ``fanout`` distinct neighbours of every vertex, or all, some vertices at a time.
+    def rows(self, vertices: Array) -> Rows:
+        """Return a matrix with the rows of these vertices (int64, with repeats), and which they are there."""
+        ...
 
-        SAMPLE(P, b, s) of P = Q A (Algorithm 1). vertices: int64 (m); keys: uint64 (m), of
-        :func:`rows.row_keys`.
+    def sums(self, lists: Stack) -> Any:
+        """Sum the rows of each list of vertices (section 4.2.1): ``Q A`` of a Q with ones there."""
+        ...
+
+    def draw(self, vertices: Stack, fanout: int, keys: Array) -> Drawn:
+        """Draw ``fanout`` distinct neighbours of every vertex, or all.
+
+        SAMPLE(P, b, s) of P = Q A (Algorithm 1). keys: uint64, of the minibatches, with which and their vertices :func:`rows.row_keys` are made.
         """
-        # weights up to a factor, so 1 stands for 1 / degree
-        for (first, last), P in timed_each("probability", self.row_blocks(selection(vertices, self.n))):
-            with ledger.timed("sampling", "draw"):
-                rows, pointers = np.arange(last - first), P.indptr.astype(np.int64)
-                drawn = draw_selected(pointers, rows, fanout, keys[first:last])
-                neighbours = taken(P, drawn, lengths(P))
-            yield neighbours
+        ...
 
     def on_host(self) -> Graph:
         """Return the graph, copied to the host if it is not there."""
@@ -124,7 +127,8 @@ def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
     return sp.csr_array(entries, shape=(rows, n))
 
 
-def indicator(vertices: Array, bounds: Array, n: int) -> Any:
-    """Make Q with a row of ones in the vertices of each minibatch (section 4.2.1): ``Q A`` sums rows of A."""
+def indicator(lists: Stack, n: int) -> Any:
+    """Make Q with a row of ones in the vertices of each list (section 4.2.1): ``Q A`` sums rows of A."""
+    bounds, vertices = lists.arrays
     ones = backends.module(vertices).ones(len(vertices))
     return extract.rows_of(bounds, vertices, ones, (len(bounds) - 1, n))

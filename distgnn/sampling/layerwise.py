@@ -16,7 +16,7 @@ from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.local.draw import draw, inclusion
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer
-from distgnn.sampling.graph import Graph, indicator, selection, timed_each
+from distgnn.sampling.graph import Graph, selection, timed_each
 from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, step
 
 Array = Any
@@ -82,16 +82,16 @@ class LayerWise(Sampler):
                     values *= chosen.scale[cols.bounds[batch] + labels[kept]].astype(values.dtype)
                 edges_found.append((np.diff(np.searchsorted(kept, R.indptr)), labels[kept], values))
                 top += R.shape[0]
-            counts, labels, values = joined(edges_found, self.graph.dtype)
+            counts, labels, values = joined(edges_found, self.graph.dtype, self.graph.backend)
             indptr = row_pointers(counts)
             return Layer(rows, cols, indptr, Stack(labels, indptr[rows.bounds]), values)
 
     def _at_once(self, kernel: Kernel, rows: Stack, chosen: Chosen) -> Layer:
-        """Pick the edges from the graph, all of which this rank holds."""
-        graph: Any = self.graph
+        """Pick the edges from the rows of the graph."""
         cols, scale = chosen.vertices, chosen.scale if self.rescale else None
-        with step(EXTRACT, graph.backend):
-            return Layer(rows, cols, *kernel(graph.A, graph.indptr, rows, cols, scale))
+        with step(EXTRACT, self.graph.backend):
+            A, indptr, places = self.graph.rows(rows.ids)
+            return Layer(rows, cols, *kernel(A, indptr, rows._replace(ids=places), cols, scale))
 
 
 def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) -> Chosen:
@@ -107,7 +107,7 @@ def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) 
             scale = 1 / inclusion(weights, drawn, own) if rescale else ones(len(weights))
             choices.append((np.diff(drawn.ends), columns, scale))
             top += P.shape[0]
-    counts, columns, scales = joined(choices, np.float64)
+    counts, columns, scales = joined(choices, np.float64, backend.of(keys))
     return Chosen(Stack.cut(columns, row_pointers(counts)), scales)
 
 
@@ -136,7 +136,7 @@ class Ladies(LayerWise):
         return super().facts() | {"importance": self.importance}
 
     def distributions(self, frontier: Stack) -> Iterator[Any]:
-        P = self.weighted.multiply(indicator(frontier.ids, frontier.bounds, self.graph.n))
+        P = self.weighted.sums(frontier)
         if self.importance == "counts":
             P.data[...] *= P.data
         yield P
@@ -155,8 +155,9 @@ class FastGCN(LayerWise):
 
     def __init__(self, graph: Graph, fanout: Sequence[int], **options: Any) -> None:
         super().__init__(graph, fanout, **options)
-        everything = indicator(np.arange(graph.n), np.array([0, graph.n]), graph.n)
-        norms: Any = graph.on_host().map(squares).multiply(everything)  # (1, n), of the columns
+        norms: Any = (
+            graph.on_host().map(squares).sums(Stack.of([np.arange(graph.n)]))
+        )  # (1, n), of the columns
         drawn = norms.data > 0  # where all edges have weight 0, a vertex has no chance
         # The first draws of every minibatch are from this row.
         self.importance = extract.distribution(norms.indices[drawn], norms.data[drawn], graph.backend)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
 from distgnn.errors import ArgumentError, check_type
 from distgnn.ledger import timed
@@ -130,13 +129,12 @@ def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
     return tuple(int(number) for number in fanout)
 
 
-def joined(blocks: Sequence[tuple[Any, ...]], dtype: Any) -> tuple[Any, ...]:
-    """Join row blocks' (entries per row, columns, values of this dtype). On the host there may be none."""
+def joined(blocks: Sequence[tuple[Any, ...]], dtype: Any, on: Backend) -> tuple[Any, ...]:
+    """Join row blocks' (entries per row, columns, values of this dtype), of which there may be none."""
     if len(blocks) == 1:
         return blocks[0]
-    none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, dtype)
-    parts = zip(*(blocks or [none]), strict=True)
-    return tuple(backend.module(part[0]).concatenate(part) for part in parts)
+    none = on.empty((0,), np.int64), on.empty((0,), np.int64), on.empty((0,), dtype)
+    return tuple(on.xp.concatenate(part) for part in zip(*(blocks or [none]), strict=True))
 
 
 def step(name: str, on: Backend) -> AbstractContextManager[None]:
