@@ -3,8 +3,8 @@
     mpiexec -n 4 python benchmarks/sampling_words.py --out benchmarks/results/sampling-words.md
 
 GraphSAGE and LADIES on an R-MAT, all ranks' words added up as the ledger counts them: questions, lengths and
-degrees (``rows``), rows or draws (``adjacency``), sums of rows, and features. `formula` is what the docstring
-of `Partitioned` gives for the first three, counted from the samples of the whole graph. `--earlier` leaves it
+degrees (``rows``), rows or draws (``adjacency``), sums of rows, and features, whose row numbers are in ``rows``, too. `formula` is what the
+docstring of `Partitioned` gives for the first three, counted from the samples of the whole graph. `--earlier` leaves it
 out, for the code before.
 """
 
@@ -71,9 +71,14 @@ def measured(
         words = [comm.allreduce(float(own[matrix])) for matrix in MATRICES]
         total = sum(words)
         first = first or total
-        of_graph = "" if args.earlier else f"{expected(training, A, name, axes, args) / sum(words[:3]):.4f}"
+        asked = words[3] / WIDTHS[0]  # for a row of features, its number
+        formula = (
+            ""
+            if args.earlier
+            else f"{expected(training, A, name, axes, args) / (sum(words[:3]) - asked):.6f}"
+        )
         millions = " | ".join(f"{number / 1e6:.3f}" for number in (*words, total))
-        yield f"| {name} | {comm.size} | {axes['reps']} | {millions} | {total / first:.2f} | {of_graph} |"
+        yield f"| {name} | {comm.size} | {axes['reps']} | {millions} | {total / first:.2f} | {formula} |"
         grid.free()
 
 

@@ -75,7 +75,8 @@ class Graph(Protocol):
     def draw(self, vertices: Stack, fanout: int, keys: Array) -> Drawn:
         """Draw ``fanout`` distinct neighbours of every vertex, or all.
 
-        SAMPLE(P, b, s) of P = Q A (Algorithm 1). keys: uint64, of the minibatches, with which and their vertices :func:`rows.row_keys` are made.
+        SAMPLE(P, b, s) of P = Q A (Algorithm 1). keys: uint64, of the minibatches, of which and of their
+        vertices :func:`rows.row_keys` are made.
         """
         ...
 

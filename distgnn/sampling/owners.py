@@ -6,7 +6,6 @@ draw from it, or adds the rows that a minibatch asks for. Arrays are where the g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -146,7 +145,7 @@ class Questions:
         A = extract.rows_of(indptr, columns, values, (len(read), block.A.shape[1]))
         return Answers(A, indptr, self._in_lists(read), self._in_lists(degrees))
 
-    def swap(self, array: Array, given: Sequence[int], got: Sequence[int], matrix: str) -> Array:
+    def swap(self, array: Array, given: np.ndarray, got: np.ndarray, matrix: str) -> Array:
         """Send the ranks parts of an array, which end there; return their parts, one after another."""
         whole = self.comm.backend.empty((int(got[-1]),), array.dtype)
         all_to_all(self.comm, _cut(array, given), _cut(whole, got), matrix)
@@ -182,5 +181,5 @@ class Questions:
         return ordered
 
 
-def _cut(array: Array, ends: Sequence[int]) -> dict[int, Array]:
-    return {rank: array[int(first) : int(last)] for rank, (first, last) in enumerate(pairwise(ends))}
+def _cut(array: Array, ends: np.ndarray) -> dict[int, Array]:
+    return {rank: array[first:last] for rank, (first, last) in enumerate(pairwise(ends.tolist()))}

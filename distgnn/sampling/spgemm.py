@@ -130,8 +130,8 @@ class Partitioned(Graph):
         rows, each once: D (lengths) + 2 N
         sums: Σ_q min(k + 2 nnz(Ĉ_q), D_q + 2 N_q) over the other ranks q
 
-    S is the sum of min(s, degree) over the D questions, but a row that several minibatches ask for is sent
-    once where that is no more; the D_q distinct rows asked of rank q have N_q entries, Ĉ_q is their (k, m)
+    S is the sum of min(s, degree) over the D questions; a row that several minibatches ask for is sent once
+    where that is no more. The D_q distinct rows asked of rank q have N_q entries, Ĉ_q is their (k, m)
     product. Products of a general Q ask for its distinct columns as one minibatch. Messages: at most 5 (P - 1)
     in a call. GraphSAGE makes one call per layer; LADIES one of sums and one of rows.
 
