@@ -3,9 +3,9 @@
     mpiexec -n 4 python benchmarks/sampling_words.py --out benchmarks/results/sampling-words.md
 
 GraphSAGE and LADIES on an R-MAT, all ranks' words added up as the ledger counts them: questions, lengths and
-degrees (``rows``), rows or draws (``adjacency``), sums of rows, and features, whose row numbers are in ``rows``, too. `formula` is what the
-docstring of `Partitioned` gives for the first three, counted from the samples of the whole graph. `--earlier` leaves it
-out, for the code before.
+degrees (``rows``), rows or draws (``adjacency``), sums of rows, and features, whose row numbers are in
+``rows``, too. `formula` is what the docstring of `Partitioned` gives for the first three, counted from the
+samples of the whole graph. `--earlier` leaves it out, for the code before.
 """
 
 from __future__ import annotations
