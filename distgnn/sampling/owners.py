@@ -83,6 +83,15 @@ def words(minibatches: int, asked: int, vertices: int, entries: int) -> int:
     return 2 * minibatches + asked + vertices + 2 * entries
 
 
+def picked_by_owners(ranks: int, columns: int, rows: int, degree: float) -> bool:
+    """Tell whether edges are picked by owners: all ranks' columns, sent to all, are fewer words than rows.
+
+    Args:
+        columns, rows: of all ranks' minibatches; degree: the mean number of entries of a row.
+    """
+    return ranks * columns < 2 * degree * rows
+
+
 class Questions:
     """The vertices of each rank's minibatches, told to the ranks that hold their rows. Collective.
 
@@ -139,11 +148,19 @@ class Questions:
         degrees = self.swap(degrees.astype(kind), self.asked_ends, self.ends, "rows").astype(np.int64)
         read, lengths, _ = segments(self.vertices, degrees, fanout)
         indptr = row_pointers(lengths)
-        given, got = self.at(pointers, self.asked_ends), self.at(indptr, self.ends)
         entries = block.A.indices[positions].astype(kind, copy=False), block.A.data[positions]
-        columns, values = (self.swap(array, given, got, "adjacency") for array in entries)
+        columns, values = self.answered(entries, pointers, indptr)
         A = extract.rows_of(indptr, columns, values, (len(read), block.A.shape[1]))
-        return Answers(A, indptr, self._in_lists(read), self._in_lists(degrees))
+        return Answers(A, indptr, self.in_lists(read), self.in_lists(degrees))
+
+    def answered(self, entries: tuple[Array, Array], pointers: Array, indptr: Array) -> tuple[Array, Array]:
+        """Send columns and values, which answer the questions asked, and return those that answer its own.
+
+        pointers, indptr: where those of each question begin, of the questions asked and of its own.
+        """
+        given, got = self.at(pointers, self.asked_ends), self.at(indptr, self.ends)
+        columns, values = (self.swap(array, given, got, "adjacency") for array in entries)
+        return columns, values
 
     def swap(self, array: Array, given: np.ndarray, got: np.ndarray, matrix: str) -> Array:
         """Send the ranks parts of an array, which end there; return their parts, one after another."""
@@ -174,7 +191,7 @@ class Questions:
             positions[extract.row_entries(indptr, questions)[0]] = entries
         return positions, indptr
 
-    def _in_lists(self, numbers: Array) -> Array:
+    def in_lists(self, numbers: Array) -> Array:
         """Return the questions' numbers in the order of the lists."""
         ordered = self.comm.backend.xp.empty_like(numbers)
         ordered[self.order] = numbers
