@@ -33,7 +33,7 @@ def edges(
     kernel = extract.KERNELS.find("edges", rows.ids)
     if kernel is not None:
         return kernel(A, indptr, rows, cols, scale)
-    found, top = [], 0
+    picked, top = [], 0
     for _, R in extract.row_blocks(selection(rows.ids, len(indptr) - 1), A, indptr, entries):
         bounds = R.indptr[np.clip(rows.bounds - top, 0, R.shape[0])].astype(np.int64)
         places = labels.find(Stack(R.indices.astype(np.int64), bounds), cols)
@@ -42,9 +42,9 @@ def edges(
         if scale is not None:
             batch = owners(np.diff(np.searchsorted(kept, bounds)))
             values *= scale[cols.bounds[batch] + places[kept]].astype(values.dtype)
-        found.append((np.diff(np.searchsorted(kept, R.indptr)), places[kept], values))
+        picked.append((np.diff(np.searchsorted(kept, R.indptr)), places[kept], values))
         top += R.shape[0]
-    counts, places, values = joined(found, A.dtype, backend.of(rows.ids))
+    counts, places, values = joined(picked, A.dtype, backend.of(rows.ids))
     indptr = row_pointers(counts)
     return indptr, Stack(places, indptr[rows.bounds]), values
 

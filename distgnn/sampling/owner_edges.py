@@ -39,9 +39,9 @@ def owner_edges(
     pointers, places, values = edges(block.A, block.indptr, asked, everybody, None, labels, entries)
     counts = (pointers[1:] - pointers[:-1]).astype(kind)
     indptr = row_pointers(questions.swap(counts, questions.asked_ends, questions.ends, "rows"))
-    found, values = questions.answered((places.ids.astype(kind), values), pointers, indptr)
+    columns, values = questions.answered((places.ids.astype(kind), values), pointers, indptr)
     numbers = questions.in_lists(comm.backend.xp.arange(len(lists.ids)))
     positions, indptr = extract.row_entries(indptr, numbers)
     bounds = indptr[lists.bounds]
-    found = Stack(found[positions].astype(np.int64), bounds, comm.backend.to_host(bounds))
-    return indptr, found, values[positions]
+    places = Stack(columns[positions].astype(np.int64), bounds, comm.backend.to_host(bounds))
+    return indptr, places, values[positions]

@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What owners sent, as a matrix with a row for each question, by owner.
+    """Answers of owners, as a matrix with a row for each question, by owner.
 
     Attributes:
         A, indptr: the matrix, most of it empty where several questions have one answer; its row pointers.
@@ -47,7 +47,7 @@ class Answers(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """How questions are answered, known to both sides from the degrees; all int64, by question.
+    """Draws or rows that answer questions, known to both sides from the degrees; int64, by question.
 
     Attributes:
         read: the question whose entries answer this one; lengths: of its own entries; drawn: it is a draw.
@@ -121,8 +121,8 @@ class Questions:
         tops = xp.searchsorted(self.owner * batches + self.batch, xp.arange(ranks * batches + 1))
         counts = (tops[1:] - tops[:-1]).reshape(ranks, batches)
         heads = xp.concatenate((counts, xp.broadcast_to(keys.view(np.int64), counts.shape)), axis=1)
-        told = comm.swap_objects([(batches, size) for size in np.diff(self.ends).tolist()])
-        self.list_ends, self.asked_ends = (np.cumsum([0, *sizes]) for sizes in zip(*told, strict=True))
+        sizes = comm.swap_objects([(batches, size) for size in np.diff(self.ends).tolist()])
+        self.list_ends, self.asked_ends = (np.cumsum([0, *each]) for each in zip(*sizes, strict=True))
         heads = self.swap(heads.reshape(-1), np.arange(ranks + 1) * 2 * batches, 2 * self.list_ends, "rows")
         pairs = [heads[2 * first : 2 * last].reshape(2, -1) for first, last in pairwise(self.list_ends)]
         counts, keys = (xp.concatenate(pairs, axis=1)[number] for number in (0, 1))
@@ -184,10 +184,10 @@ class Questions:
         drawn = xp.flatnonzero(sent.drawn)
         whole = xp.flatnonzero((sent.read == xp.arange(len(asked))) & ~sent.drawn)
         keys = stack_keys(self.asked, self.keys)[drawn]
-        found = draw_selected(block.indptr, asked[drawn], fanout, keys).positions
+        draws = draw_selected(block.indptr, asked[drawn], fanout, keys).positions
         rows, _ = extract.row_entries(block.indptr, asked[whole])
-        positions = xp.empty(len(found) + len(rows), np.int64)
-        for questions, entries in ((drawn, found), (whole, rows)):
+        positions = xp.empty(len(draws) + len(rows), np.int64)
+        for questions, entries in ((drawn, draws), (whole, rows)):
             positions[extract.row_entries(indptr, questions)[0]] = entries
         return positions, indptr
 

@@ -193,8 +193,8 @@ class Partitioned(Graph):
 
     def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
         """Pick entries, by the owners of their rows or on this rank, which is sent the rows. Collective."""
-        told = self.comm.gather_objects((len(cols.ids), len(rows.ids)))
-        sizes, heights = zip(*told, strict=True)
+        lengths = self.comm.gather_objects((len(cols.ids), len(rows.ids)))
+        sizes, heights = zip(*lengths, strict=True)
         if not picked_by_owners(self.comm.size, sum(sizes), sum(heights), self.degree):
             A, indptr, places = self.rows(rows.ids)
             return edges(A, indptr, rows._replace(ids=places), cols, scale, labels, self.entries)

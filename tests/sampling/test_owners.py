@@ -204,7 +204,7 @@ def test_owners_pick_edges_where_rows_would_be_more_words() -> None:
 
 @pytest.mark.ranks(4)
 def test_copies_save_words_of_features_and_cost_none_elsewhere(comm: MPI.Intracomm) -> None:
-    """What the graph costs does not depend on c, where all have as many rows."""
+    """The graph costs the same words for every c, where all ranks have as many rows."""
     n, found = 96, []
     square = sp.csr_array(A[:n, :n])
     lists = [part[part < n] for part in minibatches(comm.rank)]
