@@ -52,13 +52,17 @@ class LayerWise(Sampler):
 
     @abstractmethod
     def distributions(self, frontier: Stack) -> Iterator[Any]:
-        """Yield the rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor).
+        """Give the rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor).
 
-        They are SciPy's matrices, or on a GPU :class:`distgnn.local.extract.Product`.
+        Rows are SciPy's matrices, or on a GPU :class:`distgnn.local.extract.Product`; to make the next ones
+        takes no messages.
         """
 
     def layer(self, frontier: Stack, size: int, keys: Array) -> Layer:
-        return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
+        distributions = self.distributions(frontier)
+        with self.together():
+            chosen = choose(distributions, size, keys, self.rescale)
+        return self.extract(frontier, chosen)
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
         """Extract all edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C."""
@@ -111,10 +115,11 @@ class Ladies(LayerWise):
         return super().facts() | {"importance": self.importance}
 
     def distributions(self, frontier: Stack) -> Iterator[Any]:
-        P = self.weighted.sums(frontier)
-        if self.importance == "counts":
-            P.data[...] *= P.data
-        yield P
+        with step(PROBABILITY, self.graph.backend):
+            P = self.weighted.sums(frontier)
+            if self.importance == "counts":
+                P.data[...] *= P.data
+        return iter([P])
 
 
 def _ones(values: Array) -> Array:

@@ -84,10 +84,14 @@ class Sampler(ABC):
 
     def positions(self, *lists: Any) -> list[np.ndarray]:
         """Return where the nodes of these lists stand in the graph's order; collective where the graph is."""
-        graph: Any = self.graph
-        with graph.grid.world.together() if getattr(graph, "collective", False) else nullcontext():
+        with self.together():
             return [self.ids.positions(ids) for ids in lists]
         raise AssertionError("unreachable: together() raises")
+
+    def together(self) -> AbstractContextManager[None]:
+        """Raise errors inside on every rank where the graph is collective, in a region without messages."""
+        graph: Any = self.graph
+        return graph.grid.world.together() if getattr(graph, "collective", False) else nullcontext()
 
     def sample_at(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0

@@ -98,3 +98,14 @@ def test_samplers_that_disagree(comm: MPI.Intracomm) -> None:
         Ladies(G, [9], importance="nothing" if last else "zou")
     with pytest.raises(DisagreementError, match="ranks disagree: sampler is "):
         FastGCN(G, [9]) if last else Ladies(G, [9])
+
+
+@pytest.mark.ranks(3, 4)
+def test_weights_that_one_rank_cannot_draw_from_are_refused_on_all(comm: MPI.Intracomm) -> None:
+    A = sp.csr_array(matrix())
+    A.data[: A.indptr[1]] = 1e200  # vertex 0, whose squares are infinite
+    with np.errstate(over="ignore"):
+        sampler = Ladies(Partitioned(wide_grid(comm, "1.5d", "numpy"), A), [9, 8])
+    with pytest.raises((ValueError, RuntimeError), match="weights that are negative or not finite"):
+        sampler.sample([[0, 1] if comm.rank == 1 else [5, 6]])
+    assert len(sampler.sample([[5, 6]], epoch=1)) == 1  # still in step
