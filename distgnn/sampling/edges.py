@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,15 @@ import scipy.sparse as sp
 
 from distgnn.arrays import backend
 from distgnn.arrays.csr import index_type
+from distgnn.layout import Range
 from distgnn.local import extract
-from distgnn.local.csr_rows import owners, row_pointers
+from distgnn.local.csr_rows import joined, owners, row_pointers
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
-from distgnn.sampling.graph import Edges
-from distgnn.sampling.sampler import joined
 
 Array = Any
+#: Row pointers, one more than there are rows; positions among the columns of each minibatch; values.
+Edges = tuple[Array, Stack, Array]
 
 
 def edges(
@@ -33,8 +35,17 @@ def edges(
     kernel = extract.KERNELS.find("edges", rows.ids)
     if kernel is not None:
         return kernel(A, indptr, rows, cols, scale)
+    row_blocks = extract.row_blocks(selection(rows.ids, len(indptr) - 1), A, indptr, entries)
+    return of_products(row_blocks, rows, cols, scale, labels, A.dtype)
+
+
+def of_products(
+    row_blocks: Iterator[tuple[Range, Any]], rows: Stack, cols: Stack, scale: Array | None,
+    labels: Relabelling, dtype: Any,
+) -> Edges:  # fmt: skip
+    """Pick the entries in the columns of each minibatch from row blocks of Q_R A, on the host."""
     picked, top = [], 0
-    for _, R in extract.row_blocks(selection(rows.ids, len(indptr) - 1), A, indptr, entries):
+    for _, R in row_blocks:
         bounds = R.indptr[np.clip(rows.bounds - top, 0, R.shape[0])].astype(np.int64)
         places = labels.find(Stack(R.indices.astype(np.int64), bounds), cols)
         kept = np.flatnonzero(places >= 0)
@@ -44,7 +55,7 @@ def edges(
             values *= scale[cols.bounds[batch] + places[kept]].astype(values.dtype)
         picked.append((np.diff(np.searchsorted(kept, R.indptr)), places[kept], values))
         top += R.shape[0]
-    counts, places, values = joined(picked, A.dtype, backend.of(rows.ids))
+    counts, places, values = joined(picked, dtype, backend.of(rows.ids))
     indptr = row_pointers(counts)
     return indptr, Stack(places, indptr[rows.bounds]), values
 

@@ -11,12 +11,12 @@ import numpy as np
 from distgnn.arrays import backend
 from distgnn.errors import ArgumentError
 from distgnn.local import extract
-from distgnn.local.csr_rows import row_pointers
+from distgnn.local.csr_rows import joined, row_pointers
 from distgnn.local.draw import draw, inclusion
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph, timed_each
-from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, step
+from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, step
 
 Array = Any
 SIGNIFICANT = 12

@@ -12,8 +12,7 @@ from distgnn.local import extract
 from distgnn.local.csr_rows import row_pointers
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
-from distgnn.sampling.edges import edges
-from distgnn.sampling.graph import Edges
+from distgnn.sampling.edges import Edges, edges
 from distgnn.sampling.owners import Block, Questions
 
 Array = Any

@@ -133,14 +133,6 @@ def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
     return tuple(int(number) for number in fanout)
 
 
-def joined(blocks: Sequence[tuple[Any, ...]], dtype: Any, on: Backend) -> tuple[Any, ...]:
-    """Join row blocks' (entries per row, columns, values of this dtype), of which there may be none."""
-    if len(blocks) == 1:
-        return blocks[0]
-    none = on.empty((0,), np.int64), on.empty((0,), np.int64), on.empty((0,), dtype)
-    return tuple(on.xp.concatenate(part) for part in zip(*(blocks or [none]), strict=True))
-
-
 def step(name: str, on: Backend) -> AbstractContextManager[None]:
     """Time one of the three steps of Algorithm 1 on this backend, where a ledger asks for it."""
     return timed("sampling", name, synchronize=on.synchronize)

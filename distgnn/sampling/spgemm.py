@@ -31,8 +31,8 @@ from distgnn.operators.block_15d import Block15D
 from distgnn.operators.loading import Holders
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.sampling import owner_sums
-from distgnn.sampling.edges import edges
-from distgnn.sampling.graph import Drawn, Edges, Graph, indicator, taken
+from distgnn.sampling.edges import Edges, edges
+from distgnn.sampling.graph import Drawn, Graph, taken
 from distgnn.sampling.owner_edges import owner_edges
 from distgnn.sampling.owners import Block, Questions, picked_by_owners
 
@@ -86,9 +86,6 @@ class Replicated(Graph):
 
     def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
         return edges(self.A, self.indptr, rows, cols, scale, labels, self.entries)
-
-    def sums(self, lists: Stack) -> Any:
-        return self.multiply(indicator(lists, self.n))
 
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         """Draw from the rows where they stand: ``Q A`` would copy them to take a few entries of each."""
