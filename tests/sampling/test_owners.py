@@ -80,7 +80,7 @@ def sent(times: Counter[int], fanout: int) -> int:
     )
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.ranks(1, 3, 4, 8)
 @each("hubs", [False, True])
 @each("fanout", [1, 5, 200])
 def test_draws_are_those_of_whole_rows_for_the_words_of_the_formula(
@@ -113,7 +113,7 @@ def test_draws_are_those_of_whole_rows_for_the_words_of_the_formula(
         assert counted.messages <= 5 * (grid.size - 1)
 
 
-@pytest.mark.ranks(1, 2, 3, 4, 6, 8)
+@pytest.mark.ranks(1, 3, 4, 6)
 @each("hubs", [False, True])
 def test_sums_and_rows_for_the_words_of_the_formula(comm: MPI.Intracomm, backend: Any, hubs: bool) -> None:
     """Sums of one rank's lists are in no other's; some owners send sums and some rows."""
@@ -146,7 +146,7 @@ def test_sums_and_rows_for_the_words_of_the_formula(comm: MPI.Intracomm, backend
     assert comm.size < 3 or kinds == {False, True}
 
 
-@pytest.mark.ranks(1, 3, 4, 6)
+@pytest.mark.ranks(1, 3, 4)
 @each("by_owners", [True, False, None])
 @each("scaled", [True, False])
 def test_edges_for_the_words_of_the_formula(
