@@ -135,4 +135,4 @@ def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
 
 def step(name: str, on: Backend) -> AbstractContextManager[None]:
     """Time one of the three steps of Algorithm 1 on this backend, where a ledger asks for it."""
-    return timed("sampling", name, synchronize=on.synchronize)
+    return timed("sampling", name, on=on)

@@ -89,7 +89,7 @@ class Replicated(Graph):
 
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         """Draw from the rows where they stand: ``Q A`` would copy them to take a few entries of each."""
-        with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
+        with ledger.timed("sampling", "draw", on=self.backend):
             drawn = draw_selected(self.indptr, vertices.ids, fanout, stack_keys(vertices, keys))
             return taken(self.A, drawn, extract.row_lengths(self.indptr, vertices.ids))
 
@@ -217,10 +217,10 @@ class Partitioned(Graph):
 
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         """Draw neighbours, by the owners of the vertices' rows. Collective."""
-        with ledger.timed("sampling", "probability", synchronize=self.backend.synchronize):
+        with ledger.timed("sampling", "probability", on=self.backend):
             answers = self._asked(vertices, keys).rows(self._block, fanout)
         # what was drawn already is drawn whole, and from rows as their owners would
-        with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
+        with ledger.timed("sampling", "draw", on=self.backend):
             drawn = draw_selected(answers.indptr, answers.rows, fanout, stack_keys(vertices, keys))
             return taken(answers.A, drawn, answers.degrees)
 
