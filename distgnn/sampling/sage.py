@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from distgnn.arrays import backend
-from distgnn.arrays.kernels import Kernel
 from distgnn.local import extract
 from distgnn.local.csr_rows import repeated, row_pointers
-from distgnn.local.draw import stack_keys
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.sampler import DRAW, EXTRACT, Sampler, joined, step
+from distgnn.sampling.sampler import DRAW, EXTRACT, Sampler, step
 
 
 class GraphSage(Sampler):
@@ -44,38 +42,25 @@ class GraphSage(Sampler):
         return bool(len(values)) and bool(values.min() == values.max() != 0)
 
     def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
-        kernel = self.graph.kernel("neighbours")
-        return (
-            self._drawn(frontier, size, keys)
-            if kernel is None
-            else self._at_once(kernel, frontier, size, keys)
-        )
-
-    def _at_once(self, kernel: Kernel, frontier: Stack, size: int, keys: Any) -> Layer:
-        """Draw from the graph, all of which this rank holds, and number the columns."""
-        graph: Any = self.graph
-        with step(DRAW, graph.backend):
+        kernel, graph = self.graph.kernel("neighbours"), cast(Any, self.graph)
+        if kernel is None:
+            return self._drawn(frontier, size, keys)
+        with step(DRAW, graph.backend):  # of all rows, which this rank holds, and the columns numbered
             drawn = kernel(graph.A, graph.indptr, frontier, size, keys, self.labels, self.alike)
             indptr, labels, values, cols = drawn
-            if self.rescale:
-                degrees = extract.row_lengths(graph.indptr, frontier.ids)
-                _rescale(values, indptr[1:] - indptr[:-1], degrees)
+            self._rescale(values, indptr[1:] - indptr[:-1], extract.row_lengths(graph.indptr, frontier.ids))
         return Layer(frontier, cols, indptr, labels, values)
 
+    def _rescale(self, values: Any, counts: Any, degrees: Any) -> None:
+        if self.rescale:
+            factors = degrees / backend.module(counts).maximum(counts, 1)
+            values *= repeated(factors, counts, len(values)).astype(values.dtype)
+
     def _drawn(self, frontier: Stack, size: int, keys: Any) -> Layer:
-        """Draw some vertices at a time, as the graph gives them."""
-        neighbours, own = [], stack_keys(frontier, keys)
-        for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, own):
-            if self.rescale:
-                _rescale(values, counts, degrees)
-            neighbours.append((counts, columns, values))
-        counts, columns, values = joined(neighbours, self.graph.dtype)
+        """Draw, and then number the columns."""
+        counts, columns, values, degrees = self.graph.draw(frontier, size, keys)
+        self._rescale(values, counts, degrees)
         with step(EXTRACT, self.graph.backend):  # Alg. 1: drop the empty columns of Q^l
             indptr = row_pointers(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)
             return Layer(frontier, cols, indptr, labels, values)
-
-
-def _rescale(values: Any, counts: Any, degrees: Any) -> None:
-    factors = degrees / backend.module(counts).maximum(counts, 1)
-    values *= repeated(factors, counts, len(values)).astype(values.dtype)

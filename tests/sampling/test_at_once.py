@@ -36,6 +36,9 @@ class Stepwise(Replicated):
     def kernel(self, operation: str) -> None:
         return None
 
+    def edges(self, *arguments: Any) -> Any:
+        return Graph.edges(self, *arguments)
+
 
 def drawn(sampler: Any) -> list[Any]:
     batches = [np.arange(40), np.array([7, 0, 9]), np.empty(0, np.int64), np.arange(N)[::-1]]
