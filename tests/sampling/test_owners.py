@@ -197,6 +197,15 @@ def test_edges_for_the_words_of_the_formula(
         assert counted.words == total and counted.messages <= 7 * (comm.size - 1)
 
 
+@pytest.mark.ranks(1, 3, 4)
+def test_all_rows_are_added_by_one_all_reduce(comm: MPI.Intracomm, backend: Any) -> None:
+    for _, _, graph in graphs(comm, backend):
+        with dg.Ledger() as counted:
+            found = graph.on_host().column_sums()
+        np.testing.assert_array_equal(found, A.toarray().sum(axis=0))
+        assert counted.words == round(2 * N * (comm.size - 1) / comm.size)
+
+
 def test_owners_pick_edges_where_rows_would_be_more_words() -> None:
     assert picked_by_owners(4, 512, 512, 30) and not picked_by_owners(64, 512, 512, 30)
     assert not picked_by_owners(4, 512, 10, 30) and not picked_by_owners(4, 0, 0, 30)
