@@ -142,6 +142,10 @@ def test_sums_and_rows_for_the_words_of_the_formula(comm: MPI.Intracomm, backend
         asked = by_owner(once[comm.rank], parts, comm.rank)
         fetched = sum(len(times) + 2 * sum(int(DEGREES[v]) for v in times) for times in asked.values())
         assert counted.words == asked_words(parts, once, comm.rank) + fetched
+        Q = sp.csr_array(np.random.default_rng(comm.rank).integers(0, 3, (comm.rank, N)).astype(float))
+        C = graph.multiply(Q)
+        found = sp.csr_array(tuple(map(backend.to_host, (C.data, C.indices, C.indptr))), shape=C.shape)
+        np.testing.assert_array_equal(found.toarray(), (Q @ A).toarray())
     kinds = set().union(*comm.allgather(kinds))
     assert comm.size < 3 or kinds == {False, True}
 
