@@ -70,6 +70,12 @@ class Graph(Protocol):
         """Sum the rows of each list of vertices (section 4.2.1): ``Q A`` of a Q with ones there."""
         return self.multiply(indicator(lists, self.n))
 
+    def column_sums(self) -> np.ndarray:
+        """Sum all rows, on the host: (columns)."""
+        S, sums = self.sums(Stack.of([np.arange(self.n)])), np.zeros(self.shape[1], self.dtype)
+        sums[S.indices] = S.data
+        return sums
+
     def edges(self, rows: Stack, cols: Stack, scale: Array | None, labels: Relabelling) -> Edges:
         """Pick the entries in the rows and columns of each minibatch, see :func:`edges.edges`."""
         row_blocks = self.row_blocks(selection(rows.ids, self.n))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgnn.arrays import backend
+from distgnn.arrays.csr import index_type
 from distgnn.errors import ArgumentError
 from distgnn.local import extract
 from distgnn.local.csr_rows import joined, row_pointers
@@ -135,12 +136,11 @@ class FastGCN(LayerWise):
 
     def __init__(self, graph: Graph, fanout: Sequence[int], **options: Any) -> None:
         super().__init__(graph, fanout, **options)
-        norms: Any = (
-            graph.on_host().map(squares).sums(Stack.of([np.arange(graph.n)]))
-        )  # (1, n), of the columns
-        drawn = norms.data > 0  # where all edges have weight 0, a vertex has no chance
+        norms = graph.on_host().map(squares).column_sums()
+        columns = np.flatnonzero(norms > 0)  # where all edges have weight 0, a vertex has no chance
         # The first draws of every minibatch are from this row.
-        self.importance = extract.distribution(norms.indices[drawn], norms.data[drawn], graph.backend)
+        kind = index_type(graph.n)
+        self.importance = extract.distribution(columns.astype(kind), norms[columns], graph.backend)
 
     def distributions(self, frontier: Stack) -> Iterator[Any]:
         return self.repeated(len(frontier.bounds) - 1)

@@ -142,6 +142,10 @@ def test_sums_and_rows_for_the_words_of_the_formula(comm: MPI.Intracomm, backend
         asked = by_owner(once[comm.rank], parts, comm.rank)
         fetched = sum(len(times) + 2 * sum(int(DEGREES[v]) for v in times) for times in asked.values())
         assert counted.words == asked_words(parts, once, comm.rank) + fetched
+        Q = sp.csr_array(np.random.default_rng(comm.rank).integers(0, 3, (comm.rank, N)).astype(float))
+        C = graph.multiply(Q)
+        found = sp.csr_array(tuple(map(backend.to_host, (C.data, C.indices, C.indptr))), shape=C.shape)
+        np.testing.assert_array_equal(found.toarray(), (Q @ A).toarray())
     kinds = set().union(*comm.allgather(kinds))
     assert comm.size < 3 or kinds == {False, True}
 
@@ -195,6 +199,15 @@ def test_edges_for_the_words_of_the_formula(
             total = asked_words(parts, once, comm.rank)
             total += sum(len(times) + 2 * sum(int(DEGREES[v]) for v in times) for times in asked.values())
         assert counted.words == total and counted.messages <= 7 * (comm.size - 1)
+
+
+@pytest.mark.ranks(1, 3, 4)
+def test_all_rows_are_added_by_one_all_reduce(comm: MPI.Intracomm, backend: Any) -> None:
+    for _, _, graph in graphs(comm, backend):
+        with dg.Ledger() as counted:
+            found = graph.on_host().column_sums()
+        np.testing.assert_array_equal(found, A.toarray().sum(axis=0))
+        assert counted.words == round(2 * N * (comm.size - 1) / comm.size)
 
 
 def test_owners_pick_edges_where_rows_would_be_more_words() -> None:
