@@ -110,6 +110,7 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
         network = ALL | HIDDEN
         compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network), graph())
 
+
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("case", [{"dropout": 0.5, "bias": True}, {"train_features": True}], ids=str)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -275,13 +276,15 @@ def test_arrays_too_long_for_one_call_of_mpi_travel_in_several(monkeypatch, busi
 
 
 def test_arrays_of_a_shape_are_packed_once_in_an_exchange(monkeypatch):
-    """Of rows that go to 127 or 255 ranks: a plan of many ranks does not pack for each."""
+    """A plan of many ranks does not pack rows for each of the 127 or 255 that they go to."""
     pack, packed, counts = local.gather_rows, [], []
     monkeypatch.setattr(local, "gather_rows", lambda *arrays: packed.append(arrays) or pack(*arrays))
     for ranks in (128, 256):
         packed.clear()
         graph = Graph.of_size(1000 * ranks, 20_000 * ranks, 16, 4)
-        costs = dry_run(Settings(algorithm="1d", sparsity_aware=True), graph, ranks, evaluation=False).ranks[0]
+        costs = dry_run(Settings(algorithm="1d", sparsity_aware=True), graph, ranks, evaluation=False).ranks[
+            0
+        ]
         assert costs.epoch.touched["spmm"] > 0
         counts.append(len(packed))
     assert 0 < counts[1] <= counts[0]
