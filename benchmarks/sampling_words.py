@@ -3,9 +3,9 @@
     mpiexec -n 4 python benchmarks/sampling_words.py --out benchmarks/results/sampling-words.md
 
 GraphSAGE and LADIES on an R-MAT, all ranks' words added up as the ledger counts them: questions, lengths and
-degrees (``rows``), rows or draws (``adjacency``), sums of rows, and features. `formula` is what the docstring
-of `Partitioned` gives for the first three, counted from the samples of the whole graph. `--earlier` leaves it
-out, for the code before.
+degrees (``rows``), columns to pick, rows, draws or picked edges (``adjacency``), sums of rows, and features,
+whose row numbers are in ``rows``, too. `formula` is what the docstring of `Partitioned` gives for all but
+features, counted from the samples of the whole graph. `--earlier` leaves it out, for the code before.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from distgnn.gallery import rmat
 from distgnn.layout import nested, partition
 from distgnn.nn import GCN, SGD, SageMean
 from distgnn.operators import grids, make_grid
-from distgnn.sampling import GraphSage, Ladies, Partitioned, Replicated, Sampler
+from distgnn.sampling import Block, GraphSage, Ladies, Partitioned, Replicated, Sampler
 from distgnn.train import MinibatchTraining
 
-MATRICES = "rows", "adjacency", "sums", "features"
+MATRICES = "rows", "columns", "adjacency", "sums", "features"
 SAMPLERS = {"sage": GraphSage, "ladies": Ladies}
 FANOUT = {"sage": (15, 10), "ladies": (512, 512)}
 WIDTHS, CLASSES = (64, 64), 8
@@ -71,9 +71,14 @@ def measured(
         words = [comm.allreduce(float(own[matrix])) for matrix in MATRICES]
         total = sum(words)
         first = first or total
-        of_graph = "" if args.earlier else f"{expected(training, A, name, axes, args) / sum(words[:3]):.4f}"
+        asked = words[-1] / WIDTHS[0]  # for a row of features, its number
+        formula = (
+            ""
+            if args.earlier
+            else f"{expected(training, A, name, axes, args) / (sum(words[:-1]) - asked):.6f}"
+        )
         millions = " | ".join(f"{number / 1e6:.3f}" for number in (*words, total))
-        yield f"| {name} | {comm.size} | {axes['reps']} | {millions} | {total / first:.2f} | {of_graph} |"
+        yield f"| {name} | {comm.size} | {axes['reps']} | {millions} | {total / first:.2f} | {formula} |"
         grid.free()
 
 
@@ -107,9 +112,9 @@ def expected(
             if name == "sage":
                 words += sum(answered(A, parts, lists, r, fanout) for r in range(ranks))
             else:
-                once = [[np.unique(np.concatenate([*own, np.empty(0, int)]))] for own in lists]
-                words += sum(answered(A, parts, once, r, A.shape[1]) for r in range(ranks))
+                blocks = [[sample.blocks[-1 - hop] for sample in own] for own in drawn]
                 words += sum(summed(A, parts, lists, r) for r in range(ranks))
+                words += picked(A, parts, lists, blocks)
     return words
 
 
@@ -130,6 +135,23 @@ def answered(A: sp.csr_array, parts: np.ndarray, lists: list[Lists], rank: int, 
     degrees = np.diff(A.indptr)[ids]
     entries = np.minimum(times * np.minimum(degrees, fanout), degrees)
     return asked(parts, lists, rank) + int(times.sum()) + 2 * int(entries.sum())
+
+
+def picked(A: sp.csr_array, parts: np.ndarray, lists: list[Lists], blocks: list[list[Block]]) -> int:
+    """Count the words of all ranks' edges, with those of their questions."""
+    from distgnn.sampling.owners import picked_by_owners  # not in the code before
+
+    ranks, columns = len(lists), sum(len(block.cols) for own in blocks for block in own)
+    if not picked_by_owners(ranks, columns, sum(map(len, sum(lists, []))), A.nnz / A.shape[0]):
+        once = [[np.unique(np.concatenate([*own, np.empty(0, int)]))] for own in lists]
+        return sum(answered(A, parts, once, r, A.shape[1]) for r in range(ranks))
+    words = (ranks - 1) * (columns + sum(map(len, lists)))
+    for rank, own in enumerate(blocks):
+        words += asked(parts, lists, rank)
+        for block in own:
+            away = (block.rows < parts[rank]) | (block.rows >= parts[rank + 1])
+            words += int(away.sum()) + 2 * int(np.diff(block.indptr)[away].sum())
+    return words
 
 
 def summed(A: sp.csr_array, parts: np.ndarray, lists: list[Lists], rank: int) -> int:

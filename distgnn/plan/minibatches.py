@@ -39,8 +39,8 @@ EDGE, ENTRY = 220.0, 70.0
 INDEXED = 12  # bytes of an entry of a sparse matrix at most
 #: The operation by which each matrix travels, and bytes of a word, where these are not the values' own.
 TRAVELS = {
-    "rows": "alltoallv", "adjacency": "alltoallv", "sums": "alltoallv", "features": "alltoallv",
-    "gradients": "allreduce",
+    "columns": "allgather", "rows": "alltoallv", "adjacency": "alltoallv", "sums": "alltoallv",
+    "features": "alltoallv", "gradients": "allreduce",
 }  # fmt: skip
 NUMBERS = {"rows": 6.0}
 
@@ -203,7 +203,7 @@ class Planned:
 
     def _row_bytes(self, asked: prices.Asked) -> int:
         """Return bytes of what is sent and received in a call, and of its sums."""
-        moved = 2 * asked.entries * self.cut + (asked.partial or asked.entries * (asked.kind == prices.ROWS))
+        moved = 2 * asked.entries * self.cut + (asked.partial)
         return int(INDEXED * moved)
 
     def choice(self, way: Way, k: int) -> BatchChoice:
@@ -213,6 +213,7 @@ class Planned:
         bulks, kinds = -(-number // k), [call.kind for call in self.drawn.calls]
         sums = kinds.count(prices.SUMS)
         per_bulk = {"rows": 3 * len(kinds) - sums, "adjacency": 2 * (len(kinds) - sums), "sums": 3 * sums}
+        per_bulk["columns"] = 2 * kinds.count(prices.EDGES)
         per_bulk = {matrix: bulks * calls for matrix, calls in per_bulk.items()}
         itemsize = np.dtype(self.s.dtype).itemsize
         steps = (step for step in self.drawn.steps if step.phase not in ("comm", "sent", "wait"))

@@ -12,16 +12,17 @@ import scipy.sparse as sp
 from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
-from distgnn.arrays.csr import CSR, index_type
+from distgnn.arrays.csr import CSR
 from distgnn.layout import NodeOrder, Range
 from distgnn.local import extract
-from distgnn.local.draw import Draws
+from distgnn.local.csr_rows import lengths
+from distgnn.local.draw import Draws, draw_selected, stack_keys
+from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
+from distgnn.sampling.edges import Edges, of_products, selection
 
 T = TypeVar("T")
 Array = Any
-#: A matrix, its row pointers (int64), and the rows of it that were asked for (int64).
-Rows = tuple[Any, Array, Array]
 #: What was drawn for some vertices: how many neighbours of each, their numbers (int64), the values of A; and
 #: the entries of each vertex's row.
 Drawn = tuple[Array, Array, Array, Array]
@@ -64,20 +65,23 @@ class Graph(Protocol):
         none = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
         return blocks[0] if len(blocks) == 1 else sp.vstack([none, *blocks], format="csr")
 
-    def rows(self, vertices: Array) -> Rows:
-        """Return a matrix with the rows of these vertices (int64, with repeats), and which they are there."""
-        ...
-
     def sums(self, lists: Stack) -> Any:
         """Sum the rows of each list of vertices (section 4.2.1): ``Q A`` of a Q with ones there."""
-        ...
+        return self.multiply(indicator(lists, self.n))
+
+    def edges(self, rows: Stack, cols: Stack, scale: Array | None, labels: Relabelling) -> Edges:
+        """Pick the entries in the rows and columns of each minibatch, see :func:`edges.edges`."""
+        row_blocks = self.row_blocks(selection(rows.ids, self.n))
+        return of_products(row_blocks, rows, cols, scale, labels, self.dtype)
 
     def draw(self, vertices: Stack, fanout: int, keys: Array) -> Drawn:
-        """Draw ``fanout`` distinct neighbours of every vertex, or all.
+        """Draw ``fanout`` distinct neighbours of every vertex, or all: SAMPLE(P, b, s) of P = Q A.
 
-        SAMPLE(P, b, s) of P = Q A (Algorithm 1). keys: uint64, of the minibatches, with which and their vertices :func:`rows.row_keys` are made.
+        keys: uint64, of the minibatches, of which and of their vertices :func:`rows.row_keys` are made.
         """
-        ...
+        P = self.multiply(selection(vertices.ids, self.n))  # up to a factor: 1 stands for 1 / degree
+        rows, pointers = np.arange(P.shape[0]), P.indptr.astype(np.int64)
+        return taken(P, draw_selected(pointers, rows, fanout, stack_keys(vertices, keys)), lengths(P))
 
     def on_host(self) -> Graph:
         """Return the graph, copied to the host if it is not there."""
@@ -118,13 +122,6 @@ def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
         if item is None:
             return
         yield item
-
-
-def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
-    """Make Q with a 1 in column vertices[i] of row i (sections 4.1.1, 4.2.3): ``Q A`` are these rows of A."""
-    rows, kind = len(vertices), index_type(n, len(vertices))
-    entries = np.ones(rows, np.float32), vertices.astype(kind), np.arange(rows + 1, dtype=kind)
-    return sp.csr_array(entries, shape=(rows, n))
 
 
 def indicator(lists: Stack, n: int) -> Any:

@@ -6,7 +6,6 @@ draw from it, or adds the rows that a minibatch asks for. Arrays are where the g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ class Block(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What owners sent, as a matrix with a row for each question, by owner.
+    """Answers of owners, as a matrix with a row for each question, by owner.
 
     Attributes:
         A, indptr: the matrix, most of it empty where several questions have one answer; its row pointers.
@@ -48,7 +47,7 @@ class Answers(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """How questions are answered, known to both sides from the degrees; all int64, by question.
+    """Draws or rows that answer questions, known to both sides from the degrees; int64, by question.
 
     Attributes:
         read: the question whose entries answer this one; lengths: of its own entries; drawn: it is a draw.
@@ -84,6 +83,15 @@ def words(minibatches: int, asked: int, vertices: int, entries: int) -> int:
     return 2 * minibatches + asked + vertices + 2 * entries
 
 
+def picked_by_owners(ranks: int, columns: int, rows: int, degree: float) -> bool:
+    """Tell whether edges are picked by owners: all ranks' columns, sent to all, are fewer words than rows.
+
+    Args:
+        columns, rows: of all ranks' minibatches; degree: the mean number of entries of a row.
+    """
+    return ranks * columns < 2 * degree * rows
+
+
 class Questions:
     """The vertices of each rank's minibatches, told to the ranks that hold their rows. Collective.
 
@@ -113,8 +121,8 @@ class Questions:
         tops = xp.searchsorted(self.owner * batches + self.batch, xp.arange(ranks * batches + 1))
         counts = (tops[1:] - tops[:-1]).reshape(ranks, batches)
         heads = xp.concatenate((counts, xp.broadcast_to(keys.view(np.int64), counts.shape)), axis=1)
-        told = comm.swap_objects([(batches, size) for size in np.diff(self.ends).tolist()])
-        self.list_ends, self.asked_ends = (np.cumsum([0, *sizes]) for sizes in zip(*told, strict=True))
+        sizes = comm.swap_objects([(batches, size) for size in np.diff(self.ends).tolist()])
+        self.list_ends, self.asked_ends = (np.cumsum([0, *each]) for each in zip(*sizes, strict=True))
         heads = self.swap(heads.reshape(-1), np.arange(ranks + 1) * 2 * batches, 2 * self.list_ends, "rows")
         pairs = [heads[2 * first : 2 * last].reshape(2, -1) for first, last in pairwise(self.list_ends)]
         counts, keys = (xp.concatenate(pairs, axis=1)[number] for number in (0, 1))
@@ -140,13 +148,21 @@ class Questions:
         degrees = self.swap(degrees.astype(kind), self.asked_ends, self.ends, "rows").astype(np.int64)
         read, lengths, _ = segments(self.vertices, degrees, fanout)
         indptr = row_pointers(lengths)
-        given, got = self.at(pointers, self.asked_ends), self.at(indptr, self.ends)
         entries = block.A.indices[positions].astype(kind, copy=False), block.A.data[positions]
-        columns, values = (self.swap(array, given, got, "adjacency") for array in entries)
+        columns, values = self.answered(entries, pointers, indptr)
         A = extract.rows_of(indptr, columns, values, (len(read), block.A.shape[1]))
-        return Answers(A, indptr, self._in_lists(read), self._in_lists(degrees))
+        return Answers(A, indptr, self.in_lists(read), self.in_lists(degrees))
 
-    def swap(self, array: Array, given: Sequence[int], got: Sequence[int], matrix: str) -> Array:
+    def answered(self, entries: tuple[Array, Array], pointers: Array, indptr: Array) -> tuple[Array, Array]:
+        """Send columns and values, which answer the questions asked, and return those that answer its own.
+
+        pointers, indptr: where those of each question begin, of the questions asked and of its own.
+        """
+        given, got = self.at(pointers, self.asked_ends), self.at(indptr, self.ends)
+        columns, values = (self.swap(array, given, got, "adjacency") for array in entries)
+        return columns, values
+
+    def swap(self, array: Array, given: np.ndarray, got: np.ndarray, matrix: str) -> Array:
         """Send the ranks parts of an array, which end there; return their parts, one after another."""
         whole = self.comm.backend.empty((int(got[-1]),), array.dtype)
         all_to_all(self.comm, _cut(array, given), _cut(whole, got), matrix)
@@ -168,19 +184,19 @@ class Questions:
         drawn = xp.flatnonzero(sent.drawn)
         whole = xp.flatnonzero((sent.read == xp.arange(len(asked))) & ~sent.drawn)
         keys = stack_keys(self.asked, self.keys)[drawn]
-        found = draw_selected(block.indptr, asked[drawn], fanout, keys).positions
+        draws = draw_selected(block.indptr, asked[drawn], fanout, keys).positions
         rows, _ = extract.row_entries(block.indptr, asked[whole])
-        positions = xp.empty(len(found) + len(rows), np.int64)
-        for questions, entries in ((drawn, found), (whole, rows)):
+        positions = xp.empty(len(draws) + len(rows), np.int64)
+        for questions, entries in ((drawn, draws), (whole, rows)):
             positions[extract.row_entries(indptr, questions)[0]] = entries
         return positions, indptr
 
-    def _in_lists(self, numbers: Array) -> Array:
+    def in_lists(self, numbers: Array) -> Array:
         """Return the questions' numbers in the order of the lists."""
         ordered = self.comm.backend.xp.empty_like(numbers)
         ordered[self.order] = numbers
         return ordered
 
 
-def _cut(array: Array, ends: Sequence[int]) -> dict[int, Array]:
-    return {rank: array[int(first) : int(last)] for rank, (first, last) in enumerate(pairwise(ends))}
+def _cut(array: Array, ends: np.ndarray) -> dict[int, Array]:
+    return {rank: array[first:last] for rank, (first, last) in enumerate(pairwise(ends.tolist()))}

@@ -8,28 +8,32 @@ probability C(f, t) C(M - f, m - t) / C(M, m).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgnn import local
-from distgnn.layout import Range, partition
+from distgnn.layout import partition
+from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
-from distgnn.operators.prices import Price
-from distgnn.sampling.graph import Drawn, Rows, indicator
+from distgnn.operators.prices import FREE, Price
+from distgnn.sampling.edges import Edges
+from distgnn.sampling.graph import Drawn, indicator
+from distgnn.sampling.owners import picked_by_owners
 from distgnn.sampling.spgemm import Replicated
 
-DRAWS, ROWS, SUMS = "draws", "rows", "sums"
+DRAWS, EDGES, SUMS = "draws", "edges", "sums"
 
 
 class Question(NamedTuple):
     """A question of a sampler to a graph, for a minibatch.
 
     Attributes:
-        kind: draws from rows, the rows, or their sum; vertices: int64, each once; lengths: of their rows.
-        fanout: entries of a draw; partial: non-zeros of the sums by the ranks that hold the rows, together.
+        kind: draws from rows, edges between rows and columns, or sums of rows; vertices: int64, each once;
+            lengths: of their rows; columns: how many there are.
+        fanout: entries of a draw; partial: edges, or non-zeros of the sums by owners, all together.
     """
 
     kind: str
@@ -37,6 +41,7 @@ class Question(NamedTuple):
     lengths: np.ndarray
     fanout: int
     partial: int = 0
+    columns: int = 0
 
 
 class Watched(Replicated):
@@ -53,13 +58,10 @@ class Watched(Replicated):
         super().__init__(A)
         self.ends, self.asked = partition(self.n, ranks), list[Question]()
 
-    def rows(self, vertices: Any) -> Rows:
-        self._note(ROWS, np.unique(vertices), self.n)
-        return super().rows(vertices)
-
-    def row_blocks(self, Q: Any) -> Iterator[tuple[Range, Any]]:
-        self._note(ROWS, np.unique(Q.indices).astype(np.int64), self.n)
-        return super().row_blocks(Q)
+    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
+        found = super().edges(rows, cols, scale, labels)
+        self._note(EDGES, rows.ids, self.n, len(found[-1]), len(cols.ids))
+        return found
 
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         self._note(DRAWS, vertices.ids, fanout)
@@ -72,9 +74,9 @@ class Watched(Replicated):
         self._note(SUMS, lists.ids, self.n, partial)
         return super().sums(lists)
 
-    def _note(self, kind: str, vertices: np.ndarray, fanout: int, partial: int = 0) -> None:
+    def _note(self, kind: str, vertices: np.ndarray, fanout: int, partial: int = 0, columns: int = 0) -> None:
         lengths = self.indptr[vertices + 1] - self.indptr[vertices]
-        self.asked.append(Question(kind, vertices, lengths, fanout, partial))
+        self.asked.append(Question(kind, vertices, lengths, fanout, partial, columns))
 
 
 class Asked(NamedTuple):
@@ -82,7 +84,8 @@ class Asked(NamedTuple):
 
     Attributes:
         kind: as of :class:`Question`; minibatches: m; vertices: with repeats; distinct: without.
-        entries: of rows, each once, or of draws where these are fewer; partial: as of :class:`Question`.
+        entries: of rows, each once, or of draws where these are fewer; partial, columns: as of `Question`.
+        degree: entries of a row of A.
     """
 
     kind: str
@@ -91,6 +94,8 @@ class Asked(NamedTuple):
     distinct: float
     entries: float
     partial: float
+    columns: float
+    degree: float
 
 
 class Expected:
@@ -104,7 +109,7 @@ class Expected:
     def __init__(self, questions: Sequence[Question], n: int, nonzeros: int) -> None:
         self.number, self.kind, self.most = len(questions), questions[0].kind, (n, nonzeros)
         self.vertices = float(np.mean([question.vertices.size for question in questions]))
-        self.partial = float(np.mean([question.partial for question in questions]))
+        self.partial, self.columns = np.mean([question[4:] for question in questions], axis=0).tolist()
         vertices, lengths = (np.concatenate(part) for part in zip(*(q[1:3] for q in questions), strict=True))
         _, first, times = np.unique(vertices, return_index=True, return_counts=True)
         self.lengths = [lengths[first[times == f]] for f in range(self.number + 1)]
@@ -119,7 +124,8 @@ class Expected:
             doublings = math.log2(m / self.number)
             grown = (b * (b / a) ** doublings for a, b in zip(half, (distinct, entries), strict=True))
             distinct, entries = (min(most, some) for most, some in zip(self.most, grown, strict=True))
-        return Asked(self.kind, m, m * self.vertices, distinct, entries, m * self.partial)
+        counts = m, m * self.vertices, distinct, entries, m * self.partial, m * self.columns
+        return Asked(self.kind, *counts, self.most[1] / max(self.most[0], 1))
 
     def _together(self, m: int) -> tuple[float, float]:
         """Return how many vertices m of the minibatches ask for, and the entries that are sent for them."""
@@ -140,15 +146,23 @@ def answered(asked: Asked, ranks: int) -> Price:
     In the mean of all ranks, of which each holds as many of the rows.
     """
     others, away = ranks - 1, 1 - 1 / ranks
-    each, vertices = (1, asked.distinct) if asked.kind == ROWS else (asked.minibatches, asked.vertices)
+    each, vertices, entries = asked.minibatches, asked.vertices, asked.entries
+    price = FREE
+    if asked.kind == EDGES:
+        totals = round(ranks * asked.columns), round(ranks * vertices)
+        if picked_by_owners(ranks, *totals, asked.degree):
+            entries = asked.partial
+            price = Price({("world", "columns"): (others * (asked.columns + each), 2 * others)})
+        else:
+            each, vertices = 1, asked.distinct
     told = 2 * others * each + away * vertices
     if asked.kind == SUMS:
-        rows = (asked.distinct + 2 * asked.entries) / ranks
-        sums = min(asked.minibatches + 2 * asked.partial / ranks, rows)
+        rows = (asked.distinct + 2 * entries) / ranks
+        sums = min(each + 2 * asked.partial / ranks, rows)
         return Price({("world", "rows"): (told, 2 * others), ("world", "sums"): (others * sums, 3 * others)})
-    return Price({
+    return price + Price({
         ("world", "rows"): (told + away * vertices, 3 * others),
-        ("world", "adjacency"): (2 * away * asked.entries, 2 * others),
+        ("world", "adjacency"): (2 * away * entries, 2 * others),
     })  # fmt: skip
 
 

@@ -25,13 +25,16 @@ from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import NodeOrder, Range, as_partition, block, nested
 from distgnn.local import csr_rows, extract
 from distgnn.local.draw import draw_selected, stack_keys
+from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.loading import Holders
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.sampling import owner_sums
-from distgnn.sampling.graph import Drawn, Graph, Rows, indicator, taken
-from distgnn.sampling.owners import Block, Questions
+from distgnn.sampling.edges import Edges, edges
+from distgnn.sampling.graph import Drawn, Graph, taken
+from distgnn.sampling.owner_edges import owner_edges
+from distgnn.sampling.owners import Block, Questions, picked_by_owners
 
 
 class Replicated(Graph):
@@ -81,15 +84,12 @@ class Replicated(Graph):
     def _checked(self, Q: Any) -> Any:
         return Q if isinstance(Q, extract.Product) else _canonical(Q, self.shape[0], self.dtype)
 
-    def rows(self, vertices: Any) -> Rows:
-        return self.A, self.indptr, vertices
-
-    def sums(self, lists: Stack) -> Any:
-        return self.multiply(indicator(lists, self.n))
+    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
+        return edges(self.A, self.indptr, rows, cols, scale, labels, self.entries)
 
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         """Draw from the rows where they stand: ``Q A`` would copy them to take a few entries of each."""
-        with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
+        with ledger.timed("sampling", "draw", on=self.backend):
             drawn = draw_selected(self.indptr, vertices.ids, fanout, stack_keys(vertices, keys))
             return taken(self.A, drawn, extract.row_lengths(self.indptr, vertices.ids))
 
@@ -129,11 +129,14 @@ class Partitioned(Graph):
         draws, of s neighbours: D (degrees) + 2 S (columns and values)
         rows, each once: D (lengths) + 2 N
         sums: Σ_q min(k + 2 nnz(Ĉ_q), D_q + 2 N_q) over the other ranks q
+        edges: k' + C' (columns of the other ranks' minibatches) + D (lengths) + 2 E; or as rows
 
-    S is the sum of min(s, degree) over the D questions, but a row that several minibatches ask for is sent
-    once where that is no more; the D_q distinct rows asked of rank q have N_q entries, Ĉ_q is their (k, m)
-    product. Products of a general Q ask for its distinct columns as one minibatch. Messages: at most 5 (P - 1)
-    in a call. GraphSAGE makes one call per layer; LADIES one of sums and one of rows.
+    S is the sum of min(s, degree) over the D questions; a row that several minibatches ask for is sent once
+    where that is no more. The D_q distinct rows asked of rank q have N_q entries, N in all; Ĉ_q is their
+    (k, m) product, and E entries are kept. Edges come as rows, to be picked here, where these are expected to
+    be fewer words (:func:`distgnn.sampling.owners.picked_by_owners`). Products of a general Q ask for its
+    distinct columns as one minibatch. Messages: at most 7 (P - 1) in a call. GraphSAGE makes one call per
+    layer; LADIES one of sums and one of edges.
 
     Memory: A's n/P rows; what is sent and received in a call, of rows all that a bulk's products read.
 
@@ -167,7 +170,9 @@ class Partitioned(Graph):
             self.A = extract.held(self, _held(source, rows, self.shape[1], self.dtype), self.backend)
             self.indptr = self.A.indptr.astype(np.int64)
         name = self.order and self.order.name
-        kinds = grid.world.gather_objects((self.shape, str(self.dtype), name, whole.tolist(), entries))
+        kind = self.shape, str(self.dtype), name, whole.tolist(), entries
+        kinds, counts = zip(*grid.world.gather_objects((kind, self.A.nnz)), strict=True)
+        self.degree = sum(counts) / max(self.n, 1)
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"the ranks were given different matrices, partitions or bounds: {kinds}")
 
@@ -183,8 +188,24 @@ class Partitioned(Graph):
         A, indptr, _ = self.rows(self.backend.asarray(columns))  # Algorithm 2: the rows NnzCols(Q) of A
         yield from extract.row_blocks(csr_rows.keep_columns(Q, columns), A, indptr, self.entries)
 
-    def rows(self, vertices: Any) -> Rows:
-        """Fetch the rows of these vertices, each once. Collective."""
+    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
+        """Pick entries, by the owners of their rows or on this rank, which is sent the rows. Collective."""
+        lengths = self.comm.gather_objects((len(cols.ids), len(rows.ids)))
+        sizes, heights = zip(*lengths, strict=True)
+        if not picked_by_owners(self.comm.size, sum(sizes), sum(heights), self.degree):
+            A, indptr, places = self.rows(rows.ids)
+            return edges(A, indptr, rows._replace(ids=places), cols, scale, labels, self.entries)
+        given = owner_edges(self._asked(rows), self._block, cols, sizes, labels, self.entries)
+        indptr, places, values = given
+        if scale is not None:
+            values *= scale[cols.bounds[places.owners] + places.ids].astype(values.dtype)
+        return indptr, places, values
+
+    def rows(self, vertices: Any) -> tuple[Any, Any, Any]:
+        """Fetch the rows of these vertices (int64, with repeats), each once. Collective.
+
+        Returns a matrix, its row pointers (int64), and the row of each vertex.
+        """
         distinct, places = self.backend.xp.unique(vertices, return_inverse=True)
         lists = Stack.cut(distinct, np.array([0, len(distinct)]))
         answers = self._asked(lists).rows(self._block)
@@ -196,10 +217,10 @@ class Partitioned(Graph):
 
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         """Draw neighbours, by the owners of the vertices' rows. Collective."""
-        with ledger.timed("sampling", "probability", synchronize=self.backend.synchronize):
+        with ledger.timed("sampling", "probability", on=self.backend):
             answers = self._asked(vertices, keys).rows(self._block, fanout)
         # what was drawn already is drawn whole, and from rows as their owners would
-        with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
+        with ledger.timed("sampling", "draw", on=self.backend):
             drawn = draw_selected(answers.indptr, answers.rows, fanout, stack_keys(vertices, keys))
             return taken(answers.A, drawn, answers.degrees)
 
