@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class FitSettings(TypedDict, total=False):
     algorithm: str | None
     grid: str | Mapping[str, int] | None
-    replication: int | None
+    replication: int | Literal["auto"] | None
     sparsity_aware: bool | str | None
     overlap: bool
     wire: Literal["bfloat16", "float16"] | None
@@ -35,7 +35,7 @@ class FitSettings(TypedDict, total=False):
     fanout: int | Sequence[int] | None
     batch_size: int | None
     batches_per_update: int | None
-    bulk: int | None
+    bulk: int | Literal["auto"] | None
     partition_graph: bool | None
     importance: Literal["zou", "counts"] | None
     rescale: bool | None

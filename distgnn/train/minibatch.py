@@ -162,7 +162,7 @@ class MinibatchTraining:
                 number = turn.numbers[self.grid.rank]
                 with step("propagation"), coming.driven():
                     if sample is not None and number is not None:
-                        self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
+                        self.propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:
                     with step("update"):
                         total = self._update(sums, optimizer).tolist()
@@ -192,7 +192,7 @@ class MinibatchTraining:
         drawn = iter(self.sampler.sample_at([batches[n] for n in wanted], epoch=epoch, first=wanted))
         return [None if number is None else next(drawn) for number in numbers]
 
-    def _propagate(self, sample: Sample, H: Array, step: int, sums: GradientSums) -> None:
+    def propagate(self, sample: Sample, H: Array, step: int, sums: GradientSums) -> None:
         """Add loss and gradients of a minibatch to `sums`."""
         weights, on = sample.loss_weights, self.grid.backend
         sums.nodes += len(sample.batch) if weights is None else sample.population

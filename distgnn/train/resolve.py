@@ -37,6 +37,7 @@ from distgnn.train.settings import AUTO, EVERY, FOR_MINIBATCHES, OF_ATTENTION, S
 from distgnn.train.ways import arrangements, parse_grid, ways
 
 _GIVEN = "a run takes what it is given; distgnn.plan.settle chooses"
+_CHOSEN = {"algorithm": f"one of {', '.join(operators.ALGORITHMS)}"}
 #: The algorithm that takes an order with two versions of the matrix.
 ALTERNATING = "3d"
 _UNREADABLE = (UserError, AttributeError, KeyError, TypeError)
@@ -99,6 +100,8 @@ def _rules(s: Settings, model: str) -> Iterator[Rule]:
         yield name, not s.eval_every, problem
     yield "resume", s.resume and not s.checkpoint, "say with checkpoint=DIR where to go on from"
     yield "checkpoint_every", s.checkpoint_every and not s.checkpoint, "say with checkpoint=DIR where to save"
+    for name in ("algorithm", "replication"):
+        yield name, getattr(s, name) == AUTO, f"{_GIVEN} {_CHOSEN.get(name, 'a number')}"
     yield from _rules_of_minibatches(s, model) if s.samples else _rules_of_the_whole_graph(s)
 
 
@@ -106,16 +109,15 @@ def _rules_of_the_whole_graph(s: Settings) -> Iterator[Rule]:
     for name in FOR_MINIBATCHES:
         given = bool(s.partition_graph) if name == "partition_graph" else getattr(s, name) is not None
         yield name, given, "is for minibatches; say with sampler=NAME how to make them"
-    yield "algorithm", s.algorithm == AUTO, f"{_GIVEN} one of {', '.join(operators.ALGORITHMS)}"
     yield "order", s.order == AUTO, f"{_GIVEN} one of the store's orders"
 
 
 def _rules_of_minibatches(s: Settings, model: str) -> Iterator[Rule]:
     problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
     yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
-    for name in ("grid", "order"):
-        problem = f"excludes sampler={s.sampler}; minibatches are not planned"
-        yield name, getattr(s, name) == AUTO, problem
+    yield "bulk", s.bulk == AUTO, f"{_GIVEN} a number"
+    problem = f"excludes sampler={s.sampler}; of minibatches the grid and the bulk are planned, not the order"
+    yield "order", s.order == AUTO, problem
     problem = "excludes train_features=True; minibatches read features and do not change them"
     yield "sampler", s.train_features, problem
     if s.sampler != "sage" and (NETWORKS[model].needs_own or s.residual):
@@ -200,7 +202,8 @@ def from_files(settings: Settings, store: StoreOrPath) -> Settings:
     """
     s = settings
     to_plan = s.order == AUTO  # the algorithm is then the one for the first order
-    if s.algorithm == AUTO or (s.order is not None and (s.algorithm is not None or s.samples)):
+    known = s.order is not None and (s.algorithm is not None or s.samples)
+    if known or (s.algorithm == AUTO and not s.samples):
         return s
     doubled = _doubled(store)
     given, first = (None if to_plan else s.order) or resumed_order(s), next(iter(doubled), None)
@@ -262,15 +265,20 @@ def left_open(comm: MPI.Intracomm, settings: Settings, store: StoreOrPath) -> Le
 def to_plan(settings: Settings, ranks: int) -> Settings | None:
     """Return the settings to plan with on so many ranks: resolved, and without a grid or an order "auto"; or
     None where nothing is open. The algorithm "auto" stays, and only with it is open whether blocks are sent
-    whole. Minibatches are not planned.
+    whole. Of minibatches a replication and a bulk "auto" stay.
 
     Raises:
         ArgumentError: settings that a run would refuse.
     """
     if settings.samples:
-        return None
+        return _minibatches_to_plan(settings, ranks)
     grid = None if settings.grid == AUTO else settings.grid
-    s = replace(settings, grid=grid, order=None if settings.order == AUTO else settings.order)
+    copies = None if settings.replication == AUTO else settings.replication
+    if settings.replication == AUTO and settings.algorithm not in (AUTO, "1.5d"):
+        problem = f"{settings.algorithm or '1d'} keeps no copies; only 1.5d does"
+        raise ArgumentError("replication", AUTO, problem)
+    order = None if settings.order == AUTO else settings.order
+    s = replace(settings, grid=grid, replication=copies, order=order)
     if s.algorithm != AUTO:
         s = resolved(s, ranks)
         return s if settings.order == AUTO or len(list(arrangements(s, ranks))) > 1 else None
@@ -282,10 +290,28 @@ def to_plan(settings: Settings, ranks: int) -> Settings | None:
     return s
 
 
+def _minibatches_to_plan(settings: Settings, ranks: int) -> Settings | None:
+    """Return the settings to plan minibatches with, whose defaults are those of a run; None: none is open."""
+    s, grid = settings, closed(settings).grid
+    if AUTO not in (s.algorithm, s.grid, s.replication, s.bulk):
+        return None
+    resolved(closed(s), ranks)
+    copies = s.replication or (AUTO if grid or AUTO in (s.algorithm, s.grid) else 1)
+    return replace(s, algorithm="1.5d", grid=grid, replication=copies, bulk=s.bulk or defaults.BULK)
+
+
+def closed(settings: Settings) -> Settings:
+    """Return settings for minibatches with the defaults of a run where they leave a choice to a plan."""
+    names = "algorithm", "grid", "replication", "bulk"
+    auto: Any = {name: None for name in names if getattr(settings, name) == AUTO}
+    return replace(settings, **auto)
+
+
 def make_grid(comm: Any, s: Settings, backend: Any = None) -> Grid:
     """Make the grid of a run with these resolved settings. Collective; errors of ``operators.make_grid``."""
     name = str(s.algorithm)
-    grid = operators.make_grid(comm, name, parse_grid(s.grid, name), s.replication, backend, s.wire)
+    copies: Any = s.replication
+    grid = operators.make_grid(comm, name, parse_grid(s.grid, name), copies, backend, s.wire)
     grid.overlap, grid.block_rows = s.overlap, s.block_rows
     return grid
 

@@ -236,7 +236,7 @@ class Run:
         self.minibatches: MinibatchTraining | None = None
         if s.samples:
             drawn = make_sampler(s, self.store, self.order.name, self.grid, self.targets)
-            sizes = int(s.batch_size or 0), s.batches_per_update or 1, s.bulk or 1
+            sizes = int(s.batch_size or 0), s.batches_per_update or 1, int(s.bulk or 1)
             self.minibatches = MinibatchTraining(self.model, self.X, self.targets, drawn, *sizes, s.seed)
 
     def _epochs(self) -> Iterator[records.Epoch]:

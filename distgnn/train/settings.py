@@ -68,7 +68,7 @@ HEADS = 8
 CHECKED, EVERY = 5, "all"
 #: The value of `sampler` and `keep_best` that undoes a recipe's.
 NONE = "none"
-#: The value of `algorithm`, `grid` and `order` for which a plan chooses.
+#: The value of `algorithm`, `grid`, `order`, `replication` and `bulk` for which a plan chooses.
 AUTO = "auto"
 
 
@@ -83,7 +83,7 @@ def setting(
         help: one line without the default, unless None stands for one: then "(default: ...)" names it.
         metavar: the name of the value in ``--help``.
         least: the smallest whole number that is taken.
-        choices: all texts that are taken.
+        choices: all texts that are taken; with `least`, beside numbers.
         known: the texts that the command line takes. Python may give others, which the user of the setting
             checks, as a registry may hold more.
         switch: whether a Boolean has a flag ``--no-NAME`` beside ``--NAME``.
@@ -106,12 +106,13 @@ def check_fields(settings: Any) -> None:
     for field in public(settings):
         value, least = getattr(settings, field.name), field.metadata["least"]
         choices = field.metadata["choices"]
-        if value is None and _may_be_none(field):
+        if (value is None and _may_be_none(field)) or value in choices:
             continue
-        if choices and value not in choices:
+        if choices and least is None:
             raise ArgumentError(field.name, value, offered(value, choices))
         if least is not None and (not _is_whole(value) or value < least):
-            raise ArgumentError(field.name, value, f"expected a whole number, at least {least}")
+            words = "".join(f", or {word}" for word in choices)
+            raise ArgumentError(field.name, value, f"expected a whole number, at least {least}{words}")
 
 
 def kinds(field: dataclasses.Field) -> list[str]:
@@ -176,8 +177,8 @@ class Settings:
     """All of a training run but its store and its ranks, with a field for each flag of ``distgnn train``.
 
     Settings of the recipe (``distgnn.train.recipes``) are filled in where they are not given. None stands for
-    a default that depends on the others, on the store or on the ranks. An algorithm, a grid or an order
-    "auto" is for ``distgnn.plan.settle``, which puts what it chooses in its place.
+    a default that depends on the others, on the store or on the ranks. "auto" is for
+    ``distgnn.plan.settle``, which puts what it chooses in its place.
     """
 
     # fmt: off
@@ -185,8 +186,8 @@ class Settings:
         "(default: 1d; 3d on order double; of minibatches 1.5d)", metavar="NAME")
     grid: str | Mapping[str, int] | None = _product(None, "2x2 in the order of its axes, or rows=2,cols=2, "
         "the last within a node (default: by a plan)", metavar="SHAPE")
-    replication: int | None = _product(None, "copies of 1.5d, as --grid reps=C (minibatches: 1)",
-        metavar="C", least=1)
+    replication: int | str | None = _product(None, "copies of 1.5d, as --grid reps=C; auto: by a plan "
+        "(minibatches: 1)", metavar="C", least=1, choices=(AUTO,))
     sparsity_aware: bool | str | None = _product(None, "1d, 1.5d, rdm: send only the rows needed; =auto: "
         "or whole blocks where estimated faster; =cover: the fewest rows of H and of products",
         metavar="auto|cover")
@@ -224,8 +225,8 @@ class Settings:
         metavar="B", least=1)
     batches_per_update: int | None = _batches(None, "minibatches averaged in an update by all ranks "
         f"(default: {PER_UPDATE}, or the number of ranks)", metavar="N", least=1)
-    bulk: int | None = _batches(None, f"minibatches that a rank samples at a time (default: {BULK})",
-        metavar="K", least=1)
+    bulk: int | str | None = _batches(None, "minibatches that a rank samples at a time; auto: as many as it "
+        f"has room for, by a plan (default: {BULK})", metavar="K", least=1, choices=(AUTO,))
     partition_graph: bool | None = _batches(None, "cut the graph to sample from over the ranks (default: all "
         "of it on each)")
     importance: str | None = _batches(None, "ladies: sums of squared weights (Zou et al., default) or "

@@ -156,7 +156,7 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
             ["--sampler", "sage", "--batch-size", "0"],
             "--batch-size: expected a whole number, at least 1, not '0'",
         ),
-        (["--sampler", "sage", "--bulk", "0"], "--bulk: expected a whole number, at least 1, not '0'"),
+        (["--sampler", "sage", "--bulk", "0"], "--bulk: expected a whole number, at least 1, or auto, not"),
         (["--sampler", "sage", "--replication", "2"], "possible (rows x reps): 1x1"),
         (
             ["--sampler", "sage", "--algorithm", "2d"],

@@ -211,7 +211,7 @@ def _held(ready: _Prepared) -> int:
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:
     with Ledger() as setup:
         grid = make_grid(comm, s, backend)
-        made = _network(s, graph, grid)
+        made = network_of(s, graph, grid)
         training = _minibatches(s, graph, *made) if s.samples else None
     return _Prepared(s, *made, training, setup)
 
@@ -247,7 +247,9 @@ def _minibatches(s: Settings, graph: Graph, model: GCN, X: Features, targets: An
     A: Any = Partitioned(model.grid, graph.source, graph.parts) if cut else Replicated(graph.source)
     drawn = sampler_on(s, A, lambda: training_nodes(targets)[0])
     size = min(s.batch_size or BATCH_SIZE, targets.counts[TRAIN])
-    return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
+    return MinibatchTraining(
+        model, X, targets, drawn, size, s.batches_per_update or 1, int(s.bulk or 1), s.seed
+    )
 
 
 def _features(graph: Graph, model: GCN) -> Features:
@@ -265,7 +267,7 @@ def _features(graph: Graph, model: GCN) -> Features:
     return SparseFeatures(block, layout, shape)
 
 
-def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, Features, Targets]:
+def network_of(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, Features, Targets]:
     """Return network, features and targets, as a run makes them."""
     name = str(s.algorithm)
     partitions: dict[str, Any] = {}
