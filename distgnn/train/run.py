@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from distgnn import local, records
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.memory import trim
 from distgnn.comm.agree import agree, reduced
 from distgnn.comm.narrow import check_overflow
 from distgnn.comm.session import task
@@ -121,6 +122,7 @@ class Run:
         asked: Any = ("layers", s.layers) if s.layers else ("hidden", list(s.hidden))
         room.check_room(self.grid, needs, self.widths, partial(ArgumentError, *asked))
         self._load(s)
+        trim()  # of what reading left
         self._begin()
 
     def _begin(self) -> None:

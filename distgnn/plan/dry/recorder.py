@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from distgnn import ledger
-from distgnn.ledger import Key, Ledger, Peers, Totals
+from distgnn.ledger import Ledger
+from distgnn.totals import Key, Peers, Totals
 
 
 class ProgramStep(NamedTuple):
