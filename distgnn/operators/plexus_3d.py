@@ -43,7 +43,7 @@ class Plane:
 
     @cached_property
     def keeps_transpose(self) -> bool:
-        """Whether all ranks have room for the transpose, or a product needs it. Collective, once."""
+        """True where all ranks have room for the transpose, or a product needs it. Collective, once."""
         if not local.transposes(self.A.data):
             return True
         filled = sum(ledger.books().held.values()) + self.A.buffer.nbytes

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.layout import Cut, Layout, as_partition, block, owner, partition, refine, within
 from distgnn.operators.algorithm import Algorithm
@@ -103,6 +104,8 @@ def layer_stages(sizes: Mapping[str, int], col_parts: np.ndarray, layer: int) ->
 
 class FiberMoves(PlaneMoves):
     """Moves of a layer of Split-3D: rows are gathered, or summed and scattered, along the fiber."""
+
+    fiber: Comm
 
     def __init__(
         self, A: Split3D, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any

@@ -23,7 +23,7 @@ def sigmoid(rows: np.ndarray) -> np.ndarray:
 
 
 def normal(rows: np.ndarray) -> np.ndarray:
-    """Norm rows as layer norm does, before its gain and shift."""
+    """Return rows of mean 0 and variance 1, as layer norm has them before its gain and shift."""
     centred = rows - rows.mean(axis=1, keepdims=True, dtype=np.float64)
     scales = np.sqrt((centred**2).mean(axis=1, keepdims=True) + EPSILON)
     return (centred / scales).astype(rows.dtype)

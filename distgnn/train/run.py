@@ -122,8 +122,8 @@ class Run:
         asked: Any = ("layers", s.layers) if s.layers else ("hidden", list(s.hidden))
         room.check_room(self.grid, needs, self.widths, partial(ArgumentError, *asked))
         self._load(s)
-        trim()  # of what reading left
         self._begin()
+        trim()  # of what reading left
 
     def _begin(self) -> None:
         """Go on from the checkpoint, and make the comparison and the first record. Collective."""
