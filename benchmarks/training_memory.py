@@ -8,8 +8,8 @@ trained a small graph before, on the rank where it rises most; of shared memory,
 A X, the inputs of two layers, one block to work with, each cut over the ranks (over those of a replica in
 `1.5d`), and 2 MiB of panels; in `3d` two shards of A more, as its layers cut it another way; in `rdm` all
 of A once for the node's ranks. Nine layers keep the inputs of eight, with `recompute` of one and of three
-that are gone through again; minibatches hold A once more for the node's ranks, and X beside A X; predictions the input
-of a layer and its output. The arrays that `fit` is given on rank 0 are not counted.
+that are gone through again; minibatches hold A once more for the node's ranks, and X beside A X; predictions
+the input of a layer and its output. The arrays that `fit` is given on rank 0 are not counted.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ from fractions import Fraction
 import pytest
 
 import distgnn as dg
-from distgnn.ledger import Ledger, Union, charge, flight, timed
-from distgnn.totals import PHASES
+from distgnn.ledger import PHASES, Ledger, Union, charge, flight, timed
 
 
 def test_an_operation_is_charged_to_every_open_ledger():

@@ -14,7 +14,6 @@ import numpy as np
 
 from distgnn import ledger
 from distgnn.comm.tiers import tiers
-from distgnn.totals import Peers
 
 
 class Charges:
@@ -100,7 +99,7 @@ class Charges:
 
     def _charge(
         self, operation: str, matrix: str, words: Fraction | int, itemsize: Fraction | int, messages: int,
-        peers: Peers | Mapping[int, Fraction | int] = (), shape: tuple[int, ...] = (),
+        peers: ledger.Peers | Mapping[int, Fraction | int] = (), shape: tuple[int, ...] = (),
         far: Fraction | int | None = None,
     ) -> None:  # fmt: skip
         if far is None:
@@ -109,7 +108,7 @@ class Charges:
         ledger.charge("comm", operation, self.group, matrix, peers=peers, far=far, **charged)
 
     def _from_away(
-        self, words: Fraction | int, peers: Peers | Mapping[int, Fraction | int]
+        self, words: Fraction | int, peers: ledger.Peers | Mapping[int, Fraction | int]
     ) -> Fraction | int:
         if isinstance(peers, tuple):
             return Fraction(words * sum(peer in self._away for peer in peers), len(peers))

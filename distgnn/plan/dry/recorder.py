@@ -8,8 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from distgnn import ledger
-from distgnn.ledger import Ledger
-from distgnn.totals import Key, Peers, Totals
+from distgnn.ledger import Key, Ledger, Peers, Totals
 
 
 class ProgramStep(NamedTuple):
