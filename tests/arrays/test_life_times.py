@@ -8,6 +8,7 @@ import pytest
 from distgnn.arrays import life_times
 from distgnn.arrays.life_times import Life
 from distgnn.arrays.workspace import MOST_SHOWN, Workspace
+from distgnn.ledger import Ledger
 
 WIDE, NARROW = 4096, 512
 #: Borrowed (name, bytes) and given back (name) in a network whose last layer is narrow.
@@ -94,9 +95,25 @@ def test_a_narrow_matrix_takes_no_wide_buffer(backend):
     workspace = Workspace(backend)
     assert live(SHRINKING) == 3 * WIDE + NARROW < one_by_one(SHRINKING)
     for _ in range(3):
-        passed(workspace, SHRINKING)
-        assert workspace.borrowed <= 3 * WIDE + 2 * NARROW
+        with Ledger() as ledger:
+            passed(workspace, SHRINKING)
+        assert ledger.peak["layers"] == live(SHRINKING)
     assert workspace.borrowed == live(SHRINKING)
+
+
+def test_an_array_that_is_kept_longer_than_shown_stays(backend):
+    workspace = Workspace(backend)
+    for late in (False, True, True):
+        with workspace.repeated("pass"):
+            first = workspace.borrow((WIDE,), np.uint8)
+            first[...] = 1
+            if not late:
+                workspace.give_back(first)
+            second = workspace.borrow((WIDE,), np.uint8)
+            second[...] = 2
+            assert not late or bool((first == 1).all())
+            workspace.give_back(second)
+            workspace.give_back(first)
 
 
 def test_no_network_needs_more_than_with_whole_buffers(backend):

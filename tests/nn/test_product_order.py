@@ -194,6 +194,20 @@ def test_a_narrow_last_layer_takes_no_wide_buffer(comm, name, backend):
     assert grid.workspace.borrowed == (3 * wide + narrow) * height * itemsize
 
 
+@pytest.mark.ranks(4)
+def test_panels_of_wide_features_go_with_their_product(comm, backend):
+    grid = wide_grid(comm, "1d", backend)
+    model = dg.nn.GCN(dg.distribute(PROBLEM.A, grid, "1d"), [PROBLEM.X.shape[1], 2, PROBLEM.classes])
+    targets = model.targets(PROBLEM.labels, PROBLEM.split)
+    X = dg.scatter(PROBLEM.X, model.input_layout)
+    model.gradients(X, targets)
+    panels = [array.nbytes for name, array in grid.workspace._named.items() if "panel" in name]
+    widest = max(2, PROBLEM.classes)
+    assert panels and widest < X.shape[1]
+    rows = max(grid.world.gather_objects(len(X.block)))
+    assert max(panels) <= rows * widest * X.dtype.itemsize
+
+
 @pytest.mark.ranks(1)
 def test_unknown_order_is_refused(comm, backend):
     with pytest.raises(ValueError, match="product_order"):
