@@ -186,7 +186,7 @@ class Workspace:
 
     def _whole(self) -> list[_Buffer]:
         """List the buffers of which nothing is lent, the smallest first."""
-        return sorted((buffer for buffer in self._buffers if not buffer.lent), key=lambda one: one.size)
+        return sorted((buffer for buffer in self._buffers if not buffer.lent), key=lambda buffer: buffer.size)
 
     def _buffers_of(self, sizes: Sequence[int]) -> list[_Buffer]:
         """Return free buffers of these sizes or more, new ones in place of all others where some lack."""
