@@ -71,6 +71,10 @@ class Backend:
         """
         return _at_cache_line(np.empty, shape, np.dtype(dtype))
 
+    def room(self, nbytes: int) -> Any:
+        """Make bytes of any content; many of them go back to the system when the last view of them goes."""
+        return memory.mapped(nbytes) if nbytes >= memory.HUGE // 4 else self.empty((nbytes,), np.uint8)
+
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Make a C-contiguous array of zeros, placed like those of :meth:`empty`."""
         return _at_cache_line(np.zeros, shape, np.dtype(dtype))
@@ -220,6 +224,9 @@ class CupyBackend(Backend):
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.xp.empty(shape, dtype=dtype)
+
+    def room(self, nbytes: int) -> Any:
+        return self.xp.empty((nbytes,), np.uint8)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.xp.zeros(shape, dtype=dtype)

@@ -33,6 +33,10 @@ class Tuning:
     """Multiplications and additions of a sparse product between two looks at the messages under way: one or
     two milliseconds. Less often, sockets run empty; more often, the product is slower.
     """
+    transposed_pieces: int = 8
+    """Parts in which a block is transposed while it multiplies, where its transpose is not held."""
+    filled_memory: float = 0.8
+    """Share of a rank's memory that is filled with transposes, at most, where a product can do without."""
     densest_features: float = 0.1
     """Share of features that are not 0 up to which they are multiplied by entries: a sparse product makes a
     tenth of the multiplications of a dense one in a second.

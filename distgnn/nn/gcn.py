@@ -340,14 +340,23 @@ class GCN:
         Raises:
             NotFiniteError: the loss or a logit to evaluate is not finite (on every rank).
         """
-        Z = self._forward(self._plans(True, X, need_input), X, epoch)
+        plans = self._plans(True, X, need_input)
+        key = id(self), plans[0].mode, epoch is None, evaluate
+        with self.grid.workspace.repeated(key):
+            return self._gradients(plans, X, targets, epoch, evaluate)
+
+    def _gradients(
+        self, plans: Sequence[LayerProducts], X: Features, targets: Targets, epoch: int | None, evaluate: bool
+    ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:
+        """Compute what `gradients` returns, by these plans."""
+        Z = self._forward(plans, X, epoch)
         try:
             seen = scores(Z, targets) if evaluate else {}
             begun, G = begin_loss(Z, targets, overwrite=True)
         except FloatingPointError as error:
             self.grid.workspace.give_back(Z.block)
             raise self.not_finite(X, str(error), epoch) from None
-        gradients, dX = self.backward(G, epoch, need_input, mean_over(targets))
+        gradients, dX = self.backward(G, epoch, plans[0].mode.need_input, mean_over(targets))
         loss = begun()  # a device has all of backward to do meanwhile
         if not math.isfinite(loss):
             if dX is not None:
@@ -415,7 +424,9 @@ class GCN:
 
         `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
-        with lent(self._forward(self._plans(False, X, need_input), X, None)) as Z:
+        plans = self._plans(False, X, need_input)
+        again = self.grid.workspace.repeated((id(self), plans[0].mode))
+        with again, lent(self._forward(plans, X, None)) as Z:
             try:
                 return scores(Z, targets)
             except FloatingPointError as error:  # where a number did not fit into 16 bits, too: it is NaN

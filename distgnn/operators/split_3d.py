@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.layout import Cut, Layout, as_partition, block, owner, partition, refine, within
 from distgnn.operators.algorithm import Algorithm
@@ -104,6 +105,8 @@ def layer_stages(sizes: Mapping[str, int], col_parts: np.ndarray, layer: int) ->
 class FiberMoves(PlaneMoves):
     """Moves of a layer of Split-3D: rows are gathered, or summed and scattered, along the fiber."""
 
+    fiber: Comm
+
     def __init__(
         self, A: Split3D, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any
     ) -> None:  # fmt: skip
@@ -115,11 +118,18 @@ class FiberMoves(PlaneMoves):
 
     @contextmanager
     def rows_read(self, U: Any) -> Iterator[Any]:
+        if self.fiber.size == 1:
+            yield U
+            return
         with self._whole(U.shape[1]) as rows:
             yield self.A.fiber.allgather_rows(U, self.shares, rows, "G", narrow=True)
 
     @contextmanager
     def rows_written(self, T: Any, by: Sum = SUM, begun: bool = False) -> Iterator[Room]:
+        if self.fiber.size == 1:
+            with super().rows_written(T, by, begun) as room:
+                yield room
+            return
         with self._whole(T.shape[1]) as rows:
             by.begin(rows)
             yield Room(self.grid, rows)

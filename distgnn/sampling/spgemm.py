@@ -69,6 +69,7 @@ class Replicated(Graph):
             self.A = self.block.to_scipy()
         self.dtype = self.A.dtype
         self.indptr = self.backend.asarray(self.A.indptr).astype(np.int64)
+        ledger.holds(self, "adjacency", self.indptr.nbytes)
 
     def multiply(self, Q: Any) -> Any:
         """Compute ``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken.

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from distgnn import local, records
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.memory import trim
 from distgnn.comm.agree import agree, reduced
 from distgnn.comm.narrow import check_overflow
 from distgnn.comm.session import task
@@ -122,6 +123,7 @@ class Run:
         room.check_room(self.grid, needs, self.widths, partial(ArgumentError, *asked))
         self._load(s)
         self._begin()
+        trim()  # of what reading left
 
     def _begin(self) -> None:
         """Go on from the checkpoint, and make the comparison and the first record. Collective."""

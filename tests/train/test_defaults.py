@@ -14,7 +14,8 @@ from distgnn.plan.settle import settle
 from distgnn.store import prepare
 from distgnn.store.format.limits import LIMITS
 from distgnn.train import Run, Settings
-from distgnn.train.predict import Predictor, softmax
+from distgnn.train.answers import softmax
+from distgnn.train.predict import Predictor
 from distgnn.train.resolve import from_files
 
 from .stores import Communities, run
