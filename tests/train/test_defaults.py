@@ -65,7 +65,7 @@ def test_what_is_not_given(tmp_path, orders, given, algorithm, order) -> None:
 
 @pytest.mark.ranks(4)
 def test_one_rank_of_a_node_reads_the_manifest(comm, shared_tmp_path, monkeypatch) -> None:
-    """A run compares it, takes an order and an algorithm from it, opens the store, and compares it in loading."""
+    """A run compares it, takes order and algorithm from it, opens the store, and compares it in loading."""
     store, text, read = store_with(shared_tmp_path, comm, "double", "random"), manifest.text, []
     monkeypatch.setattr(manifest, "text", lambda root: read.append(root) or text(root))
     made = Run(store, Settings(epochs=1), comm)
