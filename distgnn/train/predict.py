@@ -89,7 +89,7 @@ class Predictor:
         comm = MPI.COMM_WORLD if comm is None else comm
         with task(comm) as ours:
             arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
-            agree(ours, identity(store) | arguments)
+            agree(ours, identity(store, ours) | arguments)
             self._make(store, weights, ours, arguments | {"backend": backend})
 
     def _make(self, store: Any, weights: Any, comm: Any, given: Mapping[str, Any]) -> None:
@@ -98,7 +98,7 @@ class Predictor:
         reader = weights if isinstance(weights, Collected) else opened(weights, alone)
         trained = reader.meta["run"]
         filled = from_files(
-            Settings(algorithm=given["algorithm"], order=given["order"], model=trained["model"]), store
+            Settings(algorithm=given["algorithm"], order=given["order"], model=trained["model"]), store, comm
         )
         algorithm = filled.algorithm or "1d"
         sizes = parse_grid(given["grid"], algorithm)

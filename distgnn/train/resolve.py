@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from distgnn import operators
-from distgnn.comm.agree import agree
+from distgnn.comm.agree import agree, together
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError, offered
 from distgnn.files.output import check_output
@@ -192,8 +192,10 @@ def special(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def from_files(settings: Settings, store: StoreOrPath) -> Settings:
-    """Fill in the order of the nodes and the algorithm where they are not given. Local to a rank.
+def from_files(settings: Settings, store: StoreOrPath, comm: MPI.Intracomm | None = None) -> Settings:
+    """Fill in the order of the nodes and the algorithm where they are not given.
+
+    Local to a rank; with a communicator collective, and its first rank reads.
 
     The order is that of the checkpoint to resume, where the checkpoint depends on one; else the first of the
     store that the other settings can take. The algorithm is ``3d`` on an order with two versions, and stays
@@ -205,12 +207,21 @@ def from_files(settings: Settings, store: StoreOrPath) -> Settings:
     known = s.order is not None and (s.algorithm is not None or s.samples)
     if known or (s.algorithm == AUTO and not s.samples):
         return s
-    doubled = _doubled(store)
-    given, first = (None if to_plan else s.order) or resumed_order(s), next(iter(doubled), None)
+    doubled, resumed = _read(s, store, comm)
+    given, first = (None if to_plan else s.order) or resumed, next(iter(doubled), None)
     single = [name for name, two in doubled.items() if not two]
     order = given or (single[0] if single and doubled.get(first) and takes_one(s) else first)
     algorithm = ALTERNATING if doubled.get(order) and not takes_one(s) else s.algorithm
     return replace(s, order=s.order if to_plan or order == first else order, algorithm=algorithm)
+
+
+def _read(s: Settings, store: StoreOrPath, comm: MPI.Intracomm | None) -> Any:
+    """Return `_doubled` and `resumed_order`, by the first rank of a communicator for all."""
+    if comm is None:
+        return _doubled(store), resumed_order(s)
+    with together(comm):
+        read = _read(s, store, None) if comm.Get_rank() == 0 else None
+    return comm.bcast(read)
 
 
 def resumed_order(settings: Settings) -> str | None:
@@ -257,8 +268,8 @@ def left_open(comm: MPI.Intracomm, settings: Settings, store: StoreOrPath) -> Le
         ArgumentError: settings that a run would refuse, or ranks that disagree in them or in the store; on
             every rank.
     """
-    agree(comm, identity(store) | settings.shared())
-    filled = from_files(settings, store)
+    agree(comm, identity(store, comm) | settings.shared())
+    filled = from_files(settings, store, comm)
     return LeftOpen(filled, to_plan(filled, comm.Get_size()))
 
 

@@ -91,8 +91,8 @@ class Run:
         with task(comm) as ours:
             settings = settings or Settings()
             check_type("settings", settings, Settings, "a Settings, after the store")
-            agree(ours, identity(store) | settings.shared())
-            s = resolve.resolved(resolve.from_files(settings, store), comm.Get_size())
+            agree(ours, identity(store, ours) | settings.shared())
+            s = resolve.resolved(resolve.from_files(settings, store, ours), comm.Get_size())
             self.grid = resolve.make_grid(ours, s, s.backend)
             try:
                 self._make(s, store)

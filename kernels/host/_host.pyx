@@ -226,6 +226,50 @@ cdef extern from "spgemm.h" nogil:
     int64_t spgemm_run(const spgemm_product *s)
 
 
+cdef extern from "entries.h" nogil:
+    struct entry_keys:
+        int64_t count
+        address positions, shifts, out
+        const int64_t *first
+        const int64_t *next
+        bint wide
+        int shift, bits
+
+    struct entry_records:
+        int64_t count
+        int size, low, high
+        address records, room
+
+    struct entry_rows_arguments "entry_rows":
+        int64_t count, first
+        address keys, counts, columns
+        int bits
+        bint wide
+
+    struct entry_pattern:
+        int64_t rows
+        address counts, columns
+        bint wide
+
+    struct entry_hashes:
+        entry_pattern at
+        address row_ids, column_ids, weights, loops
+        uint64_t n, key, sum, mirrored
+        bint wide_ids, both
+
+    struct entry_scales:
+        entry_pattern at
+        address left, right, weights, out
+        bint wide_out
+
+    void entry_keys_run(const entry_keys *k)
+    int entry_sort_run "entry_sort"(const entry_records *r)
+    int64_t entry_merge_run "entry_merge"(const entry_records *r)
+    void entry_rows_run(const entry_rows_arguments *r)
+    void entry_hash_run "entry_hash"(entry_hashes *h)
+    void entry_scale_run "entry_scale"(const entry_scales *s)
+
+
 cdef class Array:
     """An array that C may use: its address, shape and leading dimension, held until this object goes away."""
 
@@ -1243,3 +1287,150 @@ def spgemm(
 def spgemm_bits(int64_t width):
     """The words of bits that `spgemm` takes for B of so many columns."""
     return spgemm_words(width)
+
+
+def entry_parts(positions, first, next, shifts, out, *, int shift, int bits, int64_t stop):
+    """Add to `out`, int64, the parts that positions, int32 or int64 in 0..stop-1, have in the keys of entries, as
+    entries.h says. Of the cells of 2^shift positions `first` and `next`, of the blocks `shifts`: int64.
+
+    Raises ValueError for a position outside, tables of other cells, or a block that is not there.
+    """
+    cdef Array P = Array("positions", positions, "int32 int64", 1), F = Array("first", first, "int64", 1)
+    cdef Array N = Array("next", next, "int64", 1), S = Array("shifts", shifts, "int64", 1)
+    cdef Array O = Array("out", out, "int64", 1, True)
+    cdef entry_keys k
+    cdef int64_t cell
+    check_rows(P, stop)
+    N.must_have(F.extent(0))
+    O.must_have(P.extent(0))
+    if not (0 <= shift < 63 and 0 <= bits < 63) or (stop and (stop - 1) >> shift >= F.extent(0)):
+        raise ValueError(f"first: {F.extent(0)} cells of 2**{shift} positions, of {stop} positions")
+    k.first, k.next = <const int64_t *>F.view.buf, <const int64_t *>N.view.buf
+    k.shifts, k.out = pointer(S), pointer(O)
+    check_rows(F, S.extent(0))
+    for cell in range(F.extent(0)):
+        if k.first[cell] + 1 >= S.extent(0) and k.next[cell] < stop:
+            raise ValueError(f"next: cell {cell} ends at {k.next[cell]}, and no block begins there")
+    k.count, k.positions, k.wide, k.shift, k.bits = P.extent(0), pointer(P), P.kind == "int64", shift, bits
+    with nogil:
+        entry_keys_run(&k)
+
+
+cdef int records_of(entry_records *r, Array records, Array room, int size) except -1:
+    """The arrays of bytes of `entry_sort` and `entry_merge`."""
+    if size not in (8, 12, 16) or records.extent(0) % size:
+        raise ValueError(f"records: {records.extent(0)} bytes are no records of {size} bytes, 8, 12 or 16")
+    if room is not None:
+        room.must_have(records.extent(0))
+        room.must_be_apart(records)
+    r.count, r.size, r.records, r.room = records.extent(0) // size, size, pointer(records), pointer(room)
+    return 0
+
+
+def entry_sort(records, room, *, int size, int low, int high):
+    """Sort records, bytes of `size` each, by bits low..high-1 of their keys, as entries.h says, with as much room.
+
+    Returns True where the sorted records are in `room`. Raises ValueError for other sizes or bits.
+    """
+    cdef Array R = Array("records", records, "uint8", 1, True), O = Array("room", room, "uint8", 1, True)
+    cdef entry_records r
+    cdef int moved
+    records_of(&r, R, O, size)
+    if not 0 <= low <= high <= 63:
+        raise ValueError(f"low: bits {low} to {high} of a key of 63 bits")
+    r.low, r.high = low, high
+    with nogil:
+        moved = entry_sort_run(&r)
+    return bool(moved)
+
+
+def entry_merge(records, *, int size):
+    """Keep of records with equal keys, side by side, the largest, as entries.h says; return how many are left."""
+    cdef Array R = Array("records", records, "uint8", 1, True)
+    cdef entry_records r
+    cdef int64_t left
+    records_of(&r, R, None, size)
+    with nogil:
+        left = entry_merge_run(&r)
+    return left
+
+
+def entry_rows(keys, counts, columns, *, int64_t first, int bits):
+    """Take apart ascending keys, int64, of rows from `first` on: add each row's to `counts`, int64, and put down
+    their columns, int32 or int64, as entries.h says. Raises ValueError for a key of no row, or that falls.
+    """
+    cdef Array K = Array("keys", keys, "int64", 1), N = Array("counts", counts, "int64", 1, True)
+    cdef Array C = Array("columns", columns, "int32 int64", 1, True)
+    cdef const int64_t *k = <const int64_t *>K.view.buf
+    cdef entry_rows_arguments r
+    cdef int64_t i, last = K.extent(0) - 1
+    C.must_have(last + 1)
+    if not 0 < bits < 63 or (C.kind == "int32" and bits > 31):
+        raise ValueError(f"bits: {bits} of {C.kind} columns")
+    for i in range(last):
+        if k[i + 1] < k[i]:
+            raise ValueError(f"keys: must not fall, got {k[i]} and {k[i + 1]} from position {i} on")
+    if last >= 0 and (first < 0 or k[0] >> bits < first or k[last] >> bits >= first + N.extent(0)):
+        raise ValueError(f"keys: of rows {k[0] >> bits} to {k[last] >> bits}; counts are of {N.extent(0)} from {first}")
+    r.count, r.first, r.bits, r.wide = last + 1, first, bits, C.kind == "int64"
+    r.keys, r.counts, r.columns = pointer(K), pointer(N), pointer(C)
+    with nogil:
+        entry_rows_run(&r)
+
+
+cdef int pattern_of(entry_pattern *at, Array counts, Array columns) except -1:
+    """Rows of so many entries."""
+    cdef const int64_t *n = <const int64_t *>counts.view.buf
+    cdef int64_t row, total = 0
+    for row in range(counts.extent(0)):
+        if n[row] < 0:
+            raise ValueError(f"counts: must be 0 or more, got {n[row]} at position {row}")
+        total += n[row]
+    columns.must_have(total)
+    at.rows, at.counts, at.columns = counts.extent(0), pointer(counts), pointer(columns)
+    at.wide = columns.kind == "int64"
+    return 0
+
+
+def entry_hash(counts, columns, row_ids, column_ids, weights, loops, *, uint64_t n, uint64_t key, bint both=False):
+    """Sum the hashes of entries, and those of the transpose with `both`, as entries.h says; count loops by row.
+
+    counts, loops: int64, by row; columns: int32 or int64; ids: the same, both alike; weights: float64, or None.
+    """
+    cdef Array N = Array("counts", counts, "int64", 1), C = Array("columns", columns, "int32 int64", 1)
+    cdef Array R = Array("row_ids", row_ids, "int32 int64", 1), I = Array("column_ids", column_ids, R.kind, 1)
+    cdef Array W = None if weights is None else Array("weights", weights, "float64", 1)
+    cdef Array L = Array("loops", loops, "int64", 1, True)
+    cdef entry_hashes h
+    pattern_of(&h.at, N, C)
+    check_rows(C, I.extent(0))
+    R.must_have(N.extent(0))
+    L.must_have(N.extent(0))
+    if W is not None:
+        W.must_have(C.extent(0))
+    h.row_ids, h.column_ids, h.weights, h.loops = pointer(R), pointer(I), pointer(W), pointer(L)
+    h.n, h.key, h.wide_ids, h.both = n, key, R.kind == "int64", both
+    with nogil:
+        entry_hash_run(&h)
+    return h.sum, h.mirrored
+
+
+def entry_scale(counts, columns, left, right, weights, out):
+    """Scale entries by row and column, as entries.h says. left, right (or None), weights (or None): float64; out:
+    float32 or float64.
+    """
+    cdef Array N = Array("counts", counts, "int64", 1), C = Array("columns", columns, "int32 int64", 1)
+    cdef Array L = Array("left", left, "float64", 1), O = Array("out", out, "float32 float64", 1, True)
+    cdef Array R = None if right is None else Array("right", right, "float64", 1)
+    cdef Array W = None if weights is None else Array("weights", weights, "float64", 1)
+    cdef entry_scales s
+    pattern_of(&s.at, N, C)
+    L.must_have(N.extent(0))
+    O.must_have(C.extent(0))
+    if R is not None:
+        check_rows(C, R.extent(0))
+    if W is not None:
+        W.must_have(C.extent(0))
+    s.left, s.right, s.weights, s.out, s.wide_out = pointer(L), pointer(R), pointer(W), pointer(O), O.kind == "float64"
+    with nogil:
+        entry_scale_run(&s)

@@ -10,6 +10,7 @@
 #include "aggregate.h"
 #include "edges.h"
 #include "elementwise.h"
+#include "entries.h"
 #include "neighbours.h"
 #include "sample.h"
 #include "spgemm.h"
@@ -737,8 +738,79 @@ static void sparse_product(int64_t n, int64_t width, int wide_indices, int wide)
         free(all[a]);
 }
 
+/* Records of each size, with keys of few and of many bits: ascending, those of one key in the order they had, and
+ * then each key once, with its largest number. */
+static void records_sorted(int64_t count, int size, int bits)
+{
+    char *records = array((size_t)(count * size)), *room = array((size_t)(count * size)), *sorted;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t key = (int64_t)((uniform() + 1) * ldexp(1, bits - 1)) & ((1ll << bits) - 1);
+        memcpy(records + i * size, &key, 8);
+        if (size > 8)
+            put(records + i * size + 8, size == 16, 0, (double)i);
+    }
+    struct entry_records r = {count, size, 0, bits, records, room};
+    sorted = entry_sort(&r) ? room : records;
+    for (int64_t i = 1; i < count; i++) {
+        char *one = sorted + i * size, *before = one - size;
+        int64_t key, last;
+        memcpy(&key, one, 8), memcpy(&last, before, 8);
+        double rise = size > 8 ? get(one + 8, size == 16, 0) - get(before + 8, size == 16, 0) : 1;
+        expect(key > last || (key == last && rise > 0), "record in order", i);
+    }
+    r.records = sorted;
+    int64_t left = entry_merge(&r);
+    expect(left <= count && (left > 0) == (count > 0), "records left", left);
+    for (int64_t i = 1; i < left; i++)
+        expect(memcmp(sorted + i * size, sorted + (i - 1) * size, 8) != 0, "key once", i);
+    release(records), release(room);
+}
+
+/* Blocks 0..4, 5..6 and 7..stop-1, cells of 4 positions. */
+static void entries_keyed(int wide, int64_t stop)
+{
+    int64_t ends[] = {5, 7, stop}, shifts[] = {100, 2000, 30000}, cells = (stop + 3) / 4;
+    int64_t *first = malloc(8 * (size_t)cells), *next = malloc(8 * (size_t)cells), *out = calloc((size_t)stop, 8);
+    void *positions = array((size_t)stop * (wide ? 8 : 4));
+    for (int64_t cell = 0; cell < cells; cell++) {
+        first[cell] = 4 * cell >= 7 ? 2 : 4 * cell >= 5 ? 1 : 0;
+        next[cell] = ends[first[cell]];
+    }
+    first[1] = 1, next[1] = 7; /* the block of 4 is another then: a table is taken at its word */
+    for (int64_t i = 0; i < stop; i++)
+        put_integer(positions, wide, i, i);
+    struct entry_keys k = {stop, positions, first, next, shifts, out, wide, 2, 3};
+    entry_keys_run(&k);
+    int64_t *counts = malloc(8 * (size_t)stop), *loops = malloc(8 * (size_t)stop), entries = 0;
+    double *weights = malloc(8 * (size_t)stop), *scaled = malloc(8 * (size_t)stop);
+    for (int64_t i = 0; i < stop; i++) {
+        counts[i] = i % 3 < stop - entries ? i % 3 : stop - entries;
+        entries += counts[i], weights[i] = 2, scaled[i] = 0;
+    }
+    struct entry_pattern at = {stop, counts, positions, wide};
+    struct entry_hashes h = {at, positions, positions, NULL, 7, 9, 0, 0, loops, wide, 1};
+    entry_hash(&h);
+    uint64_t hashed = h.sum;
+    h.weights = weights;
+    entry_hash(&h);
+    expect(hashed != h.sum, "hashes of weights", stop);
+    entry_scale(&(struct entry_scales){at, weights, weights, weights, scaled, 1});
+    for (int64_t i = 0; i < stop; i++)
+        expect(scaled[i] == (i < entries ? 8 : 0), "scaled entry", i);
+    free(counts), free(loops), free(weights), free(scaled);
+    for (int64_t i = 0; i < stop; i++)
+        expect(out[i] == 8 * i + (i < 4 ? 100 : i < 7 ? 2000 : 30000), "key of a position", i);
+    free(first), free(next), free(out), release(positions);
+}
+
 int main(void)
 {
+    for (int64_t count = 0; count < 3000; count = 3 * count + 1)
+        for (int bits = 1; bits < 63; bits += 1 + bits / 3)
+            for (int size = 8; size <= 16; size += 4)
+                records_sorted(count, size, bits);
+    for (int64_t stop = 8; stop < 40; stop++)
+        entries_keyed((int)(stop % 2), stop);
     static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 41, 64, 100, 129};
     for (int64_t nodes = 1; nodes < 200; nodes = 2 * nodes + 1)
         for (int32_t parts = 1; parts < 20; parts += 3)
