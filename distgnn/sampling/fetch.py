@@ -8,7 +8,9 @@ import numpy as np
 
 from distgnn import local
 from distgnn.arrays import backend as backends
+from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
+from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import check_type
 from distgnn.local import csr_rows
@@ -73,35 +75,38 @@ class Features:
 
     def _fetch(self, positions: Any) -> Any:
         if self.column.size == 1:
-            return self._picked(self.block, positions)
+            return picked(self.block, positions, self.grid)
         positions = backends.of(positions).to_host(positions)  # messages are made of them
         distinct, places = np.unique(positions, return_inverse=True)
         needed = Rows(self.grid, self.column, by_owner(distinct, self.parts))
         if isinstance(self.block, CSR):
             fetched = needed.fetch_ragged(self.block, needed.lengths(self.block), "features")
-            return self._picked(self._block(fetched), places)
-        rows = self._room(distinct)
+            return picked(self._block(fetched), places, self.grid)
+        rows = self.grid.workspace.borrow((distinct.size, self.shape[1]), self.dtype)
         with needed.fetch(self.block, rows, "features") as arriving:
             arriving.wait(needed.needed)
         if places.size == distinct.size and bool((places[1:] > places[:-1]).all()):
             return rows
-        ordered = self._picked(rows, places)
+        ordered = picked(rows, places, self.grid)
         self.grid.workspace.give_back(rows)
         return ordered
 
-    def _picked(self, X: Any, rows: Any) -> Any:
-        if isinstance(X, CSR):
-            return self._block(csr_rows.gather(X, self.backend.asarray(rows)))
-        return local.gather_rows(X, self.backend.asarray(rows), self._room(rows))
-
     def _block(self, packed: csr_rows.Packed) -> CSR:
-        """Make a block of packed rows."""
-        counts, columns, values = packed
-        shape = counts.size, self.shape[1]
-        block = CSR.empty(shape, values.size, self.dtype, self.backend, "features")
-        block.data[...], block.indices[...] = values, columns
-        block.indptr[...] = csr_rows.row_pointers(counts)
-        return block
+        return _unpacked(packed, self.shape[1], self.dtype, self.backend)
 
-    def _room(self, ids: Any) -> Any:
-        return self.grid.workspace.borrow((ids.size, self.shape[1]), self.dtype)
+
+def picked(X: Any, rows: Any, grid: Grid) -> Any:
+    """Return these rows of a block of features: a CSR block, or an array in memory of the workspace."""
+    rows = grid.backend.asarray(rows)
+    if isinstance(X, CSR):
+        return _unpacked(csr_rows.gather(X, rows), X.shape[1], X.dtype, grid.backend)
+    return local.gather_rows(X, rows, grid.workspace.borrow((rows.size, X.shape[1]), X.dtype))
+
+
+def _unpacked(packed: csr_rows.Packed, width: int, dtype: Any, on: Backend) -> CSR:
+    """Make a block of packed rows."""
+    counts, columns, values = packed
+    block = CSR.empty((counts.size, width), values.size, dtype, on, "features")
+    block.data[...], block.indices[...] = values, columns
+    block.indptr[...] = csr_rows.row_pointers(counts)
+    return block

@@ -22,7 +22,7 @@ from distgnn.operators.weights import Features
 from distgnn.split import TRAIN, VAL, labelled
 from distgnn.store.read.distributed import load_features, load_targets
 from distgnn.store.read.store import Store
-from distgnn.train.settings import BATCH_SIZE, NONE, Settings
+from distgnn.train.settings import BATCH_SIZE, NONE, STEPS_OF_VERTICES, Settings
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +72,11 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
     if s.keep_best is None:
         decided["keep_best"] = "val" if kept and unscored is None else NONE
     if s.samples:
-        size, nodes = s.batch_size or BATCH_SIZE, targets.counts[TRAIN]
+        nodes, kind = (store.n, "nodes") if s.together else (targets.counts[TRAIN], "training nodes")
+        size = s.batch_size or max(BATCH_SIZE, -(-store.n // STEPS_OF_VERTICES) * s.together)
         decided["batch_size"] = min(size, nodes)
         if s.batch_size and size > nodes and model.grid.rank == 0:
-            log.warning("batch_size=%d: taken as %d, all training nodes", size, nodes)
+            log.warning("batch_size=%d: taken as %d, all %s", size, nodes, kind)
     return Data(owned(X, s), targets, scaling, replace(s, **decided))
 
 

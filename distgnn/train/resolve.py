@@ -33,7 +33,15 @@ from distgnn.train import checkpoint
 from distgnn.train import settings as defaults
 from distgnn.train.minibatches import check_batch_size
 from distgnn.train.schedule import Schedule
-from distgnn.train.settings import AUTO, EVERY, FOR_MINIBATCHES, OF_ATTENTION, Settings, check_fields
+from distgnn.train.settings import (
+    AUTO,
+    EVERY,
+    FOR_MINIBATCHES,
+    OF_ATTENTION,
+    VERTICES,
+    Settings,
+    check_fields,
+)
 from distgnn.train.ways import arrangements, parse_grid, ways
 
 _GIVEN = "a run takes what it is given; distgnn.plan.settle chooses"
@@ -111,30 +119,43 @@ def _rules_of_the_whole_graph(s: Settings) -> Iterator[Rule]:
 
 
 def _rules_of_minibatches(s: Settings, model: str) -> Iterator[Rule]:
-    problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
-    yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
-    for name in ("grid", "order"):
+    yield from _rules_of_subgraphs(s) if s.together else _rules_of_samples(s, model)
+    for name in ("algorithm", "grid", "order"):
         problem = f"excludes sampler={s.sampler}; minibatches are not planned"
         yield name, getattr(s, name) == AUTO, problem
     problem = "excludes train_features=True; minibatches read features and do not change them"
     yield "sampler", s.train_features, problem
+    problem = f"is for model=gcn; the mean over sampled neighbours of model={model} is what it is"
+    yield "rescale", NETWORKS[model].means and s.rescale is not None, problem
+    yield "importance", s.importance and s.sampler != "ladies", f"is for sampler=ladies, not {s.sampler}"
+
+
+def _rules_of_subgraphs(s: Settings) -> Iterator[Rule]:
+    for name in ("fanout", "batches_per_update", "bulk", "partition_graph"):
+        given = bool(s.partition_graph) if name == "partition_graph" else getattr(s, name) is not None
+        yield name, given, f"is not for sampler={VERTICES}, whose step is one subgraph on all ranks"
+    problem = f"excludes sampler={VERTICES}; rows that are needed would be agreed on for each subgraph"
+    yield "sparsity_aware", s.sparsity_aware, problem
+
+
+def _rules_of_samples(s: Settings, model: str) -> Iterator[Rule]:
+    problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
+    yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
     if s.sampler != "sage" and (NETWORKS[model].needs_own or s.residual):
         name, value = ("model", model) if NETWORKS[model].needs_own else ("residual", True)
         problem = f"needs every vertex's own features, which only sampler=sage keeps, not {s.sampler}"
         raise ArgumentError(name, value, problem)
-    problem = f"is for model=gcn; the mean over sampled neighbours of model={model} is what it is"
-    yield "rescale", NETWORKS[model].means and s.rescale is not None, problem
-    yield "importance", s.importance and s.sampler != "ladies", f"is for sampler=ladies, not {s.sampler}"
     problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
     yield "fanout", s.sampler == "saint" and s.fanout is not None and len(s.fanout) != 1, problem
 
 
 def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
     """Return the defaults of minibatches."""
-    filled: dict[str, Any] = {"algorithm": "1.5d", "fanout": _fanout(s), "bulk": s.bulk or defaults.BULK}
+    filled: dict[str, Any] = {} if NETWORKS[model].means else {"rescale": s.rescale is not False}
+    if s.together:
+        return filled | {"algorithm": s.algorithm or "1d"}
+    filled |= {"algorithm": "1.5d", "fanout": _fanout(s), "bulk": s.bulk or defaults.BULK}
     filled["batches_per_update"] = s.batches_per_update or max(defaults.PER_UPDATE, ranks)
-    if not NETWORKS[model].means:
-        filled["rescale"] = s.rescale is not False
     if s.sampler == "ladies":
         filled["importance"] = s.importance or "zou"
     if s.grid is None and s.replication is None:

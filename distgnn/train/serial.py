@@ -36,6 +36,7 @@ from distgnn.train.full_graph import of_epoch, parameters, update
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
 from distgnn.train.settings import Settings
+from distgnn.train.vertices import VertexTraining
 
 Array = Any
 
@@ -92,7 +93,7 @@ class WholeData:
         X, self.targets, *_ = load_data(s, store, self.network(), "the check multiplies these")
         assert isinstance(X, DistDense)
         self.X = X.like(X.block.astype(dtype, copy=False))
-        if s.samples:
+        if s.samples and not s.together:
             graph = Replicated(Held(stored, inputs.row_order, s.dtype))
             self.sampler = sampler_on(s, graph, lambda: training_nodes(self.targets)[0])
 
@@ -131,7 +132,11 @@ class SerialTraining:
         self.trained = parameters(self.model, self.X, s.train_features)
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or (), s.momentum, s.clip)
         self.stepper: Any = self.optimizer
-        self.minibatches = OnMinibatches(data, self.model) if s.samples else None
+        self.minibatches: MinibatchTraining | None = None
+        if s.together:
+            self.minibatches = VertexTraining.of(s, self.model, data.X, data.targets)
+        elif s.samples:
+            self.minibatches = OnMinibatches(data, self.model)
         for p in self.trained:  # the numbers of the run
             p.block[...] = p.block.astype(s.dtype)
         if saved is not None:

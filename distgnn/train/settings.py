@@ -61,6 +61,9 @@ PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
 #: By sampler: the neighbours of a node, or the nodes of a layer or subgraph.
 FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
+#: The sampler whose subgraphs all ranks multiply together, by any algorithm; and its steps of an epoch, at
+#: most, where no batch size is given.
+VERTICES, STEPS_OF_VERTICES = "vertices", 4
 
 #: Heads of attention, in all layers but the last.
 HEADS = 8
@@ -216,12 +219,12 @@ class Settings:
         known=("auto", "numpy", "cupy"))
 
     sampler: str | None = _batches(None, "train on minibatches drawn like this (default: none, but on the "
-        "whole graph)", choices=(*FANOUT, NONE))
+        "whole graph)", choices=(*FANOUT, VERTICES, NONE))
     fanout: Sequence[int] | None = _batches(None, "per layer, that next to the batch first: sage: neighbours "
         f"per node (default {FANOUT['sage']}); ladies, fastgcn: nodes per layer ({FANOUT['ladies']}); saint: "
         f"one number, nodes of the subgraph ({FANOUT['saint']})", metavar="S[,S...]")
-    batch_size: int | None = _batches(None, f"training nodes of a minibatch (default: {BATCH_SIZE})",
-        metavar="B", least=1)
+    batch_size: int | None = _batches(None, f"training nodes of a minibatch (default: {BATCH_SIZE}); "
+        f"vertices: nodes of a subgraph (a quarter of all, or {BATCH_SIZE})", metavar="B", least=1)
     batches_per_update: int | None = _batches(None, "minibatches averaged in an update by all ranks "
         f"(default: {PER_UPDATE}, or the number of ranks)", metavar="N", least=1)
     bulk: int | None = _batches(None, f"minibatches that a rank samples at a time (default: {BULK})",
@@ -334,6 +337,11 @@ class Settings:
     def samples(self) -> bool:
         """True where training is on minibatches."""
         return self.sampler not in (None, NONE)
+
+    @property
+    def together(self) -> bool:
+        """True where all ranks multiply a subgraph together, by any algorithm."""
+        return self.sampler == VERTICES
 
     @property
     def decays(self) -> list[float]:

@@ -147,6 +147,8 @@ def _check(s: Settings, graph: Graph, busiest: bool, node: int | None) -> None:
         raise ArgumentError("sparsity_aware", s.sparsity_aware, problem)
     if graph.source.dtype != np.dtype(s.dtype):
         raise ArgumentError("dtype", s.dtype, f"the graph is planned with values of {graph.source.dtype}")
+    if s.together:
+        raise ArgumentError("sampler", s.sampler, "subgraphs of drawn vertices are not planned")
     if s.samples and (busiest or isinstance(graph.source, Histogram)):
         problem = "minibatches are drawn: a dry run needs the graph itself, and all ranks"
         raise ArgumentError("sampler", s.sampler, problem)
