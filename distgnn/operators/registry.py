@@ -81,6 +81,8 @@ TABLE = [
     _sampler("fastgcn", "minibatches: some of all nodes for every layer", "2.2.2", "layerwise",
              "fastgcn --fanout 512,512"),
     _sampler("saint", "minibatches: subgraphs", "2.2.3", "saint", "saint --fanout 2000"),
+    _sampler("cluster", "minibatches: subgraphs of parts", "3.2", "cluster",
+             "cluster --parts metis:50 --batch-size 2", paper="Cluster-GCN, KDD'19"),
     _sampler("vertices", "minibatches: subgraphs of drawn nodes, by any algorithm", "", "train/vertices",
              "vertices --algorithm 3d", paper="ScaleGNN, 2026"),
     _sampler("spgemm", "minibatches: any sampler, of a graph cut in block rows", "5.2, Algorithm 2", "spgemm",

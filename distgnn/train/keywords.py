@@ -31,9 +31,10 @@ class FitSettings(TypedDict, total=False):
     tf32: bool
     cuda_graph: bool
     backend: str | None
-    sampler: Literal["sage", "ladies", "fastgcn", "saint", "vertices", "none"] | None
+    sampler: Literal["sage", "ladies", "fastgcn", "saint", "cluster", "vertices", "none"] | None
     fanout: int | Sequence[int] | None
     batch_size: int | None
+    parts: str | None
     batches_per_update: int | None
     bulk: int | None
     partition_graph: bool | None

@@ -34,7 +34,8 @@ from distgnn.sampling.block import Block, Sample
 from distgnn.sampling.fetch import Features as FeatureRows
 from distgnn.sampling.sampler import Sampler
 from distgnn.train.full_graph import Before, Record, run_epochs, update
-from distgnn.train.minibatches import Minibatches, Turn, after, bulks, training_nodes, turns
+from distgnn.train.minibatches import Turn, after, bulks, training_nodes, turns
+from distgnn.train.part_batches import minibatches_of
 from distgnn.train.stopping import Begun, PausedError
 
 Array = Any
@@ -86,7 +87,7 @@ class MinibatchTraining:
             raise ValueError("the sampler's graph is on a GPU and the network is not; give both one backend")
         nodes, self.labels = map(there.asarray, training_nodes(targets))
         self.nothing = nodes[:0]
-        self.minibatches = Minibatches(nodes, batch_size, seed)
+        self.minibatches = minibatches_of(sampler, nodes, batch_size, seed)
         self.turns = turns(len(self.minibatches), per_update, self.grid.size)
         self.features, self.alone = FeatureRows(X), Alone(self.grid)
         rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))

@@ -35,6 +35,7 @@ from distgnn.train.minibatches import check_batch_size
 from distgnn.train.schedule import Schedule
 from distgnn.train.settings import (
     AUTO,
+    CLUSTER,
     EVERY,
     FOR_MINIBATCHES,
     OF_ATTENTION,
@@ -131,7 +132,7 @@ def _rules_of_minibatches(s: Settings, model: str) -> Iterator[Rule]:
 
 
 def _rules_of_subgraphs(s: Settings) -> Iterator[Rule]:
-    for name in ("fanout", "batches_per_update", "bulk", "partition_graph"):
+    for name in ("fanout", "batches_per_update", "bulk", "partition_graph", "parts"):
         given = bool(s.partition_graph) if name == "partition_graph" else getattr(s, name) is not None
         yield name, given, f"is not for sampler={VERTICES}, whose step is one subgraph on all ranks"
     problem = f"excludes sampler={VERTICES}; rows that are needed would be agreed on for each subgraph"
@@ -141,10 +142,14 @@ def _rules_of_subgraphs(s: Settings) -> Iterator[Rule]:
 def _rules_of_samples(s: Settings, model: str) -> Iterator[Rule]:
     problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
     yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
-    if s.sampler != "sage" and (NETWORKS[model].needs_own or s.residual):
+    if s.sampler not in defaults.KEEP_OWN and (NETWORKS[model].needs_own or s.residual):
         name, value = ("model", model) if NETWORKS[model].needs_own else ("residual", True)
-        problem = f"needs every vertex's own features, which only sampler=sage keeps, not {s.sampler}"
+        able = f"{', '.join(defaults.KEEP_OWN[:-1])} and {defaults.KEEP_OWN[-1]}"
+        problem = f"needs every vertex's own features, which the samplers {able} keep, not {s.sampler}"
         raise ArgumentError(name, value, problem)
+    yield "parts", s.sampler != CLUSTER and s.parts is not None, f"is for sampler={CLUSTER}, not {s.sampler}"
+    problem = f"is not for sampler={CLUSTER}, which draws whole parts; say with batch_size how many"
+    yield "fanout", s.sampler == CLUSTER and s.fanout is not None, problem
     problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
     yield "fanout", s.sampler == "saint" and s.fanout is not None and len(s.fanout) != 1, problem
 
@@ -154,7 +159,11 @@ def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
     filled: dict[str, Any] = {} if NETWORKS[model].means else {"rescale": s.rescale is not False}
     if s.together:
         return filled | {"algorithm": s.algorithm or "1d"}
-    filled |= {"algorithm": "1.5d", "fanout": _fanout(s), "bulk": s.bulk or defaults.BULK}
+    if s.sampler == CLUSTER:
+        filled["rescale"] = bool(s.rescale)
+    else:
+        filled["fanout"] = _fanout(s)
+    filled |= {"algorithm": "1.5d", "bulk": s.bulk or defaults.BULK}
     filled["batches_per_update"] = s.batches_per_update or max(defaults.PER_UPDATE, ranks)
     if s.sampler == "ladies":
         filled["importance"] = s.importance or "zou"

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +15,6 @@ from mpi4py import MPI
 
 from distgnn import operators
 from distgnn.comm.grid import Grid
-from distgnn.layout import block as block_range
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.nn.networks import NETWORKS
@@ -26,16 +24,17 @@ from distgnn.sampling.block import Sample
 from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.spgemm import Replicated
 from distgnn.store.checkpoint import CheckpointReader
-from distgnn.store.read.node_files import INDICES
 from distgnn.store.read.order import Order
-from distgnn.store.read.root import Held, RootStore
+from distgnn.store.read.root import Held
 from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, resolve
 from distgnn.train.data import load_data
 from distgnn.train.full_graph import of_epoch, parameters, update
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
+from distgnn.train.parts import part_vector
 from distgnn.train.settings import Settings
+from distgnn.train.stored import stored_matrix
 from distgnn.train.vertices import VertexTraining
 
 Array = Any
@@ -81,7 +80,7 @@ class WholeData:
     ) -> None:  # fmt: skip
         s = replace(settings, product_order=AGGREGATE)
         inputs = order.layer(-1)  # features and labels as layer 0 takes them
-        stored = stored_matrix(store, order, s.dtype)
+        stored = whole = stored_matrix(store, order, s.dtype)
         if inputs is not order:  # rows in the order of the columns
             stored = stored[order.positions(inputs.permutation(0, store.n))]
         if NETWORKS[str(s.model)].neighbours:
@@ -95,7 +94,8 @@ class WholeData:
         self.X = X.like(X.block.astype(dtype, copy=False))
         if s.samples and not s.together:
             graph = Replicated(Held(stored, inputs.row_order, s.dtype))
-            self.sampler = sampler_on(s, graph, lambda: training_nodes(self.targets)[0])
+            parts = partial(part_vector, s, order, lambda: whole)
+            self.sampler = sampler_on(s, graph, lambda: training_nodes(self.targets)[0], parts)
 
 
 class OnMinibatches(MinibatchTraining):
@@ -221,28 +221,6 @@ class Reference(SerialTraining):
         other = SerialTraining(self.rough)
         other.begin(self.began, seed, size)
         return other
-
-
-def stored_matrix(store: Store, order: Any, dtype: Any) -> sp.csr_array:
-    """Put the stored entries together, zeros among them: (n, n), at the order's positions."""
-    if isinstance(store, RootStore):
-        entries = store.held.matrix.tocoo()
-        parts = [(order.positions(entries.row), order.positions(entries.col), entries.data)]
-    else:
-        places = product(range(len(order.rows) - 1), range(len(order.cols) - 1))
-        parts = [_shard(order, name, *place) for name, place in zip(order.files, places, strict=True)]
-    rows, columns, values = map(np.concatenate, zip(*parts, strict=True))
-    return sp.csr_array((values.astype(dtype), (rows, columns)), shape=order.shape)
-
-
-def _shard(order: Any, name: str, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    (top, bottom), left = block_range(order.rows, i), block_range(order.cols, j)[0]
-    nnz = int(order.shard_nnz[i, j])
-    with order.members.open(name) as file:
-        counts = np.diff(file.array("indptr", (bottom - top + 1,), *INDICES)[:])
-        columns = file.array("indices", (nnz,), *INDICES)[:].astype(np.int64)
-        values = file.array("values", (nnz,), order.stored_dtype)[:]
-    return np.repeat(np.arange(top, bottom), counts), columns + left, values
 
 
 def off_diagonal(A: sp.csr_array) -> sp.csr_array:
