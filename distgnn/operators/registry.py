@@ -81,6 +81,8 @@ TABLE = [
     _sampler("fastgcn", "minibatches: some of all nodes for every layer", "2.2.2", "layerwise",
              "fastgcn --fanout 512,512"),
     _sampler("saint", "minibatches: subgraphs", "2.2.3", "saint", "saint --fanout 2000"),
+    _sampler("shadow", "minibatches: a subgraph for every node", "3", "shadow",
+             "shadow --fanout 10,5 --layers 3", paper="ShaDow, NeurIPS'21"),
     _sampler("cluster", "minibatches: subgraphs of parts", "3.2", "cluster",
              "cluster --parts metis:50 --batch-size 2", paper="Cluster-GCN, KDD'19"),
     _sampler("vertices", "minibatches: subgraphs of drawn nodes, by any algorithm", "", "train/vertices",

@@ -15,9 +15,10 @@ from distgnn.sampling.rows import sample_rows
 from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.shadow import Shadow
 from distgnn.sampling.spgemm import Partitioned, Replicated
 
 __all__ = [
     "Block", "Cluster", "FastGCN", "Features", "Graph", "GraphSage", "Ladies", "Partitioned",
-    "Replicated", "Saint", "Sample", "Sampler", "sample_rows",
+    "Replicated", "Saint", "Sample", "Sampler", "Shadow", "sample_rows",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ class FitSettings(TypedDict, total=False):
     tf32: bool
     cuda_graph: bool
     backend: str | None
-    sampler: Literal["sage", "ladies", "fastgcn", "saint", "cluster", "vertices", "none"] | None
+    sampler: Literal["sage", "shadow", "ladies", "fastgcn", "saint", "cluster", "vertices", "none"] | None
     fanout: int | Sequence[int] | None
     batch_size: int | None
     parts: str | None

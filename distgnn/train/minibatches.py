@@ -20,12 +20,13 @@ from distgnn.sampling.layerwise import FastGCN, Ladies
 from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.shadow import Shadow
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store.read.neighbours import neighbours_of
 from distgnn.store.read.root import RootOrder
 from distgnn.store.read.store import Store
 from distgnn.train.parts import shared_parts
-from distgnn.train.settings import CLUSTER, Settings
+from distgnn.train.settings import CLUSTER, SHADOW, Settings
 from distgnn.train.stored import stored_matrix
 
 
@@ -138,6 +139,8 @@ def sampler_on(
     if settings.sampler == "fastgcn":
         return FastGCN(graph, fanout, **options)
     layers = len(settings.hidden_widths) + 1
+    if settings.sampler == SHADOW:
+        return Shadow(graph, fanout, layers, seed=settings.seed)
     if settings.sampler == CLUSTER:
         made = Cluster(graph, layers, parts(), **options)
         made.count(training())

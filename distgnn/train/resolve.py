@@ -39,6 +39,7 @@ from distgnn.train.settings import (
     EVERY,
     FOR_MINIBATCHES,
     OF_ATTENTION,
+    SHADOW,
     VERTICES,
     Settings,
     check_fields,
@@ -147,6 +148,8 @@ def _rules_of_samples(s: Settings, model: str) -> Iterator[Rule]:
         able = f"{', '.join(defaults.KEEP_OWN[:-1])} and {defaults.KEEP_OWN[-1]}"
         problem = f"needs every vertex's own features, which the samplers {able} keep, not {s.sampler}"
         raise ArgumentError(name, value, problem)
+    problem = f"is not for sampler={SHADOW}, whose subgraphs are what the network is trained on"
+    yield "rescale", s.sampler == SHADOW and s.rescale is not None, problem
     yield "parts", s.sampler != CLUSTER and s.parts is not None, f"is for sampler={CLUSTER}, not {s.sampler}"
     problem = f"is not for sampler={CLUSTER}, which draws whole parts; say with batch_size how many"
     yield "fanout", s.sampler == CLUSTER and s.fanout is not None, problem
@@ -159,9 +162,9 @@ def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
     filled: dict[str, Any] = {} if NETWORKS[model].means else {"rescale": s.rescale is not False}
     if s.together:
         return filled | {"algorithm": s.algorithm or "1d"}
-    if s.sampler == CLUSTER:
+    if s.sampler in (CLUSTER, SHADOW):
         filled["rescale"] = bool(s.rescale)
-    else:
+    if s.sampler != CLUSTER:
         filled["fanout"] = _fanout(s)
     filled |= {"algorithm": "1.5d", "bulk": s.bulk or defaults.BULK}
     filled["batches_per_update"] = s.batches_per_update or max(defaults.PER_UPDATE, ranks)
@@ -175,6 +178,8 @@ def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
 def _fanout(s: Settings) -> list[int]:
     """Return the fanout of each layer; of one subgraph for all layers, its number of nodes."""
     layers = 1 if s.sampler == "saint" else len(s.hidden_widths) + 1
+    if s.sampler == SHADOW:
+        layers = defaults.HOPS if s.fanout is None else max(len(s.fanout), 1)
     sizes = defaults.FANOUTS.get(s.recipe, ()) if s.sampler == "sage" else ()
     sizes = sizes or (defaults.FANOUT[str(s.sampler)],)
     default = [*sizes, *[sizes[-1]] * layers][:layers]

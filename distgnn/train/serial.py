@@ -22,6 +22,7 @@ from distgnn.nn.products import AGGREGATE
 from distgnn.operators.dense import DistDense
 from distgnn.sampling.block import Sample
 from distgnn.sampling.sage import GraphSage
+from distgnn.sampling.shadow import Shadow
 from distgnn.sampling.spgemm import Replicated
 from distgnn.store.checkpoint import CheckpointReader
 from distgnn.store.read.order import Order
@@ -109,7 +110,8 @@ class OnMinibatches(MinibatchTraining):
     def _sample(self, *given: Any) -> list[Sample | None]:
         samples, sampler = super()._sample(*given), self.sampler
         for sample in filter(None, samples):
-            check_sample(self.stored, sample, sampler.fanout if isinstance(sampler, GraphSage) else None)
+            drawn = sampler.fanout if isinstance(sampler, GraphSage) else None
+            check_sample(self.stored, sample, drawn, isinstance(sampler, Shadow))
         return samples
 
 
@@ -231,10 +233,13 @@ def off_diagonal(A: sp.csr_array) -> sp.csr_array:
     return sp.csr_array((ones, (entries.row[others], entries.col[others])), shape=A.shape)
 
 
-def check_sample(A: sp.csr_array, sample: Sample, fanout: tuple[int, ...] | None) -> None:
+def check_sample(
+    A: sp.csr_array, sample: Sample, fanout: tuple[int, ...] | None, some: bool = False
+) -> None:  # fmt: skip
     """Raise SampleError unless the blocks of a sample have entries of A only, each once.
 
-    They must be all between a block's rows and columns, or with `fanout`, so many of each row or all.
+    They must be all between a block's rows and columns, or with `fanout`, so many of each row or all; with
+    `some`, which are there does not matter.
     """
     for number, block in enumerate(reversed(sample.blocks)):
         whole = A[block.rows]
@@ -242,7 +247,7 @@ def check_sample(A: sp.csr_array, sample: Sample, fanout: tuple[int, ...] | None
         kinds = (stored + drawn).data  # 1: stored, 2: drawn, 3: both; drawn twice: more
         degrees = np.diff(whole.indptr)
         wanted = stored.nnz if fanout is None else int(np.minimum(degrees, fanout[number]).sum())
-        if np.isin(kinds, (1, 3)).all() and drawn.nnz == wanted:
+        if np.isin(kinds, (1, 3)).all() and (some or drawn.nnz == wanted):
             continue
         where = f"layer {len(sample.blocks) - 1 - number} of a sample has {drawn.nnz} entries"
         raise SampleError(f"{where}, expected {wanted} of the {stored.nnz} stored there")

@@ -60,7 +60,9 @@ MOST_LAYERS = 10_000  # more are a slip
 PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
 #: By sampler: the neighbours of a node, or the nodes of a layer or subgraph.
-FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
+FANOUT = {"sage": 10, "shadow": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
+#: The sampler of a subgraph for each node of the batch, and its hops by default.
+SHADOW, HOPS = "shadow", 2
 #: The sampler whose subgraphs all ranks multiply together, by any algorithm; and its steps of an epoch, at
 #: most, where no batch size is given.
 VERTICES, STEPS_OF_VERTICES = "vertices", 4
@@ -224,7 +226,8 @@ class Settings:
         "whole graph)", choices=(*FANOUT, CLUSTER, VERTICES, NONE))
     fanout: Sequence[int] | None = _batches(None, "per layer, that next to the batch first: sage: neighbours "
         f"per node (default {FANOUT['sage']}); ladies, fastgcn: nodes per layer ({FANOUT['ladies']}); saint: "
-        f"one number, nodes of the subgraph ({FANOUT['saint']})", metavar="S[,S...]")
+        f"one number, nodes of the subgraph ({FANOUT['saint']}); shadow: neighbours per node and hop "
+        f"({FANOUT['shadow']},{FANOUT['shadow']})", metavar="S[,S...]")
     batch_size: int | None = _batches(None, f"training nodes of a minibatch (default: {BATCH_SIZE}); "
         f"vertices: nodes of a subgraph (a quarter of all, or {BATCH_SIZE}); cluster: parts "
         f"({PARTS_OF_BATCH})", metavar="B", least=1)
@@ -374,7 +377,7 @@ class Settings:
 
 
 #: Samplers whose blocks have the features of their rows' vertices first, beside vertices.
-KEEP_OWN = ("sage", CLUSTER)
+KEEP_OWN = ("sage", CLUSTER, SHADOW)
 #: Settings that mean something for minibatches only.
 FOR_MINIBATCHES = [field.name for field in public(Settings) if field.metadata["group"] == "minibatches"]
 FOR_MINIBATCHES.remove("sampler")
