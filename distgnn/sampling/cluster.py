@@ -9,9 +9,9 @@ import numpy as np
 
 from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.layerwise import Chosen, LayerWise
+from distgnn.sampling.layerwise import LayerWise
 from distgnn.sampling.sampler import EXTRACT, step
-from distgnn.sampling.subgraph import counted_first, samples, some_rows, undo_beside
+from distgnn.sampling.subgraph import counted_first, induced, samples, some_rows, undo_beside
 
 Array = Any
 
@@ -68,7 +68,7 @@ class Cluster(LayerWise):
         vertices, drawn = counted_first(batches, self.counts, on), on.asarray(self._drawn(batches))
         parts, of_rows = max(self.parts - 1, 1), drawn[vertices.owners]
         between = parts / on.xp.maximum(of_rows - 1, 1)  # 1 / inclusion; one part has no edges between parts
-        layer = self.extract(vertices, Chosen(vertices, between))
+        layer = induced(self, vertices, between)
         with step(EXTRACT, on):
             if self.rescale:
                 undo_beside(layer, between, self.part)

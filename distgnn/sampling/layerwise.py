@@ -62,7 +62,7 @@ class LayerWise(Sampler):
         return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
-        """Extract all edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C."""
+        """Extract all edges from the chosen vertices, rising, to `rows`: Alg. 1, A^l = Q_R A Q_C."""
         kernel = extract.KERNELS.find("edges", rows.ids)
         return self._products(rows, chosen) if kernel is None else self._at_once(kernel, rows, chosen)
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.local.csr_rows import owners, row_pointers
+from distgnn.local.csr_rows import row_pointers
 from distgnn.local.draw import stack_keys
 from distgnn.local.extract import row_entries
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer, Sample
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.layerwise import Chosen, LayerWise
+from distgnn.sampling.layerwise import LayerWise
 from distgnn.sampling.sampler import EXTRACT, joined, step
-from distgnn.sampling.subgraph import samples, some_rows
+from distgnn.sampling.subgraph import induced, rows_of, samples, some_rows
 
 Array = Any
 
@@ -63,7 +63,7 @@ class Shadow(LayerWise):
             drawn = self.graph.draw(found.ids, size, stack_keys(found, keys))
             counts, columns, _ = joined([own[:3] for own in drawn], self.graph.dtype)
             _, found = self.labels.extend(Stack(columns, row_pointers(counts)[found.bounds]), found)
-        layer = self.extract(found, Chosen(found, on.xp.ones(len(found.ids))))
+        layer = induced(self, found, on.xp.ones(len(found.ids)))
         with step(EXTRACT, on):
             whole = self._block_diagonal(layer, roots)
             is_root = on.xp.arange(len(found.ids)) - whole.rows.bounds[whole.rows.owners]
@@ -83,8 +83,7 @@ class Shadow(LayerWise):
         place[order] = xp.arange(len(order))
         place -= bounds[batch]  # among the vertices of the minibatch
         entries, indptr = row_entries(layer.indptr, order)
-        starts = vertices.bounds[vertices.owners[owners(layer.indptr[1:] - layer.indptr[:-1])]]
-        columns = layer.indices.ids + starts  # among all vertices
+        columns = layer.indices.ids + vertices.bounds[vertices.owners[rows_of(layer)]]  # among all vertices
         rows, own = Stack(vertices.ids[order], bounds, to_host(bounds)), indptr[bounds]
         labels = Stack(place[columns[entries]], own, to_host(own))
         return Layer(rows, rows, indptr, labels, layer.data[entries])

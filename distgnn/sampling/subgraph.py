@@ -13,8 +13,27 @@ from distgnn.local import extract
 from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Block, Layer, Sample
+from distgnn.sampling.layerwise import Chosen, LayerWise
 
 Array = Any
+
+
+def induced(sampler: LayerWise, vertices: Stack, scale: Array) -> Layer:
+    """Extract ``Q A Qᵀ`` of vertices in any order, where `extract` takes columns that rise.
+
+    scale: by which the column of each vertex is multiplied, where the sampler rescales.
+    """
+    order = backend.module(vertices.ids).argsort(vertices.owners * sampler.graph.n + vertices.ids)
+    rising = Stack(vertices.ids[order], vertices.bounds, vertices.ends)
+    layer = sampler.extract(vertices, Chosen(rising, scale[order]))
+    starts = vertices.bounds[vertices.owners[rows_of(layer)]]
+    labels = order[layer.indices.ids + starts] - starts
+    return Layer(vertices, vertices, layer.indptr, layer.indices._replace(ids=labels), layer.data)
+
+
+def rows_of(layer: Layer) -> Array:
+    """Return the row of each entry, among the rows of all minibatches."""
+    return owners(layer.indptr[1:] - layer.indptr[:-1], len(layer.data))
 
 
 def undo_beside(layer: Layer, scale: Array, kinds: Array | None = None) -> None:
@@ -22,7 +41,7 @@ def undo_beside(layer: Layer, scale: Array, kinds: Array | None = None) -> None:
 
     Those columns are drawn whenever the row is. kinds: of each vertex of the graph; default: its number.
     """
-    rows = owners(layer.indptr[1:] - layer.indptr[:-1], len(layer.data))
+    rows = rows_of(layer)
     columns = layer.indices.ids + layer.cols.bounds[layer.rows.owners[rows]]
     of_rows, of_columns = layer.rows.ids[rows], layer.cols.ids[columns]
     if kinds is not None:
