@@ -43,13 +43,13 @@ class Strip(NamedTuple):
         """Extract rows and columns, rising and not empty; None where the blocks do not have all of them."""
         if rows[0] < self.rows[0] or rows[-1] >= self.rows[1]:
             return None
-        parts, found = [], 0
+        parts, covered = [], 0
         for (first, last), block in zip(self.columns, self.blocks, strict=True):
             own = columns[slice(*np.searchsorted(columns, (first, last)))]
             if own.size:
-                found += own.size
+                covered += own.size
                 parts.append(induced(block, rows - self.rows[0], own - first))
-        if found < columns.size:
+        if covered < columns.size:
             return None
         return parts[0] if len(parts) == 1 else sp.hstack(parts, format="csr")
 

@@ -57,17 +57,18 @@ class Shadow(LayerWise):
             return []
         on = self.graph.backend
         roots = Stack.of(batches, on)
-        found = Stack.cut(roots.ids, np.arange(len(roots.ids) + 1))  # a list for each root
+        vertices = Stack.cut(roots.ids, np.arange(len(roots.ids) + 1))  # a list for each root
         for hop, size in enumerate(self.fanout):
             keys = stack_keys(roots, self.keys(epoch, first, len(batches), hop))  # of each root
-            drawn = self.graph.draw(found.ids, size, stack_keys(found, keys))
+            drawn = self.graph.draw(vertices.ids, size, stack_keys(vertices, keys))
             counts, columns, _ = joined([own[:3] for own in drawn], self.graph.dtype)
-            _, found = self.labels.extend(Stack(columns, row_pointers(counts)[found.bounds]), found)
-        layer = induced(self, found, on.xp.ones(len(found.ids)))
+            _, vertices = self.labels.extend(Stack(columns, row_pointers(counts)[vertices.bounds]), vertices)
+        layer = induced(self, vertices, on.xp.ones(len(vertices.ids)))
         with step(EXTRACT, on):
             whole = self._block_diagonal(layer, roots)
-            is_root = on.xp.arange(len(found.ids)) - whole.rows.bounds[whole.rows.owners]
-            last, _ = some_rows(whole, is_root < roots.sizes[whole.rows.owners])
+            batch = whole.rows.owners
+            places = on.xp.arange(len(batch)) - whole.rows.bounds[batch]
+            last, _ = some_rows(whole, places < roots.sizes[batch])
             return samples(whole, last, self.layers)
 
     def _block_diagonal(self, layer: Layer, roots: Stack) -> Layer:

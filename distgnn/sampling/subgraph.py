@@ -46,8 +46,9 @@ def undo_beside(layer: Layer, scale: Array, kinds: Array | None = None) -> None:
     of_rows, of_columns = layer.rows.ids[rows], layer.cols.ids[columns]
     if kinds is not None:
         of_rows, of_columns = kinds[of_rows], kinds[of_columns]
-    factors, one = scale[rows].astype(layer.data.dtype), layer.data.dtype.type(1)
-    layer.data[...] /= backend.module(rows).where(of_rows == of_columns, factors, one)
+    kind = layer.data.dtype
+    factors = backend.module(rows).where(of_rows == of_columns, scale[rows].astype(kind), kind.type(1))
+    layer.data[...] /= factors
 
 
 def some_rows(layer: Layer, counted: Array) -> tuple[Layer, Array]:

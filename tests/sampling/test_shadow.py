@@ -29,7 +29,7 @@ def alone(sampler: Shadow, roots: np.ndarray, number: int) -> list[Sample]:
 
 
 def test_a_batch_is_block_diagonal_with_its_roots_first() -> None:
-    """By the subgraphs of its roots, each sampled alone; in a bulk, of two, of one and of no roots."""
+    """The blocks are the subgraphs of its roots, each sampled alone; in a bulk, of two, one and no roots."""
     sampler = shadow([3, 2])
     batches = [np.array([4, 7]), np.array([9]), np.empty(0, np.int64), np.array([7, 30, 31, 2, 11])]
     for number, (sample, roots) in enumerate(zip(sampler.sample(batches, epoch=2), batches, strict=True)):
@@ -81,7 +81,7 @@ def reached(graph: list[list[int]], root: int, fanout: list[int]) -> dict[int, f
 
 @pytest.mark.parametrize("fanout", [[2], [2, 1], [1, 2]])
 def test_what_is_found_has_the_exact_distribution(fanout: list[int]) -> None:
-    """Of one root among others in 6,000 minibatches: χ² at a level of 0.001."""
+    """The sets of one root in 6,000 minibatches: χ² at a level of 0.001."""
     graph = [[1, 2, 3, 4], [0, 2, 5], [3, 4], [0, 5, 6], [2], [6, 1], [0]]
     matrix = np.zeros((7, 7))
     for u, neighbours in enumerate(graph):

@@ -245,7 +245,7 @@ def test_neither_graph_nor_features_travel(comm: Any, algorithm: str) -> None:
 
 @pytest.mark.ranks(1, 4)
 def test_a_step_without_training_nodes_changes_nothing_unless_rescaled(comm: Any) -> None:
-    """Of 1 training node in 4 steps, three have a loss of 0; Adam moves on where 0 is an estimate."""
+    """Three of 4 steps lack the only training node; Adam moves on where their loss, 0, is an estimate."""
     grid, split = wide_grid(comm, "2d"), np.where(np.arange(N) == 5, 1, 0).astype(np.uint8)
     first = next(k for k, part in enumerate(Vertices(Ids(N, None), 77, 1).epoch(1)) if 5 in part)
     assert first < 3

@@ -87,7 +87,7 @@ def test_a_graph_of_fewer_nodes_than_asked_for(comm: Any, shared_tmp_path: Any, 
 
 @pytest.mark.ranks(1, 4)
 def test_sparse_features(comm: Any) -> None:
-    """As on the same features dense, on an algorithm that cuts columns."""
+    """Losses are those of the same features dense, on an algorithm that cuts columns."""
     r = np.random.default_rng(5)
     n = 300
     A = sp.random_array((n, n), density=0.03, rng=r, format="coo")
