@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
 from distgnn.arrays import backend
+from distgnn.arrays.backend import Backend
 from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import index_type
 from distgnn.arrays.kernels import Kernels, KernelTable
@@ -60,6 +61,16 @@ def gather(B: Any, rows: Array | slice) -> Packed:
         entries = slice(int(B.indptr[rows.start]), int(B.indptr[rows.stop]))
         return counts, B.indices[entries], B.data[entries]
     return counts, *KERNELS.kernel("gather", B.data)(B, rows, counts)
+
+
+def joined(blocks: Sequence[Packed], dtype: Any, on: Backend) -> Packed:
+    """Join packed rows, with values of this dtype; of no blocks there are none."""
+    none = on.empty((0,), np.int64), on.empty((0,), np.int64), on.empty((0,), dtype)
+    if len(blocks) == 1:
+        return blocks[0]
+    parts = zip(*(blocks or [none]), strict=True)  # counts may be on the host, where sizes are known
+    counts, columns, values = (backend.module(part[0]).concatenate(part) for part in parts)
+    return counts, columns, values
 
 
 def owners(counts: Array, total: int | None = None) -> Array:

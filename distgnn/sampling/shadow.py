@@ -14,7 +14,7 @@ from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer, Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import LayerWise
-from distgnn.sampling.sampler import EXTRACT, joined, step
+from distgnn.sampling.sampler import EXTRACT, step
 from distgnn.sampling.subgraph import induced, rows_of, samples, some_rows
 
 Array = Any
@@ -60,8 +60,7 @@ class Shadow(LayerWise):
         vertices = Stack.cut(roots.ids, np.arange(len(roots.ids) + 1))  # a list for each root
         for hop, size in enumerate(self.fanout):
             keys = stack_keys(roots, self.keys(epoch, first, len(batches), hop))  # of each root
-            drawn = self.graph.draw(vertices.ids, size, stack_keys(vertices, keys))
-            counts, columns, _ = joined([own[:3] for own in drawn], self.graph.dtype)
+            counts, columns, *_ = self.graph.draw(vertices, size, keys)
             _, vertices = self.labels.extend(Stack(columns, row_pointers(counts)[vertices.bounds]), vertices)
         layer = induced(self, vertices, on.xp.ones(len(vertices.ids)))
         with step(EXTRACT, on):
