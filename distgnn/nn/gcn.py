@@ -76,7 +76,7 @@ class GCN:
             (Chen et al., Training deep nets with sublinear memory cost, arXiv 1604.06174); 0 or 1: none is.
 
     Attributes:
-        layers: the weights; graphs: the whole graph, as each layer takes it.
+        layers: the weights; graphs: the whole graph, as each layer takes it; adjacency: A as given.
         input_layout: of the features; output_layout: of the logits.
         parameters: the matrices that an optimiser updates, aligned with the gradients of `backward`: weights,
             biases, and gains and shifts of layer norm.
@@ -111,7 +111,7 @@ class GCN:
         _check(A, widths, dropout, product_order)
         if self.activation not in ACTIVATIONS:
             raise ArgumentError("activation", activation, offered(activation, ACTIVATIONS))
-        A = self.operator(A, product_order)
+        self.adjacency, A = A, self.operator(A, product_order)
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
@@ -404,10 +404,12 @@ class GCN:
     def minibatch_gradients(
         self, graphs: Sequence[LayerGraph], X: Features, targets: LossRows, step: int
     ) -> tuple[float, list[Array]]:
-        """Compute loss and gradients of a minibatch, aligned with `parameters`. Not collective.
+        """Compute loss and gradients of a minibatch, aligned with `parameters`.
+
+        Collective over the grid of `graphs`, which of blocks is this rank alone.
 
         Args:
-            graphs: the block of each layer.
+            graphs: the block of each layer, or the operator of a subgraph for each.
             X: the features of the first block's columns, in memory of the workspace, which it returns to.
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.

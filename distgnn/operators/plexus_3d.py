@@ -100,7 +100,9 @@ class Plexus3D(Algorithm):
             self.planes: dict[int, Plane] = {}
             self.layers = {0: self}
             parts = {"x": (col_parts, m), "y": (y_parts, n), "z": (row_parts, n)}
-            self.parts = {axis: as_partition(*given, grid.shape[axis]) for axis, given in parts.items()}
+            self.parts = {
+                axis: self.cut(axis, as_partition(*given, grid.shape[axis])) for axis, given in parts.items()
+            }
         out, contract, feature = ROLES[number % 3]
         self.out, self.contract = grid.along(out), grid.along(contract)
         rows = Cut((out,), self.first.parts[out], self.row_order)
@@ -108,8 +110,9 @@ class Plexus3D(Algorithm):
         self.plane = self._plane(number, (rows.range(grid, n), cols.range(grid, m)))
         self.A = self.plane.A
         if self.sharded:  # the third axis cuts the rows of H, too
-            cols = Cut((contract, out), nested(cols.vector(grid, m), self.out.size), self.col_order)
-            self.shares = within(cols.vector(grid, m), self.contract.rank, self.out.size)
+            shares = self.cut("shares", nested(cols.vector(grid, m), self.out.size))
+            cols = Cut((contract, out), shares, self.col_order)
+            self.shares = within(shares, self.contract.rank, self.out.size)
         self.input_layout = Layout(grid, cols, Cut((feature,)))
         self.output_layout = Layout(grid, rows, Cut((feature,)))
         self.weights = ShardedWeights(grid, rows, out, contract, feature)

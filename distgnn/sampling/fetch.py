@@ -9,7 +9,9 @@ import numpy as np
 
 from distgnn import local
 from distgnn.arrays import backend as backends
+from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
+from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import TrainingError, check_type
 from distgnn.local import csr_rows
@@ -81,22 +83,8 @@ class Features:
         with Coming(self, positions) as coming:
             return coming.take()
 
-    def _picked(self, X: Any, rows: Any) -> Any:
-        if isinstance(X, CSR):
-            return self._block(csr_rows.gather(X, self.backend.asarray(rows)))
-        return local.gather_rows(X, self.backend.asarray(rows), self._room(rows))
-
     def _block(self, packed: csr_rows.Packed) -> CSR:
-        """Make a block of packed rows."""
-        counts, columns, values = packed
-        shape = counts.size, self.shape[1]
-        block = CSR.empty(shape, values.size, self.dtype, self.backend, "features")
-        block.data[...], block.indices[...] = values, columns
-        block.indptr[...] = csr_rows.row_pointers(counts)
-        return block
-
-    def _room(self, ids: Any) -> Any:
-        return self.grid.workspace.borrow((ids.size, self.shape[1]), self.dtype)
+        return _unpacked(packed, self.shape[1], self.dtype, self.backend)
 
 
 class Coming(AbstractContextManager["Coming"]):
@@ -132,11 +120,11 @@ class Coming(AbstractContextManager["Coming"]):
         """Wait for the rows. Their memory is the caller's, to be given back to the workspace."""
         features = self.features
         if features.column.size == 1:
-            return features._picked(features.block, self.positions)
+            return picked(features.block, self.positions, features.grid)
         if isinstance(features.block, CSR):
             needed = self._needed()
             fetched = needed.fetch_ragged(features.block, needed.lengths(features.block), "features")
-            return features._picked(features._block(fetched), self.places)
+            return picked(features._block(fetched), self.places, features.grid)
         if self.rows is None:
             self._begin()
         self.exchange.wait(range(features.column.size))
@@ -144,7 +132,7 @@ class Coming(AbstractContextManager["Coming"]):
         rows, self.rows = self.rows, None
         if self.places.size == len(rows) and bool((self.places[1:] > self.places[:-1]).all()):
             return rows
-        ordered = features._picked(rows, self.places)
+        ordered = picked(rows, self.places, features.grid)
         features.grid.workspace.give_back(rows)
         return ordered
 
@@ -157,5 +145,23 @@ class Coming(AbstractContextManager["Coming"]):
 
     def _begin(self) -> None:
         needed, features = self._needed(), self.features
-        self.rows = features._room(self.distinct)
+        shape = self.distinct.size, features.shape[1]
+        self.rows = features.grid.workspace.borrow(shape, features.dtype)
         self.exchange = self.messages.enter_context(needed.fetch(features.block, self.rows, "features"))
+
+
+def picked(X: Any, rows: Any, grid: Grid) -> Any:
+    """Return these rows of a block of features: a CSR block, or an array in memory of the workspace."""
+    rows = grid.backend.asarray(rows)
+    if isinstance(X, CSR):
+        return _unpacked(csr_rows.gather(X, rows), X.shape[1], X.dtype, grid.backend)
+    return local.gather_rows(X, rows, grid.workspace.borrow((rows.size, X.shape[1]), X.dtype))
+
+
+def _unpacked(packed: csr_rows.Packed, width: int, dtype: Any, on: Backend) -> CSR:
+    """Make a block of packed rows."""
+    counts, columns, values = packed
+    block = CSR.empty((counts.size, width), values.size, dtype, on, "features")
+    block.data[...], block.indices[...] = values, columns
+    block.indptr[...] = csr_rows.row_pointers(counts)
+    return block

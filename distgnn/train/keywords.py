@@ -31,9 +31,10 @@ class FitSettings(TypedDict, total=False):
     tf32: bool
     cuda_graph: bool
     backend: str | None
-    sampler: Literal["sage", "ladies", "fastgcn", "saint", "none"] | None
+    sampler: Literal["sage", "shadow", "ladies", "fastgcn", "saint", "cluster", "vertices", "none"] | None
     fanout: int | Sequence[int] | None
     batch_size: int | None
+    parts: str | None
     batches_per_update: int | None
     bulk: int | Literal["auto"] | None
     partition_graph: bool | None

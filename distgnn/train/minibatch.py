@@ -35,7 +35,8 @@ from distgnn.sampling.fetch import Coming
 from distgnn.sampling.fetch import Features as FeatureRows
 from distgnn.sampling.sampler import Sampler
 from distgnn.train.full_graph import Before, Record, run_epochs, update
-from distgnn.train.minibatches import Minibatches, Turn, after, bulks, training_nodes, turns
+from distgnn.train.minibatches import Turn, after, bulks, training_nodes, turns
+from distgnn.train.part_batches import minibatches_of
 from distgnn.train.stopping import Begun, PausedError
 
 Array = Any
@@ -87,7 +88,7 @@ class MinibatchTraining:
             raise ValueError("the sampler's graph is on a GPU and the network is not; give both one backend")
         nodes, self.labels = map(there.asarray, training_nodes(targets))
         self.nothing = nodes[:0]
-        self.minibatches = Minibatches(nodes, batch_size, seed)
+        self.minibatches = minibatches_of(sampler, nodes, batch_size, seed)
         self.turns = turns(len(self.minibatches), per_update, self.grid.size)
         self.features, self.alone = FeatureRows(X), Alone(self.grid)
         self.clock, self.losses = StepClock(self.grid.backend), list[float]()

@@ -33,7 +33,17 @@ from distgnn.train import checkpoint
 from distgnn.train import settings as defaults
 from distgnn.train.minibatches import check_batch_size
 from distgnn.train.schedule import Schedule
-from distgnn.train.settings import AUTO, EVERY, FOR_MINIBATCHES, OF_ATTENTION, Settings, check_fields
+from distgnn.train.settings import (
+    AUTO,
+    CLUSTER,
+    EVERY,
+    FOR_MINIBATCHES,
+    OF_ATTENTION,
+    SHADOW,
+    VERTICES,
+    Settings,
+    check_fields,
+)
 from distgnn.train.ways import arrangements, parse_grid, ways
 
 _GIVEN = "a run takes what it is given; distgnn.plan.settle chooses"
@@ -113,30 +123,53 @@ def _rules_of_the_whole_graph(s: Settings) -> Iterator[Rule]:
 
 
 def _rules_of_minibatches(s: Settings, model: str) -> Iterator[Rule]:
-    problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
-    yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
-    yield "bulk", s.bulk == AUTO, f"{_GIVEN} a number"
+    yield from _rules_of_subgraphs(s) if s.together else _rules_of_samples(s, model)
     problem = f"excludes sampler={s.sampler}; of minibatches the grid and the bulk are planned, not the order"
     yield "order", s.order == AUTO, problem
     problem = "excludes train_features=True; minibatches read features and do not change them"
     yield "sampler", s.train_features, problem
-    if s.sampler != "sage" and (NETWORKS[model].needs_own or s.residual):
-        name, value = ("model", model) if NETWORKS[model].needs_own else ("residual", True)
-        problem = f"needs every vertex's own features, which only sampler=sage keeps, not {s.sampler}"
-        raise ArgumentError(name, value, problem)
     problem = f"is for model=gcn; the mean over sampled neighbours of model={model} is what it is"
     yield "rescale", NETWORKS[model].means and s.rescale is not None, problem
     yield "importance", s.importance and s.sampler != "ladies", f"is for sampler=ladies, not {s.sampler}"
+
+
+def _rules_of_subgraphs(s: Settings) -> Iterator[Rule]:
+    for name in ("fanout", "batches_per_update", "bulk", "partition_graph", "parts"):
+        given = bool(s.partition_graph) if name == "partition_graph" else getattr(s, name) is not None
+        yield name, given, f"is not for sampler={VERTICES}, whose step is one subgraph on all ranks"
+    problem = f"excludes sampler={VERTICES}; rows that are needed would be agreed on for each subgraph"
+    yield "sparsity_aware", s.sparsity_aware, problem
+
+
+def _rules_of_samples(s: Settings, model: str) -> Iterator[Rule]:
+    problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
+    yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
+    yield "bulk", s.bulk == AUTO, f"{_GIVEN} a number"
+    if s.sampler not in defaults.KEEP_OWN and (NETWORKS[model].needs_own or s.residual):
+        name, value = ("model", model) if NETWORKS[model].needs_own else ("residual", True)
+        able = f"{', '.join(defaults.KEEP_OWN[:-1])} and {defaults.KEEP_OWN[-1]}"
+        problem = f"needs every vertex's own features, which the samplers {able} keep, not {s.sampler}"
+        raise ArgumentError(name, value, problem)
+    problem = f"is not for sampler={SHADOW}, whose subgraphs are what the network is trained on"
+    yield "rescale", s.sampler == SHADOW and s.rescale is not None, problem
+    yield "parts", s.sampler != CLUSTER and s.parts is not None, f"is for sampler={CLUSTER}, not {s.sampler}"
+    problem = f"is not for sampler={CLUSTER}, which draws whole parts; say with batch_size how many"
+    yield "fanout", s.sampler == CLUSTER and s.fanout is not None, problem
     problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
     yield "fanout", s.sampler == "saint" and s.fanout is not None and len(s.fanout) != 1, problem
 
 
 def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
     """Return the defaults of minibatches."""
-    filled: dict[str, Any] = {"algorithm": "1.5d", "fanout": _fanout(s), "bulk": s.bulk or defaults.BULK}
+    filled: dict[str, Any] = {} if NETWORKS[model].means else {"rescale": s.rescale is not False}
+    if s.together:
+        return filled | {"algorithm": s.algorithm or "1d"}
+    if s.sampler in (CLUSTER, SHADOW):
+        filled["rescale"] = bool(s.rescale)
+    if s.sampler != CLUSTER:
+        filled["fanout"] = _fanout(s)
+    filled |= {"algorithm": "1.5d", "bulk": s.bulk or defaults.BULK}
     filled["batches_per_update"] = s.batches_per_update or max(defaults.PER_UPDATE, ranks)
-    if not NETWORKS[model].means:
-        filled["rescale"] = s.rescale is not False
     if s.sampler == "ladies":
         filled["importance"] = s.importance or "zou"
     if s.grid is None and s.replication is None:
@@ -147,6 +180,8 @@ def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
 def _fanout(s: Settings) -> list[int]:
     """Return the fanout of each layer; of one subgraph for all layers, its number of nodes."""
     layers = 1 if s.sampler == "saint" else len(s.hidden_widths) + 1
+    if s.sampler == SHADOW:
+        layers = defaults.HOPS if s.fanout is None else max(len(s.fanout), 1)
     sizes = defaults.FANOUTS.get(s.recipe, ()) if s.sampler == "sage" else ()
     sizes = sizes or (defaults.FANOUT[str(s.sampler)],)
     default = [*sizes, *[sizes[-1]] * layers][:layers]

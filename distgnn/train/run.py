@@ -44,6 +44,7 @@ from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Reference
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun, PausedError, Stop
+from distgnn.train.vertices import VertexTraining
 
 log = logging.getLogger(__name__)
 
@@ -236,10 +237,13 @@ class Run:
         names, kept = self.store.manifest["class_names"], (self.parameters, self.optimizer, self.identity())
         self.state = checkpoint.State(*kept, rates, self.best, names, self.scaling, s)
         self.minibatches: MinibatchTraining | None = None
-        if s.samples:
+        given = self.model, self.X, self.targets
+        if s.together:
+            self.minibatches = VertexTraining.of(s, *given)
+        elif s.samples:
             drawn = make_sampler(s, self.store, self.order.name, self.grid, self.targets)
             sizes = int(s.batch_size or 0), s.batches_per_update or 1, int(s.bulk or 1)
-            self.minibatches = MinibatchTraining(self.model, self.X, self.targets, drawn, *sizes, s.seed)
+            self.minibatches = MinibatchTraining(*given, drawn, *sizes, s.seed)
 
     def _epochs(self) -> Iterator[records.Epoch]:
         """Train the epochs that are left, until the ranks agree to stop."""

@@ -60,7 +60,14 @@ MOST_LAYERS = 10_000  # more are a slip
 PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
 #: By sampler: the neighbours of a node, or the nodes of a layer or subgraph.
-FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
+FANOUT = {"sage": 10, "shadow": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
+#: The sampler of a subgraph for each node of the batch, and its hops by default.
+SHADOW, HOPS = "shadow", 2
+#: The sampler whose subgraphs all ranks multiply together, by any algorithm; and its steps of an epoch, at
+#: most, where no batch size is given.
+VERTICES, STEPS_OF_VERTICES = "vertices", 4
+#: The sampler of parts of a partition, and how many of them a minibatch has by default.
+CLUSTER, PARTS_OF_BATCH = "cluster", 2
 
 #: Heads of attention, in all layers but the last.
 HEADS = 8
@@ -217,12 +224,16 @@ class Settings:
         known=("auto", "numpy", "cupy"))
 
     sampler: str | None = _batches(None, "train on minibatches drawn like this (default: none, but on the "
-        "whole graph)", choices=(*FANOUT, NONE))
+        "whole graph)", choices=(*FANOUT, CLUSTER, VERTICES, NONE))
     fanout: Sequence[int] | None = _batches(None, "per layer, that next to the batch first: sage: neighbours "
         f"per node (default {FANOUT['sage']}); ladies, fastgcn: nodes per layer ({FANOUT['ladies']}); saint: "
-        f"one number, nodes of the subgraph ({FANOUT['saint']})", metavar="S[,S...]")
-    batch_size: int | None = _batches(None, f"training nodes of a minibatch (default: {BATCH_SIZE})",
-        metavar="B", least=1)
+        f"one number, nodes of the subgraph ({FANOUT['saint']}); shadow: neighbours per node and hop "
+        f"({FANOUT['shadow']},{FANOUT['shadow']})", metavar="S[,S...]")
+    batch_size: int | None = _batches(None, f"training nodes of a minibatch (default: {BATCH_SIZE}); "
+        f"vertices: nodes of a subgraph (a quarter of all, or {BATCH_SIZE}); cluster: parts "
+        f"({PARTS_OF_BATCH})", metavar="B", least=1)
+    parts: str | None = _batches(None, "cluster: METHOD:K, such as metis:50, or FILE:K, as of prepare "
+        "--partition (default: the parts of the order)", metavar="METHOD:K")
     batches_per_update: int | None = _batches(None, "minibatches averaged in an update by all ranks "
         f"(default: {PER_UPDATE}, or the number of ranks)", metavar="N", least=1)
     bulk: int | str | None = _batches(None, "minibatches that a rank samples at a time; auto: as many as it "
@@ -232,7 +243,7 @@ class Settings:
     importance: str | None = _batches(None, "ladies: sums of squared weights (Zou et al., default) or "
         "squared numbers of neighbours", choices=("zou", "counts"))
     rescale: bool | None = _batches(None, "gcn: divide by inclusion probabilities, for no bias "
-        "(default: yes)", switch=True)
+        "(default: yes; cluster: no)", switch=True)
 
     recipe: str = _network(DEFAULT, "settings of a paper, for all that is not given (docs/training.md)",
         choices=tuple(RECIPES))
@@ -337,6 +348,11 @@ class Settings:
         return self.sampler not in (None, NONE)
 
     @property
+    def together(self) -> bool:
+        """True where all ranks multiply a subgraph together, by any algorithm."""
+        return self.sampler == VERTICES
+
+    @property
     def decays(self) -> list[float]:
         """The weight decay of each layer."""
         layers = len(self.hidden_widths) + 1
@@ -361,6 +377,8 @@ class Settings:
         return {name: value for name, value in followed.items() if value is not None}
 
 
+#: Samplers whose blocks have the features of their rows' vertices first, beside vertices.
+KEEP_OWN = ("sage", CLUSTER, SHADOW)
 #: Settings that mean something for minibatches only.
 FOR_MINIBATCHES = [field.name for field in public(Settings) if field.metadata["group"] == "minibatches"]
 FOR_MINIBATCHES.remove("sampler")
