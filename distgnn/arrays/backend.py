@@ -262,7 +262,7 @@ class CupyBackend(Backend):
     @contextmanager
     def beside(self, lane: str, after: Mark = DONE) -> Iterator[None]:
         if lane not in self._lanes:  # non-blocking, or it would take turns with the null stream
-            self._lanes[lane] = self.xp.cuda.Stream(non_blocking=True)
+            self._lanes[lane] = self.xp.cuda.Stream(non_blocking=True, priority=BEFORE_ALL)
         with self._lanes[lane]:
             self.follow(after)
             yield
