@@ -4,7 +4,9 @@
     python benchmarks/plan_cluster.py compare FILE.json=MACHINE.toml ... --out FILE.md
 
 ``measure`` trains on each graph in every way and keeps the median epoch of the slowest rank. ``compare``
-predicts the same from a machine that ``distgnn calibrate`` measured, which has never seen an epoch of these.
+predicts the same from a machine that ``distgnn calibrate`` measured, which has never seen an epoch of these,
+or with ``FILE.json=probed`` from what the ranks of the measurement found of themselves before it, as
+``--algorithm auto`` does.
 Several files of one cluster, with commas between them, are averaged.
 """
 
@@ -27,15 +29,17 @@ import cases
 import table
 from distgnn import operators
 from distgnn.gallery import rmat, road, sbm
-from distgnn.plan.choices import Plan, plan
+from distgnn.plan.choices import plan
 from distgnn.plan.dry.graphs import Graph
-from distgnn.plan.machine import read
+from distgnn.plan.machine import Machine, read
+from distgnn.plan.probe import probe
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, ways
 
 WIDTHS = [32, 32, 8]
 SETTINGS = Settings(recipe="plain", hidden=WIDTHS[1:-1], eval_every=0)
 LONG = 1.0  # seconds of an epoch that is measured once in a trial
+PROBED = "probed"
 NEAR = 1.1  # a pick is good whose epoch is at most as much longer than the best
 
 
@@ -66,14 +70,16 @@ def measure(comm: Any, seconds: float, scale: int, trials: int) -> Iterator[dict
     """Measure each way to train on each graph, in an order without meaning; give a record of each.
     Collective.
     """
-    found = distinct(comm.Get_size())
+    found, machine = distinct(comm.Get_size()), probe(comm).machine
     for name, A in graphs(scale).items():
+        plans = seconds_by_way(A, comm.Get_size(), machine) if comm.Get_rank() == 0 else {}
         taken: list[list[float]] = [[] for _ in found]
         for trial in range(trials):  # the machine's mood changes within minutes: all ways see each of them
             for number in np.random.default_rng(trial).permutation(len(found)).tolist():
                 taken[number] += epochs(comm, A, found[number], seconds / trials)
         for way, all_of_it in zip(found, taken, strict=True):
-            yield {"graph": name, **way.record(), "measured": float(np.median(all_of_it))}
+            record = {"graph": name, **way.record(), "measured": float(np.median(all_of_it))}
+            yield record | {PROBED: plans.get(key(record))}
 
 
 def distinct(ranks: int) -> list[Way]:
@@ -104,11 +110,13 @@ def key(record: dict[str, Any]) -> tuple[Any, ...]:
     return record["algorithm"], record["sparsity_aware"], *sorted(record["grid"].items())
 
 
-def planned(A: sp.csr_array, ranks: int, machine: str) -> Plan:
+def seconds_by_way(A: sp.csr_array, ranks: int, machine: Machine) -> dict[tuple[Any, ...], float]:
+    """Plan an epoch in every way; return its seconds by the way's key."""
     n = A.shape[0]
     labels, split = np.random.default_rng(1).integers(0, WIDTHS[-1], n), np.ones(n, np.uint8)
     graph = Graph.known(A, WIDTHS[0], WIDTHS[-1], labels, split)
-    return plan(SETTINGS, {None: graph}, ranks, read(machine))
+    choices = plan(SETTINGS, {None: graph}, ranks, machine).choices
+    return {key(choice.record()): choice.seconds for choice in choices}
 
 
 def compared(files: str, machine: str) -> dict[str, Any]:
@@ -116,9 +124,13 @@ def compared(files: str, machine: str) -> dict[str, Any]:
     told = [json.loads(Path(file).read_text()) for file in files.split(",")]
     cases = {}
     for name, A in graphs(told[0]["scale"]).items():
-        predicted = {key(c.record()): c.seconds for c in planned(A, told[0]["ranks"], machine).choices}
+        known = [record for one in told for record in one["records"] if record["graph"] == name]
+        if machine == PROBED:
+            predicted = {key(record): record[PROBED] for record in known}
+        else:
+            predicted = seconds_by_way(A, told[0]["ranks"], read(machine))
         taken: dict[Any, list[float]] = {}
-        for record in (record for one in told for record in one["records"] if record["graph"] == name):
+        for record in known:
             taken.setdefault(key(record), []).append(record["measured"])
         cases[name] = np.array([(np.mean(seconds), predicted[way]) for way, seconds in taken.items()])
     return {"name": told[0]["name"], "ranks": told[0]["ranks"], "cases": cases}
@@ -157,7 +169,7 @@ def r2(measured: np.ndarray, predicted: np.ndarray) -> float:
 def main() -> int:
     parser = table.arguments(__doc__)
     parser.add_argument("what", choices=("measure", "compare"))
-    parser.add_argument("files", nargs="*", help="of compare: FILE.json[,...]=MACHINE.toml")
+    parser.add_argument("files", nargs="*", help="of compare: FILE.json[,...]=MACHINE.toml, or =probed")
     parser.add_argument("--seconds", type=float, default=0.5, help="to measure each way for")
     parser.add_argument("--trials", type=int, default=3, help="of measure: in turns with the other ways")
     parser.add_argument("--scale", type=int, default=1, help="of measure: times as many nodes")

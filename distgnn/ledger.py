@@ -29,7 +29,9 @@ or rows), "T" (panels of T and G in products with weights), "sums" (partial sums
 
 Seconds are exclusive: a region timed inside another takes its time off the outer one, so that driving
 messages in the middle of a product counts as communication. Communication's seconds are those in which a rank
-waits for or drives messages, what is *exposed* of it; *flight* is how long transfers took altogether.
+waits for or drives messages, what is *exposed* of it; *flight* is how long transfers took altogether. Work
+of a device is timed by marks in its queue, which are read when somebody asks for the seconds: nothing waits
+for the device before.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ import math
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -53,6 +55,10 @@ COLUMNS = ("calls", "messages", "words", "bytes", "flops", "seconds")
 NOTHING = [0] * len(COLUMNS)
 Key = tuple[str, str, str, str]  # phase, operation, group, matrix
 Peers = tuple[int, ...]  # ranks of a grid
+#: A function that gives a time, and one that gives the seconds between two of these.
+Clock = tuple[Callable[[], Any], Callable[[Any, Any], float]]
+HOST: Clock = (lambda: time.perf_counter(), lambda start, end: end - start)
+MOST_PENDING = 20_000  # regions of a device whose marks are kept before they are read
 L = TypeVar("L", bound="Ledger")
 
 
@@ -76,7 +82,10 @@ class Entry:
 
 
 class Event(NamedTuple):
-    """An interval that took time, by ``time.perf_counter``, and its key's charges since the event before."""
+    """An interval that took time, by ``time.perf_counter``, and its key's charges since the event before.
+
+    An interval of a device begins when the device comes to it, from the ledger's first such interval on.
+    """
 
     phase: str
     operation: str
@@ -171,6 +180,7 @@ class Totals:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds by phase: ``spmm``, ``gemm``, ``comm``, and others there were. All zero without timing."""
+        settle()
         totals = dict.fromkeys(PHASES, 0.0)
         for (phase, *_), entry in self._entries.items():
             if entry.seconds:
@@ -179,6 +189,7 @@ class Totals:
 
     def add(self, other: Totals, times: int = 1) -> None:
         """Add what another ledger was charged, so many times over."""
+        settle()
         for key, e in other._entries.items():
             entry = self._entries[key]
             for name in COUNTED:
@@ -188,6 +199,7 @@ class Totals:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return one record per key for logs."""
+        settle()
         return [
             {
                 "phase": phase, "operation": operation, "group": group, "matrix": matrix, "calls": e.calls,
@@ -199,6 +211,7 @@ class Totals:
 
     def _rows(self) -> dict[tuple[str, str], list[Any]]:
         """Return calls, messages, words, bytes, flops and seconds by operation and matrix, and of all."""
+        settle()
         rows: dict[tuple[str, str], list[Any]] = defaultdict(lambda: NOTHING)
         for (phase, operation, _, matrix), entry in sorted(self._entries.items(), key=lambda kept: kept[0]):
             of_all = ("all communication", "") if phase == "comm" else ("all computation", "")
@@ -237,6 +250,7 @@ class Ledger(Totals):
         self.peak: dict[str, int] = {}
         self.loaded: dict[str, int] = defaultdict(int)
         self._under_way = Union()
+        self._origin: tuple[Any, float] | None = None  # a mark of a device's clock, and the host's time then
         super().__init__()
 
     def __enter__(self: L) -> L:
@@ -248,6 +262,8 @@ class Ledger(Totals):
     def __exit__(self, *exception: object) -> None:
         # Nested ledgers may be closed in any order: drop this one, wherever it stands.
         _books.get().open.remove(self)
+        if not exception or exception[0] is None:
+            settle()
 
     @property
     def exposed(self) -> float:
@@ -286,17 +302,25 @@ class Ledger(Totals):
     def waited(self, key: Key, nbytes: int) -> None:
         """Do nothing: a wait is no traffic. See :func:`waited`."""
 
-    def _measured(self, key: Key, start: float, stop: float, inside: float) -> None:
-        """Add a timed region that is over."""
+    def _measured(self, key: Key, region: Region) -> Callable[[], None]:
+        """Note a timed region that is over; return what adds its seconds."""
         entry = self._entries[key]
-        entry.seconds += stop - start - inside
         if key[0] == "comm":
-            self._under_way.add(start, stop)
+            self._under_way.add(*region.on_host)
+        words, nbytes, flops = entry.at_event
+        charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
         if self.events is not None:
-            words, nbytes, flops = entry.at_event
+            self._origin = self._origin or (region.start, region.on_host[0])
             entry.at_event = entry.words, entry.bytes, entry.flops
-            charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
-            self.events.append(Event(*key[:3], start, stop, False, *charged, key[3]))
+
+        def settled() -> None:
+            seconds = region.seconds
+            entry.seconds += seconds - sum(inner.seconds for inner in region.inside)
+            if self.events is not None:
+                start = region.began(self._origin)
+                self.events.append(Event(*key[:3], start, start + seconds, False, *charged, key[3]))
+
+        return settled
 
     def add(self, other: Totals, times: int = 1) -> None:
         """Add what another ledger was charged, so many times over."""
@@ -306,6 +330,7 @@ class Ledger(Totals):
 
     def over(self, grid: Any) -> OverRanks:
         """Return what all ranks of a grid were charged, added up, and what the busiest was. Collective."""
+        settle()
         kept = {key: [getattr(e, name) for name in COUNTED] for key, e in self._entries.items()}
         ranks = []
         for counts in grid.world.gather_objects(kept):
@@ -383,18 +408,55 @@ class BeyondRoom(Exception):
         self.nbytes = nbytes
 
 
+class Region:
+    """A timed region, by one clock.
+
+    Attributes:
+        start: its mark; on_host: when it was entered and left, by ``time.perf_counter``; inside: regions in
+            it that the same clock timed.
+    """
+
+    __slots__ = ("_seconds", "clock", "inside", "on_host", "start", "stop")
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.inside = clock, list[Region]()
+        self.start = clock[0]()
+        self.on_host = (self.start if clock is HOST else time.perf_counter(),) * 2
+        self.stop: Any = None
+        self._seconds: float | None = None
+
+    def end(self) -> None:
+        """Mark the end of the region."""
+        self.stop = self.clock[0]()
+        self.on_host = self.on_host[0], self.stop if self.clock is HOST else time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from mark to mark, for which a device is waited."""
+        if self._seconds is None:
+            self._seconds = self.clock[1](self.start, self.stop)
+        return self._seconds
+
+    def began(self, origin: tuple[Any, float] | None) -> float:
+        """Return the host's time of the start, of a device's clock by a mark and the host's time then."""
+        if self.clock is HOST or origin is None:
+            return self.on_host[0]
+        return origin[1] + self.clock[1](origin[0], self.start)
+
+
 @dataclass
 class Books:
     """The books of one rank.
 
     Attributes:
-        open: the ledgers that are open; nested: seconds of timed regions inside each timed region that is
-            open; held: bytes of memory by purpose; most: bytes beyond which :func:`held` raises
-        :class:`BeyondRoom`.
+        open: the ledgers that are open; regions: timed regions that are open, the outermost first; pending:
+            what adds the seconds of regions that are over, whose marks nobody has read; held: bytes of memory
+            by purpose; most: bytes beyond which :func:`held` raises :class:`BeyondRoom`.
     """
 
     open: list[Ledger] = field(default_factory=list)
-    nested: list[float] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    pending: list[Callable[[], None]] = field(default_factory=list)
     held: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     most: float = math.inf
 
@@ -458,36 +520,49 @@ def waited(operation: str, group: str, matrix: str, nbytes: int = -1) -> None:
 
 
 def timed(
-    phase: str, operation: str, group: str = "", matrix: str = "", *, synchronize: Any = None
+    phase: str, operation: str, group: str = "", matrix: str = "", *, on: Any = None
 ) -> AbstractContextManager[None]:
     """Time a region for the open ledgers that asked for it; free when none did.
 
-    Only then ``synchronize`` is called around it, for the clock's sake (GPU kernels).
+    on: the backend whose device does what the region queues, which is timed by marks in its queue; None: the
+        host does.
     """
     timing = [ledger for ledger in _books.get().open if ledger.timing]
-    return _timed(timing, (phase, operation, group, matrix), synchronize) if timing else _untimed
+    return _timed(timing, (phase, operation, group, matrix), on) if timing else _untimed
 
 
 _untimed = nullcontext()
 
 
 @contextmanager
-def _timed(timing: list[Ledger], key: Key, synchronize: Any) -> Iterator[None]:
-    if synchronize is not None:
-        synchronize()
-    nested, start = _books.get().nested, time.perf_counter()
-    nested.append(0.0)
+def _timed(timing: list[Ledger], key: Key, on: Any) -> Iterator[None]:
+    books, clock = _books.get(), HOST if on is None or not on.on_device else on.clock()
+    region = Region(clock)
+    books.regions.append(region)
     try:
         yield
     finally:
-        if synchronize is not None:
-            synchronize()
-        stop = time.perf_counter()
-        inside = nested.pop()
-        if nested:
-            nested[-1] += stop - start
-        for ledger in timing:
-            ledger._measured(key, start, stop, inside)
+        region.end()
+        books.regions.pop()
+        outer = books.regions[-1] if books.regions else None
+        if outer is not None and outer.clock == clock:
+            outer.inside.append(region)
+        measured = [ledger._measured(key, region) for ledger in timing]
+        if clock is HOST:
+            for add in measured:
+                add()
+        else:
+            books.pending += measured
+            if len(books.pending) > MOST_PENDING:
+                settle()
+
+
+def settle() -> None:
+    """Add the seconds of all regions that are over; waits for a device that has not come to their end."""
+    books = _books.get()
+    pending, books.pending = books.pending, []
+    for add in pending:
+        add()
 
 
 def flight(operation: str, group: str, start: float, stop: float, nbytes: int = 0, matrix: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
 
 import pytest
@@ -74,10 +75,9 @@ def test_communication_and_computation_are_kept_apart():
 def test_time_is_measured_only_when_asked_for(monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
-    synchronised = []
-    with Ledger() as silent, timed("gemm", "gemm", synchronize=lambda: synchronised.append(1)):
+    with Ledger() as silent, timed("gemm", "gemm", on=Device()):
         pass
-    assert silent.seconds == dict.fromkeys(PHASES, 0.0) and not synchronised
+    assert silent.seconds == dict.fromkeys(PHASES, 0.0)
     with Ledger() as silent, Ledger(timing=True) as ledger, timed("gemm", "gemm"):
         pass
     assert ledger.seconds == {"spmm": 0.0, "gemm": 1.0, "comm": 0.0}
@@ -90,6 +90,56 @@ def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     return now
+
+
+class Device:
+    """A device whose queue is 10 seconds behind the host; marks are read by `seconds` alone."""
+
+    on_device = True
+
+    def __init__(self):
+        self.reads, self.kept = 0, (self.mark, self.seconds)
+
+    def clock(self):
+        return self.kept
+
+    def mark(self):
+        return time.perf_counter() + 10
+
+    def seconds(self, start, end):
+        self.reads += 1
+        return end - start
+
+
+def test_a_device_is_read_when_somebody_asks(clock):
+    on = Device()
+    with Ledger(trace=True) as whole, Ledger(timing=True) as ledger:
+        clock[0] = 1.0
+        with timed("spmm", "spmm", on=on):
+            clock[0] = 3.0
+            with timed("gemm", "gemm", on=on):
+                clock[0] = 4.0
+            with timed("comm", "bcast", "rows"):  # which the host waits for
+                clock[0] = 4.5
+        assert on.reads == 0
+        assert ledger.seconds == {"spmm": 2.5, "gemm": 1.0, "comm": 0.5}
+        reads = on.reads
+        assert ledger.seconds == {"spmm": 2.5, "gemm": 1.0, "comm": 0.5} and on.reads == reads
+        with timed("spmm", "spmm", on=on):
+            clock[0] = 5.0
+    assert whole.seconds == ledger.seconds == {"spmm": 3.0, "gemm": 1.0, "comm": 0.5}
+    found = [(e.operation, e.start, e.stop) for e in whole.events]
+    assert found == [("bcast", 4.0, 4.5), ("gemm", 3.0, 4.0), ("spmm", 1.0, 4.5), ("spmm", 4.5, 5.0)]
+
+
+def test_marks_of_a_device_are_read_before_they_are_too_many(clock, monkeypatch):
+    monkeypatch.setattr("distgnn.ledger.MOST_PENDING", 3)
+    on = Device()
+    with Ledger(timing=True):
+        for regions in range(1, 9):
+            with timed("spmm", "spmm", on=on):
+                clock[0] += 1.0
+            assert on.reads == regions // 4 * 4
 
 
 def test_seconds_are_exclusive_and_communication_is_counted_once(clock):

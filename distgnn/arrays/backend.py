@@ -6,7 +6,6 @@ import functools
 import math
 import os
 import resource
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
@@ -18,11 +17,10 @@ from distgnn import progress
 from distgnn.arrays import memory
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
+from distgnn.ledger import HOST, Clock
 
 #: Says whether work that a device was given is done, without waiting for it.
 Mark = Callable[[], bool]
-#: A function that gives a time, and one that gives the seconds between two of these.
-Clock = tuple[Callable[[], Any], Callable[[Any, Any], float]]
 
 
 def DONE() -> bool:
@@ -139,7 +137,7 @@ class Backend:
 
     def clock(self) -> Clock:
         """Return the clock for work that is queued on the current stream."""
-        return time.perf_counter, lambda start, end: end - start
+        return HOST
 
     def use_tf32(self, use: bool) -> None:
         """Let dense products of float32 round what they multiply to TensorFloat-32, or no longer.
@@ -377,6 +375,7 @@ class _Event:
         return bool(status == 0)
 
 
+@functools.cache
 def event_clock(xp: Any) -> Clock:
     """Return the clock of events on the current stream. Its seconds wait for the second event."""
 

@@ -37,9 +37,13 @@ class CSR:
         indptr, indices, data: views into ``buffer``; row pointers and column numbers share one integer type.
         buffer: 1-D uint8, what :meth:`Comm.bcast` sends.
         purpose: of its memory, for the ledger.
+        pattern: facts of its pattern, made once, which blocks of the same pattern share; cached: facts of its
+            values too.
     """
 
-    __slots__ = ("__weakref__", "buffer", "cached", "data", "indices", "indptr", "purpose", "shape")
+    __slots__ = (
+        "__weakref__", "buffer", "cached", "data", "indices", "indptr", "pattern", "purpose", "shape",
+    )  # fmt: skip
     indptr: Any
     indices: Any
     data: Any
@@ -58,6 +62,7 @@ class CSR:
             setattr(self, name, self.buffer[start:end].view(kind))
             start = end
         self.cached: dict[str, Any] = {}
+        self.pattern: dict[str, Any] = {}
 
     @staticmethod
     def nbytes(shape: Shape, nnz: int, index_dtype: Any, dtype: Any) -> int:
@@ -135,9 +140,9 @@ class CSR:
     def row_blocks(self, nonzeros: int) -> list[tuple[Range, CSR]]:
         """Cut a block on the host into row blocks of at most so many non-zeros, or single rows."""
         key = f"row blocks of {nonzeros}"
-        if key not in self.cached:
-            self.cached[key] = bounded(np.diff(self.indptr), nonzeros)
-        return [(rows, self.rows(*rows)) for rows in self.cached[key]]
+        if key not in self.pattern:
+            self.pattern[key] = bounded(np.diff(self.indptr), nonzeros)
+        return [(rows, self.rows(*rows)) for rows in self.pattern[key]]
 
     def rows(self, first: int, last: int) -> CSR:
         """Return these rows: views with row pointers of their own.
@@ -154,20 +159,26 @@ class CSR:
     @property
     def first_entry(self) -> int:
         """The number of entries that come before these rows in the block that they are a view of."""
-        return int(self.cached.get("first entry", 0))
+        return int(self.pattern.get("first entry", 0))
 
     def with_values(self, data: Any) -> CSR:
         """Make a block of the same structure, which is shared, with other values."""
-        other = object.__new__(CSR)
-        other.shape, other.buffer, other.cached, other.purpose = self.shape, None, {}, self.purpose
+        other = self._derived(self.shape)
         other.indptr, other.indices, other.data = self.indptr, self.indices, data
+        other.pattern = self.pattern
+        return other
+
+    def _derived(self, shape: Shape) -> Any:
+        """Make a block of this class without arrays."""
+        other = object.__new__(type(self))
+        other.shape, other.buffer, other.purpose = shape, None, self.purpose
+        other.cached, other.pattern = {}, {}
         return other
 
     def _view(self, first: int, last: int) -> CSR:
         start, stop = KERNELS.kernel("row_starts", self.indptr)(self, first, last)
-        rows = object.__new__(CSR)
-        rows.shape, rows.buffer, rows.purpose = (last - first, self.shape[1]), None, self.purpose
-        rows.cached = {"first entry": start}
+        rows = self._derived((last - first, self.shape[1]))
+        rows.pattern["first entry"] = start
         rows.data, rows.indices = self.data[start:stop], self.indices[start:stop]
         rows.indptr = self.indptr[first : last + 1] - self.indptr[first]
         return rows
@@ -236,14 +247,15 @@ class ThinCSR(CSR):
         return self.filled, self.ends, self.indices, self.data
 
     def with_values(self, data: Any) -> CSR:
-        return self._sharing(self.shape, self.filled, self.ends, self.indices, data)
+        other = self._sharing(self.shape, self.filled, self.ends, self.indices, data)
+        other.pattern = self.pattern
+        return other
 
     def _view(self, first: int, last: int) -> CSR:
         return KERNELS.kernel("thin rows", self.data)(self, first, last)
 
     def _sharing(self, shape: Shape, filled: Any, ends: Any, indices: Any, data: Any) -> CSR:
-        other = object.__new__(ThinCSR)
-        other.shape, other.buffer, other.cached, other.purpose = shape, None, {}, self.purpose
+        other = self._derived(shape)
         other.filled, other.ends, other.indices, other.data = filled, ends, indices, data
         return other
 
@@ -263,7 +275,7 @@ def _thin_rows(A: ThinCSR, first: int, last: int) -> CSR:
     filled, ends = A.filled[lo:hi] - first, A.ends[lo:hi] - start
     shape, entries = (last - first, A.shape[1]), slice(start, stop)
     rows = A._sharing(shape, filled, ends, A.indices[entries], A.data[entries])
-    rows.cached["first entry"] = start
+    rows.pattern["first entry"] = start
     return rows
 
 

@@ -324,7 +324,7 @@ class Comm(Wires):
         assert self.nccl is not None
         with (
             self.flight(operation, matrix),
-            ledger.timed("comm", operation, self.name, matrix, synchronize=self.backend.synchronize),
+            ledger.timed("comm", operation, self.name, matrix, on=self.backend),
         ):
             self.backend.follow(queue(self.nccl))
         ledger.waited(operation, self.name, matrix)

@@ -44,8 +44,7 @@ def _connected(group: Wires) -> Nccl:
 
 def _follow(group: Wires, flight: Flight, mark: Mark) -> None:
     """Let the stream that computes wait for a mark; the ledger is told how long it does."""
-    synchronize = group.backend.synchronize
-    with ledger.timed("comm", flight.operation, group.name, flight.matrix, synchronize=synchronize):
+    with ledger.timed("comm", flight.operation, group.name, flight.matrix, on=group.backend):
         group.backend.follow(mark)
     flight.drive()  # so that the ledger knows what has landed
 

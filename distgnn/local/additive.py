@@ -66,7 +66,7 @@ def slope_sums(
 
 def _charged(name: str, A: CSR, columns: int, touched: int, like: Array) -> Any:
     ledger.charge("spmm", name, flops=4 * A.nnz * columns, touched=touched)
-    return ledger.timed("spmm", name, synchronize=backend.of(like).synchronize)
+    return ledger.timed("spmm", name, on=backend.of(like))
 
 
 # -- kernels of the host -------------------------------------------------------------------------------------

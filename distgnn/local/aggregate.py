@@ -92,7 +92,7 @@ def best(A: CSR, B: Array, codes: Codes, how: Semiring, T: Array, C: Array, merg
     touched = A.nbytes(*A.header()) + A.nnz * B.shape[1] * B.itemsize + (1 + merge) * 2 * T.nbytes
     taken = *A.shape, A.nnz, B.shape[1]
     ledger.charge("spmm", "spmm", flops=2 * A.nnz * B.shape[1], touched=touched, shape=taken)
-    with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
+    with ledger.timed("spmm", "spmm", on=on):
         KERNELS.kernel("best", B)(A, B, codes, how, T, C, merge)
     progress.poll()
 
@@ -108,7 +108,7 @@ def best_back(At: CSR, G: Array, C: Array, codes: Codes, how: Semiring, out: Arr
     on = backend.of(G)
     touched = 2 * G.nbytes + 2 * out.nbytes + At.nbytes(*At.header())
     ledger.charge("spmm", "scatter best", flops=2 * G.size, touched=touched)
-    with ledger.timed("spmm", "scatter best", synchronize=on.synchronize):
+    with ledger.timed("spmm", "scatter best", on=on):
         KERNELS.kernel("best_back", G)(At, G, C, codes, how, out)
     progress.poll()
 

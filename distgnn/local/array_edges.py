@@ -21,11 +21,11 @@ SUMS, GRADIENT = 1, 2  # and of its adjoint
 
 def rows_of(A: CSR) -> Array:
     """Return the row of each entry, int64 (nnz,), kept with the block."""
-    if "rows of entries" not in A.cached:
+    if "rows of entries" not in A.pattern:
         xp = backend.of(A.indptr).xp
         places = xp.arange(A.nnz, dtype=A.indptr.dtype)
-        A.cached["rows of entries"] = xp.searchsorted(A.indptr[1:], places, side="right")
-    return A.cached["rows of entries"]
+        A.pattern["rows of entries"] = xp.searchsorted(A.indptr[1:], places, side="right")
+    return A.pattern["rows of entries"]
 
 
 def multiply(

@@ -49,7 +49,7 @@ def multiply(
     touched = A.nbytes(*A.header()) + values.nbytes + A.nnz * B.shape[1] * B.itemsize + (1 + add) * out.nbytes
     taken = *A.shape, A.nnz, B.shape[1]
     ledger.charge("spmm", "spmm", flops=2 * A.nnz * B.shape[1], touched=touched, shape=taken)
-    with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
+    with ledger.timed("spmm", "spmm", on=on):
         KERNELS.kernel("multiply", B)(A, values, B, bounds, out, add, order)
     progress.poll()
     return out
@@ -65,7 +65,7 @@ def dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> Array
     on = backend.of(U)
     touched = A.nbytes(*A.header()) + U.nbytes + A.nnz * V.shape[1] * V.itemsize + out.nbytes
     ledger.charge("spmm", "sddmm", flops=2 * A.nnz * V.shape[1], touched=touched)
-    with ledger.timed("spmm", "sddmm", synchronize=on.synchronize):
+    with ledger.timed("spmm", "sddmm", on=on):
         KERNELS.kernel("dots", U)(A, U, V, bounds, out)
     progress.poll()
     return out
@@ -135,9 +135,9 @@ def transposition(A: CSR) -> Array:
 
     Integers are int32 where A's are: a word for each entry.
     """
-    if "transposition" not in A.cached:
-        A.cached["transposition"] = KERNELS.kernel("transposition", A.indptr)(A)
-    return A.cached["transposition"]
+    if "transposition" not in A.pattern:
+        A.pattern["transposition"] = KERNELS.kernel("transposition", A.indptr)(A)
+    return A.pattern["transposition"]
 
 
 def permuted(A: CSR, values: Array) -> Array:
@@ -155,7 +155,7 @@ def _run(name: str, A: CSR, out: Array, beside: tuple[Array, ...], *arguments: A
     on, said = backend.of(out), name.replace("_", " ")
     touched = A.nnz * A.indices.itemsize + out.nbytes + sum(array.nbytes for array in beside)
     ledger.charge("spmm", said, touched=touched)
-    with ledger.timed("spmm", said, synchronize=on.synchronize):
+    with ledger.timed("spmm", said, on=on):
         KERNELS.kernel(name, out)(*arguments)
     progress.poll()
     return out

@@ -70,7 +70,7 @@ def dropout_entries(
     """
     touched = 2 * out.nbytes + row_numbers.nbytes + A.indices.nbytes
     ledger.charge("activation", "dropout of entries", touched=touched)
-    with ledger.timed("activation", "dropout of entries", synchronize=backend.of(out).synchronize):
+    with ledger.timed("activation", "dropout of entries", on=backend.of(out)):
         KERNELS.kernel("dropout_entries", out)(A, row_numbers, out, k, rows, cols, keep)
 
 
@@ -102,7 +102,7 @@ def apply(then: Epilogue, Z: Array) -> None:
     activates = then.relu or then.mask is not None
     if not then.done and (activates or then.bias is not None):
         ledger.charge("activation", "relu, dropout", touched=2 * Z.nbytes)
-        with ledger.timed("activation", "relu, dropout", synchronize=backend.of(Z).synchronize):
+        with ledger.timed("activation", "relu, dropout", on=backend.of(Z)):
             if activates:
                 then.bits = activate(Z, Z, then.mask, then.relu, then.remember, then.bias)
             else:

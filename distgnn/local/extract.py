@@ -112,7 +112,7 @@ def _multiply_on_host(Q: sp.csr_array, A: sp.csr_array, indptr: Array) -> sp.csr
 def _multiply_on_gpu(Q: Any, A: CSR, indptr: Array) -> Product:
     on = backend.of(A.data)
     Q = CSR.from_scipy(Q, on) if sp.issparse(Q) else Q
-    with ledger.timed("spmm", "spgemm", synchronize=on.synchronize):
+    with ledger.timed("spmm", "spgemm", on=on):
         product, multiplications = cuda.spgemm(Q, A, indptr)
     ledger.charge("spmm", "spgemm", flops=2 * multiplications)
     return product

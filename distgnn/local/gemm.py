@@ -30,7 +30,7 @@ def gemm(
     ledger.charge(
         "gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1], touched=touched, shape=taken
     )
-    with ledger.timed("gemm", "gemm", synchronize=on.synchronize):
+    with ledger.timed("gemm", "gemm", on=on):
         KERNELS.kernel("gemm", B)(A, B, out, accumulate, form, trans_a)
     return out
 

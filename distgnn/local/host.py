@@ -84,9 +84,9 @@ def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
     if A.nnz < TUNING.look_ahead_nonzeros or B.shape[1] * B.itemsize > 3 * CACHE_LINE:
         multiplied(prefetch=DISTANCES[0])
         return
-    key = f"look ahead {B.shape[1]}"
-    if key not in A.cached:
+    key = f"look ahead {B.shape[1]} {B.dtype}"
+    if key not in A.pattern:
         label = f"product of {A.shape} with width {B.shape[1]}: non-zeros to prefetch ahead (-1: by width)"
         clock = time.thread_time, lambda start, end: end - start
-        A.cached[key] = Tuner(DISTANCES, label, *clock, gain=0.95)
-    A.cached[key].run(lambda distance: multiplied(prefetch=distance))
+        A.pattern[key] = Tuner(DISTANCES, label, *clock, gain=0.95)
+    A.pattern[key].run(lambda distance: multiplied(prefetch=distance))

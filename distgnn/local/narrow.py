@@ -44,7 +44,7 @@ def narrow_rows(X: Array, rows: Array, out: Array, kind: str, beyond: Array) -> 
     beyond: as of :func:`narrow`.
     """
     ledger.charge("spmm", "gather rows", touched=rows.nbytes + 3 * out.nbytes)
-    with ledger.timed("spmm", "gather rows", synchronize=backend.of(X).synchronize):
+    with ledger.timed("spmm", "gather rows", on=backend.of(X)):
         KERNELS.kernel("narrow_rows", X)(X, rows, out, kind, beyond)
     return out
 

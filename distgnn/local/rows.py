@@ -23,7 +23,7 @@ def gather_rows(X: Array, rows: Array, out: Array = None) -> Array:
     on = backend.of(X)
     out = on.empty((rows.size, X.shape[1]), X.dtype) if out is None else out
     ledger.charge("spmm", "gather rows", touched=rows.nbytes + 2 * out.nbytes)
-    with ledger.timed("spmm", "gather rows", synchronize=on.synchronize):
+    with ledger.timed("spmm", "gather rows", on=on):
         KERNELS.kernel("gather_rows", X)(X, rows, out)
     return out
 
@@ -34,7 +34,7 @@ def scatter_add(X: Array, rows: Array, out: Array) -> Array:
     X (k, f) C-contiguous; rows int64 (k), distinct, in any order, on the same device; ``out`` (m, f) like X.
     """
     ledger.charge("spmm", "scatter rows", touched=rows.nbytes + 3 * X.nbytes)
-    with ledger.timed("spmm", "scatter rows", synchronize=backend.of(X).synchronize):
+    with ledger.timed("spmm", "scatter rows", on=backend.of(X)):
         KERNELS.kernel("scatter_add", X)(X, rows, out)
     return out
 

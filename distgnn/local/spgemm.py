@@ -54,7 +54,7 @@ def spgemm_row_blocks(A: Any, B: Any, entries: int | None) -> Iterator[tuple[Ran
 
 def _product(A: Any, B: Any, multiplications: int) -> Any:
     ledger.charge("spmm", "spgemm", flops=2 * multiplications)
-    with ledger.timed("spmm", "spgemm", synchronize=backend.of(B.data).synchronize):
+    with ledger.timed("spmm", "spgemm", on=backend.of(B.data)):
         return KERNELS.kernel("spgemm", B.data)(A, B)
 
 

@@ -55,7 +55,7 @@ def spmm(
     touched = A.nbytes(*A.header()) + rows_of_B + (1 + accumulate) * out.nbytes
     taken = *A.shape, nonzeros, shape[1]
     ledger.charge("spmm", "spmm", flops=2 * nonzeros * shape[1], touched=touched, shape=taken)
-    with ledger.timed("spmm", "spmm", synchronize=on.synchronize):
+    with ledger.timed("spmm", "spmm", on=on):
         if nonzeros and shape[1]:
             ending = None if then is None else KERNELS.find("spmm_then", B)
             if ending is None:
@@ -77,7 +77,7 @@ def rounded(B: Any, kind: str, beyond: Any) -> Any:
     function = KERNELS.find("rounded", B)
     if function is None:
         return B
-    with ledger.timed("spmm", "spmm", synchronize=backend.of(B).synchronize):
+    with ledger.timed("spmm", "spmm", on=backend.of(B)):
         return function(B, kind, beyond)
 
 

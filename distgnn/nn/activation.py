@@ -126,4 +126,4 @@ class Activation:
 
 def _timed(H: DistDense) -> AbstractContextManager[None]:
     ledger.charge("activation", "relu, dropout", touched=2 * H.block.nbytes)
-    return ledger.timed("activation", "relu, dropout", synchronize=H.grid.backend.synchronize)
+    return ledger.timed("activation", "relu, dropout", on=H.grid.backend)

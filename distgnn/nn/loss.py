@@ -314,7 +314,7 @@ def _of_entries(
     layout = Z.layout
     targets.check(Z)
     ledger.charge("loss", name, touched=3 * Z.block.nbytes)
-    with ledger.timed("loss", name, synchronize=layout.grid.backend.synchronize):
+    with ledger.timed("loss", name, on=layout.grid.backend):
         share = 1 / (targets.count * Z.shape[1])
         known = targets.train_rows, targets.train_labels, targets.position, share, overwrite
         losses, gradient = kernel(Z.block, *known)
@@ -353,7 +353,7 @@ def _of_rows(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Total, D
     layout = Z.layout
     targets.check(Z)
     ledger.charge("loss", NAMES["softmax"], touched=3 * Z.block.nbytes)
-    with ledger.timed("loss", NAMES["softmax"], synchronize=layout.grid.backend.synchronize):
+    with ledger.timed("loss", NAMES["softmax"], on=layout.grid.backend):
         known = targets.train_rows, targets.train_labels, targets.position, targets.count
         whole = layout.grid.count(*layout.col_axes) == 1
         fused = elementwise.cross_entropy(Z.block, *known, overwrite) if whole else None

@@ -124,4 +124,4 @@ def _in_one_pass(Z: DistDense) -> bool:
 
 def _timed(Z: DistDense, passes: int) -> Any:
     ledger.charge("activation", "layer norm", touched=passes * Z.block.nbytes)
-    return ledger.timed("activation", "layer norm", synchronize=Z.grid.backend.synchronize)
+    return ledger.timed("activation", "layer norm", on=Z.grid.backend)

@@ -141,4 +141,4 @@ def joined(blocks: Sequence[tuple[Any, ...]], dtype: Any) -> tuple[Any, ...]:
 
 def step(name: str, on: Backend) -> AbstractContextManager[None]:
     """Time one of the three steps of Algorithm 1 on this backend, where a ledger asks for it."""
-    return timed("sampling", name, synchronize=on.synchronize)
+    return timed("sampling", name, on=on)

@@ -82,7 +82,7 @@ class Replicated(Graph):
 
     def draw(self, vertices: Any, fanout: int, keys: Any) -> Iterator[Drawn]:
         """Draw from the rows where they stand: ``Q A`` would copy them to take a few entries of each."""
-        with ledger.timed("sampling", "draw", synchronize=self.backend.synchronize):
+        with ledger.timed("sampling", "draw", on=self.backend):
             drawn = draw_selected(self.indptr, vertices, fanout, keys)
             neighbours = taken(self.A, drawn, extract.row_lengths(self.indptr, vertices))
         yield neighbours

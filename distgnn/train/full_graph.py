@@ -51,7 +51,7 @@ def train(
         targets: with a labelled training node; else UserError on every rank, as where ranks disagree.
         first_epoch: the epoch to start with, after a resume.
         eval_every: epochs between evaluations, the first and the last included; 0 for none.
-        timing: measure the phases, which makes a GPU wait for itself around every operation.
+        timing: measure the phases, on a GPU by marks in its queue, for which it does not wait.
         before: called before every update with the epoch and the accuracies, if evaluated; for schedules.
         cuda_graph: on one GPU, queue an epoch as CUDA graphs, captured after the first epochs; see
             :class:`~distgnn.train.epoch_graph.EpochGraph`. Its phases are not measured.
@@ -111,7 +111,7 @@ def update(
     grid = trained[0].matrix.grid
     gradients = gradients if dX is None else [*gradients, dX.block]
     with nullcontext() if dX is None else lent(dX):
-        with ledger.timed("optimizer", "step", synchronize=grid.backend.synchronize):
+        with ledger.timed("optimizer", "step", on=grid.backend):
             optimizer.step(trained, gradients)
 
 

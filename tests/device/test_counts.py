@@ -11,7 +11,9 @@ import pytest
 
 import distgnn as dg
 from distgnn import gallery
+from distgnn.local import tuner
 from distgnn.nn import GCN, Adam
+from distgnn.nn.networks import NETWORKS
 from distgnn.operators import make_grid
 from distgnn.sampling import GraphSage, Replicated
 from distgnn.train import MinibatchTraining
@@ -21,12 +23,12 @@ N, WIDTH, CLASSES = 256, 16, 5
 COUNTED = ("launches", "synchronizations", "device to host", "host to device")
 
 
-def problem(comm, algorithm, **options):
+def problem(comm, algorithm, network=GCN, **options):
     """Make a network, its features and targets, with all nodes to train."""
     A = gallery.rmat(N, degree=16).A.astype(np.float32)
     random = np.random.default_rng(0)
     grid = make_grid(comm, algorithm, backend="cupy")
-    model = GCN(dg.distribute(A, grid, algorithm), [WIDTH, WIDTH, CLASSES], **options)
+    model = network(dg.distribute(A, grid, algorithm), [WIDTH, WIDTH, CLASSES], **options)
     labels = random.integers(0, CLASSES, N).astype(np.int32)
     targets = model.targets(labels, np.ones(N, np.uint8))
     H = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
@@ -76,6 +78,33 @@ def test_an_epoch(comm, stand_in, options, request):
     epochs = train(model, H, targets, Adam(0.01), 7)
     way = request.node.callspec.params["stand_in"]
     assert counted(stand_in, epochs, 5) == EPOCH[options, comm.size, way]
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_phases_are_measured_without_a_wait(comm, stand_in, network):
+    """`distgnn train` and `dg.fit` measure phases always."""
+    _, model, H, targets = problem(comm, "1d", network=NETWORKS[network], dropout=0.5)
+    counts, records = {}, []
+    for timing in (False, True):
+        epochs = train(model, H, targets, Adam(0.01), 5, timing=timing)
+        counts[timing] = counted(stand_in, epochs, 3)
+        records.append(next(epochs))
+    assert counts[True] == counts[False]
+    assert records[0]["phases"]["spmm"] == 0 < records[1]["phases"]["spmm"]
+    assert min(records[1]["phases"].values()) >= 0
+
+
+@pytest.mark.ranks(1)
+def test_trials_of_attention_end(comm, stand_in, monkeypatch):
+    """Its products have other values each time, of the same pattern."""
+    monkeypatch.setenv("DISTGNN_SPMM_TUNE", "1")
+    monkeypatch.setattr("distgnn.arrays.tuning.TUNING.look_ahead_nonzeros", 1)
+    _, model, H, targets = problem(comm, "1d", network=NETWORKS["gat"])
+    made = []
+    for _ in train(model, H, targets, Adam(0.01), 16):
+        made.append(tuner.trials)
+    assert made[-1] == made[-2] > made[0] > 0
 
 
 @pytest.mark.ranks(1, 2)

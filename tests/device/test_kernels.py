@@ -80,7 +80,7 @@ def test_large_blocks_are_tried_sorted_and_padded(stand_in, width, padded, monke
     block, placed = CSR.from_scipy(A, on), on.asarray(B)
     for _ in range(30):
         np.testing.assert_allclose(local.spmm(block, placed).get(), A @ B, rtol=1e-3, atol=1e-3)
-    plan = block.cached["cuda"]
+    plan = block.pattern["cuda"]
     (tuner,) = plan.tuners.values()
     assert {way.sorted for way in tuner.ways} == {True, False}
     assert any(way.padded for way in tuner.ways) == padded

@@ -18,7 +18,7 @@ from .semirings import before, cases
 def on_gpu(gpu, A, index=np.int32):
     arrays = {name: gpu.asarray(getattr(A, name)) for name in ("indptr", "indices", "data")}
     arrays = {name: x if name == "data" else x.astype(index) for name, x in arrays.items()}
-    return SimpleNamespace(shape=A.shape, nnz=A.nnz, dtype=A.dtype, cached={}, **arrays)
+    return SimpleNamespace(shape=A.shape, nnz=A.nnz, dtype=A.dtype, pattern={}, **arrays)
 
 
 @each("dtype", [np.float32, np.float64])

@@ -103,7 +103,7 @@ def test_what_is_chosen_gives_the_bits_of_float32(gpu, kind, f):
         results = [gpu.to_host(product(gpu, block, read, variant=way)) for way in ways]
         for result in (*results[1:], gpu.to_host(product(gpu, block, read))):
             same(result, results[0])
-        assert block.cached["cuda"].tuners[f, 16, kind, False].choice == ways[0]
+        assert block.pattern["cuda"].tuners[f, 16, kind, False].choice == ways[0]
 
 
 @each("kind", KINDS)

@@ -131,7 +131,7 @@ def test_every_variant_in_every_order(gpu, dtype, variant):
     assert len(bits) == 1
     if gpu.emulation:  # a GPU rounds once per multiplication and addition
         np.testing.assert_array_equal(out, expected)
-    pieces = block.cached["cuda"].pieces(variant.S)
+    pieces = block.pattern["cuda"].pieces(variant.S)
     for counters in pieces._arrived.values():
         assert not gpu.to_host(counters).any()
 
@@ -435,7 +435,7 @@ def test_tuning_tries_every_candidate_and_settles(gpu, monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         for _ in range(4 * len(ways) + 1):
             close(gpu.to_host(product(gpu, block, B)), HUBS @ exact, np.float32)
-    (tuner,) = block.cached["cuda"].tuners.values()
+    (tuner,) = block.pattern["cuda"].tuners.values()
     assert tuner.choice in ways and not tuner.marks[4 * len(ways) :]
     assert [
         record for record in caplog.records if "takes" in record.message and "16 columns" in record.message
@@ -445,7 +445,7 @@ def test_tuning_tries_every_candidate_and_settles(gpu, monkeypatch, caplog):
 def test_tuning_can_be_switched_off(gpu):
     block = block_of(gpu, HUBS, np.float32)
     product(gpu, block, gpu.asarray(dense((block.shape[1], 16), np.float32)[0]))
-    (tuner,) = block.cached["cuda"].tuners.values()
+    (tuner,) = block.pattern["cuda"].tuners.values()
     assert tuner.choice == csr.candidates(size_of(HUBS, 16), 256)[0]
 
 

@@ -241,17 +241,29 @@ def test_the_look_ahead_is_chosen_once_and_said(
             out[...] = np.nan
             host.spmm(A, B, out, False)
             assert np.allclose(out, SHAPES["prime"] @ B), turn
-            assert (A.cached["look ahead 16"].choice is None) == (turn < host.TRIALS - 1)
-    assert A.cached["look ahead 16"].choice == chosen
+            assert (A.pattern["look ahead 16 float32"].choice is None) == (turn < host.TRIALS - 1)
+    assert A.pattern["look ahead 16 float32"].choice == chosen
     assert len(caplog.records) == 1
     assert f"width 16: non-zeros to prefetch ahead (-1: by width): takes {chosen} " in caplog.text
     assert f"(seconds: -1 10, 128 19, 64 19, 32 19, 0 {seconds:.3g})" in caplog.text
+
+
+def test_other_values_of_a_pattern_go_on_with_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As attention has them: every product has new values."""
+    monkeypatch.setattr(TUNING, "look_ahead_nonzeros", 1)
+    A = CSR.from_scipy(SHAPES["prime"].astype(np.float32), backend.get("numpy"))
+    B, out = np.ones((31, 16), np.float32), np.empty((31, 16), np.float32)
+    for turn in range(host.TRIALS):
+        values = np.full(A.nnz, turn, np.float32)
+        host.spmm(A.with_values(values), B, out, False)
+        assert np.array_equal(out.sum(axis=1), 16 * turn * np.diff(A.indptr)), turn
+    assert A.pattern["look ahead 16 float32"].choice is not None
 
 
 def test_nothing_is_tried_where_nothing_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
     A = CSR.from_scipy(SHAPES["prime"].astype(np.float32), backend.get("numpy"))
     for least, width, tried in ((A.nnz + 1, 16, False), (A.nnz, 48, True), (A.nnz, 49, False)):
         monkeypatch.setattr(TUNING, "look_ahead_nonzeros", least)
-        A.cached.clear()
+        A.pattern.clear()
         host.spmm(A, np.ones((31, width), np.float32), np.empty((31, width), np.float32), False)
-        assert (f"look ahead {width}" in A.cached) == tried
+        assert (f"look ahead {width} float32" in A.pattern) == tried

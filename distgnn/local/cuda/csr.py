@@ -153,7 +153,7 @@ def candidates(size: Size, alignment: int) -> list[Variant]:
 
 
 class RowFacts:
-    """The facts that are known of a block's rows; kept in ``block.cached``.
+    """The facts that are known of a block's rows; kept in ``block.pattern``.
 
     Made without waiting for the GPU, unless the block is `LARGE`.
 
@@ -175,9 +175,9 @@ class RowFacts:
     @classmethod
     def of(cls, xp: Any, A: CSR) -> RowFacts:
         """Return the plan of a block, made once."""
-        if "cuda" not in A.cached:
-            A.cached["cuda"] = cls(xp, A)
-        return A.cached["cuda"]
+        if "cuda" not in A.pattern:
+            A.pattern["cuda"] = cls(xp, A)
+        return A.pattern["cuda"]
 
     def size(self, f: int, itemsize: int) -> Size:
         """Return the sizes that a variant is chosen by for a width."""

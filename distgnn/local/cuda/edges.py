@@ -179,6 +179,6 @@ def by_head(A: CSR, bounds: Sequence[int], like: Array) -> tuple[Any, ...]:
     if even and list(bounds) == [k * even for k in range(heads + 1)]:
         return np.int32(heads), None, np.int32(even)
     key = f"heads {bounds}"
-    if key not in A.cached:
-        A.cached[key] = library(like).asarray(np.array(bounds, np.int64))
-    return np.int32(heads), A.cached[key], np.int32(0)
+    if key not in A.pattern:
+        A.pattern[key] = library(like).asarray(np.array(bounds, np.int64))
+    return np.int32(heads), A.pattern[key], np.int32(0)
