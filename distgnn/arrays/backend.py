@@ -172,6 +172,7 @@ class Backend:
 
 AMPERE = 80  # the compute capability, times ten, from which GPUs have TensorFloat-32
 CACHE_LINE = 64
+BEFORE_ALL = -5  # the priority of what goes on beside products; a device takes the highest that it has
 PAGE = 1 << 16  # bytes that pinned memory is a multiple of
 
 
