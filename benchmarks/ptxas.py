@@ -26,9 +26,9 @@ ARCHITECTURES = (80, 90, 100)
 FLAGS = ("-std=c++17", "-Werror", "all-warnings", "-diag-suppress", "177")
 
 #: Beneath the table.
-LEGEND = """Instructions are those of the steady loops, most first: entries P apart (not with bundles, whose P
-is 1), side by side, and side by side read by loads of 16 bytes. Guarded turns at the ends of rows and turns of
-bundles are left out."""
+LEGEND = """Instructions are those of the steady loops, most first: entries P apart (not with bundles, where P
+is 1), side by side, and read by loads of 16 bytes. Guarded turns at the ends of rows and turns of bundles are
+left out."""
 
 Found = TypeVar("Found")
 

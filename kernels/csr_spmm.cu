@@ -25,10 +25,10 @@ template <class X, int V> constexpr int IN_FLIGHT = V * sizeof(X) <= 8 || sizeof
 constexpr int LONG = 32;  // entries of a row from which loads of 16 bytes pay the turn that leads up to them
 constexpr int NEVER = 1 << 30;  // more than the entries of a bundle
 
-// Blocks that a multiprocessor must have room for. 0: the compiler is free, takes 64 registers or less all the same
+// Blocks that a multiprocessor must have room for. 0: the compiler is free, takes 64 registers at most all the same
 // (test_cuda_compile.py), and orders loops better.
-template <class X, class Index, bool BUNDLES>
-constexpr int BLOCKS = BUNDLES || sizeof(X) + sizeof(Index) == 16 ? 4 : 0;
+template <class X, class Index, int V, bool BUNDLES>
+constexpr int BLOCKS = BUNDLES || (sizeof(Index) == 8 && (V == 8 || (V == 1 && sizeof(X) == 8))) ? 4 : 0;
 
 // The type of weights, sums and results.
 template <class X> struct Summed {
@@ -369,7 +369,7 @@ __device__ inline void combine(int number, int lane, int G, const Piece* pieces,
 // zeros before and after. The last parameters are what becomes of the result; bits: of f columns, a multiple of 8,
 // and with G V one, too.
 template <class X, class Index, int V, bool BUNDLES>
-__global__ void __launch_bounds__(THREADS, BLOCKS<X, Index, BUNDLES>)
+__global__ void __launch_bounds__(THREADS, BLOCKS<X, Index, V, BUNDLES>)
     spmm(int G, int teams, int most, const int* total, const Piece* __restrict__ pieces, Sum<X>* workspace,
          int ldw, int* arrived, int longest, int count, const int* __restrict__ rows,
          const Index* __restrict__ begins, const int* __restrict__ lengths, int m, int K, int bundled,

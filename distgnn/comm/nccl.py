@@ -48,8 +48,8 @@ class Nccl:
         failed: called when the device is found to wait for a rank that has failed or left.
 
     Attributes:
-        claimed: of all communicators, as they share a stream: the relay that queues the next calls, where ranks
-            may be at different ones; else None.
+        claimed: of all communicators, as they share a stream: the relay that queues the next calls, where
+            ranks may be at different ones; else None.
         last: the mark of all that was queued; check: raises PeerError if a rank that is waited for in it has
             failed or left.
 
@@ -183,7 +183,7 @@ class Nccl:
 
     def _queue(self, call: Callable[[int], object], size: int, after: Iterable[Mark] = ()) -> Mark:
         """Call NCCL with its stream, after all that has been queued to be computed, and these marks."""
-        assert Nccl.claimed is None, "another rank would queue this call in another order than a relay's steps"
+        assert Nccl.claimed is None, "others would queue this call in another order than a relay's steps"
         on = self.backend
         computed = on.mark()
         if not size:

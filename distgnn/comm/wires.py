@@ -102,8 +102,8 @@ class Wires:
     def nccl(self) -> Nccl | None:
         """NCCL's communicator, on several ranks whose arrays travel by it.
 
-        Made when it is first asked for, as each takes memory and a second or so. Collective over the group then,
-        and like :attr:`mpi` after an error.
+        Made when it is first asked for, as each takes memory and a second or so. Collective over the group
+        then, and like :attr:`mpi` after an error.
         """
         mpi = self.mpi if self.queued and self.size > 1 else None
         if mpi is not None and self._nccl is None:

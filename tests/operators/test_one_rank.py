@@ -12,6 +12,10 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn import local
+from distgnn.arrays.csr import CSR
+from distgnn.arrays.tuning import TUNING
+from distgnn.local import tuner
 from distgnn.operators.dense import DistDense
 from distgnn.operators.one_rank import Alone, OneRank
 from distgnn.operators.operator import DistSparse

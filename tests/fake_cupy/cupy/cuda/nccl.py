@@ -125,7 +125,7 @@ class NcclCommunicator:
                 request.Cancel()
         status = _mpi().Status()
         while (message := world.Improbe(tag=self._tag, status=status)) is not None:
-            message.Recv(bytearray(status.Get_count()))  # as it is: its sender may have let go of what it holds
+            message.Recv(bytearray(status.Get_count()))  # no object: its sender may have let go of it
 
     def rank_id(self) -> int:
         return self._rank
