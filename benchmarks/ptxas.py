@@ -131,12 +131,12 @@ class Loop(NamedTuple):
 
     @property
     def guarded(self) -> bool:
-        """Whether it asks before every gather."""
+        """True if the loop asks before every gather."""
         return all(self.instructions[at].startswith("@") for at in self.gathers)
 
     @property
     def steady(self) -> bool:
-        """Whether it asks for nothing but its end."""
+        """True if the loop asks for nothing but its end."""
         return not self.guarded and sum("BRA" in line for line in self.instructions) == 1
 
 

@@ -66,7 +66,7 @@ def train(
 
     NotFiniteError on every rank: loss, gradient or update is not finite; it names epoch and layer.
     """
-    settings = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
+    settings: dict[str, Any] = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
     settings |= {"cuda_graph": cuda_graph}
     model.grid.world.agree(optimizer.facts() | settings | {"train_features": train_features})
     check(X, targets)

@@ -226,7 +226,7 @@ def test_panels(comm, queued, order):
 
 @pytest.mark.ranks(3)
 def test_nothing_is_queued_between_the_steps_of_a_relay_upstream(comm, queued):
-    """Where a rank has several panels, others are at other steps in the same turn."""
+    """Ranks with unequal numbers of panels are at different steps in the same turn."""
     grid = dg.Grid(comm, backend=queued)
     group, one = grid.along("rows"), queued.zeros((1,), np.float32)
     roots = [0, 0, 0, 1, 2]

@@ -102,7 +102,7 @@ def test_features_are_gathered_by_wide_read_only_loads():
 @without_nvcc
 @without_nvdisasm
 def test_gathers_of_a_turn_come_before_its_first_sum():
-    """As the compiler orders a turn: all rows of B are asked for before one is waited for."""
+    """The compiler's order of a turn asks for all rows of B before it waits for one."""
     bodies = ptxas.sass(compiled(csr.FILE, 90)[1])
     for name in csr.kernel_names():
         if not name.startswith("spmm"):

@@ -48,7 +48,7 @@ def test_products_and_adjoint(comm: Any, backend: Any, shape: tuple[int, int], d
 
 @pytest.mark.ranks(1)
 def test_no_way_is_tried_out_on_a_block_of_a_minibatch(comm: Any, backend: Any, monkeypatch: Any) -> None:
-    """It is gone before one could be chosen. Products of other blocks try them."""
+    """The block is gone before one could be chosen. Products of other blocks try them."""
     monkeypatch.setattr(TUNING, "look_ahead_nonzeros", 1)
     alone, A = Alone(dg.Grid(comm, backend=backend)), sp.csr_array(np.ones((20, 20)))
     block = OneRank(alone, A.shape, A.data, A.indices, A.indptr, np.float32)

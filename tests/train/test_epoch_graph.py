@@ -216,7 +216,7 @@ def test_what_cannot_be_captured_is_queued(comm, device, monkeypatch, caplog):
 
 
 def test_small_graphs_are_captured_by_default(comm, device, shared_tmp_path, monkeypatch, caplog):
-    """Where that is possible: else epochs are queued, without a warning. A trace is of operations."""
+    """Epochs that cannot be captured are queued, without a warning. A trace is of operations."""
     caplog.set_level(logging.INFO)
     usual = Problem(comm).trained(Adam(0.01), cuda_graph=False)
 
