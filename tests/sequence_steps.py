@@ -227,8 +227,8 @@ def minibatches(on: Field) -> Step | None:
     entries = int(on.rng.choice([8 * n, 1 << 18]))
     graph = Partitioned(on.grid, whole, entries=entries) if on.algorithm == "1.5d" else Replicated(whole)
     kind, fanout, seed = (GraphSage, Ladies)[int(on.rng.integers(2))], [3, 4], int(on.rng.integers(1 << 30))
-    first = 2 * on.grid.coords["rows"]
-    all_batches = [on.rng.permutation(n)[: n // 3 + 1] for _ in range(2 * on.grid.shape["rows"])]
+    first = 2 * on.grid.rank
+    all_batches = [on.rng.permutation(n)[: n // 3 + 1] for _ in range(2 * on.grid.size)]
     batches, sampler = all_batches[first : first + 2], kind(graph, fanout, seed=seed)
     X = on.numbers(n, f)
     H = dg.scatter(X, Layout(on.grid, Cut(("rows",)), Cut()))

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
 from distgnn.arrays import backend
+from distgnn.arrays.backend import Backend
 from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import index_type
 from distgnn.arrays.kernels import Kernels, KernelTable
@@ -60,6 +61,15 @@ def gather(B: Any, rows: Array | slice) -> Packed:
         entries = slice(int(B.indptr[rows.start]), int(B.indptr[rows.stop]))
         return counts, B.indices[entries], B.data[entries]
     return counts, *KERNELS.kernel("gather", B.data)(B, rows, counts)
+
+
+def joined(blocks: Sequence[Packed], dtype: Any, on: Backend) -> Packed:
+    """Join packed rows, with values of this dtype; of no blocks there are none."""
+    none = on.empty((0,), np.int64), on.empty((0,), np.int64), on.empty((0,), dtype)
+    if len(blocks) == 1:
+        return blocks[0]
+    counts, columns, values = zip(*(blocks or [none]), strict=True)
+    return on.xp.concatenate(counts), on.xp.concatenate(columns), on.xp.concatenate(values)
 
 
 def owners(counts: Array, total: int | None = None) -> Array:

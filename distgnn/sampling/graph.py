@@ -12,11 +12,14 @@ import scipy.sparse as sp
 from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
-from distgnn.arrays.csr import CSR, index_type
+from distgnn.arrays.csr import CSR
 from distgnn.layout import NodeOrder, Range
 from distgnn.local import extract
 from distgnn.local.csr_rows import lengths
-from distgnn.local.draw import Draws, draw_selected
+from distgnn.local.draw import Draws, draw_selected, stack_keys
+from distgnn.local.relabel import Relabelling
+from distgnn.local.stack import Stack
+from distgnn.sampling.edges import Edges, of_products, selection
 
 T = TypeVar("T")
 Array = Any
@@ -36,7 +39,7 @@ class Graph(Protocol):
     Attributes:
         shape, dtype: of A; A: what this rank holds of it.
         backend: where the graph is, and all that is drawn from it.
-        collective: the ranks of a process row sample together.
+        collective: all ranks sample together, each minibatches of its own.
         order: of rows and columns; None: node i in row i.
     """
 
@@ -62,19 +65,23 @@ class Graph(Protocol):
         none = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
         return blocks[0] if len(blocks) == 1 else sp.vstack([none, *blocks], format="csr")
 
-    def draw(self, vertices: Array, fanout: int, keys: Array) -> Iterator[Drawn]:
-        """Draw ``fanout`` distinct neighbours of every vertex, or all, some vertices at a time.
+    def sums(self, lists: Stack) -> Any:
+        """Sum the rows of each list of vertices (section 4.2.1): ``Q A`` of a Q with ones there."""
+        return self.multiply(indicator(lists, self.n))
 
-        SAMPLE(P, b, s) of P = Q A (Algorithm 1). vertices: int64 (m); keys: uint64 (m), of
-        :func:`rows.row_keys`.
+    def edges(self, rows: Stack, cols: Stack, scale: Array | None, labels: Relabelling) -> Edges:
+        """Pick the entries in the rows and columns of each minibatch, see :func:`edges.edges`."""
+        row_blocks = self.row_blocks(selection(rows.ids, self.n))
+        return of_products(row_blocks, rows, cols, scale, labels, self.dtype)
+
+    def draw(self, vertices: Stack, fanout: int, keys: Array) -> Drawn:
+        """Draw ``fanout`` distinct neighbours of every vertex, or all: SAMPLE(P, b, s) of P = Q A.
+
+        keys: uint64, of the minibatches, of which and of their vertices :func:`rows.row_keys` are made.
         """
-        # weights up to a factor, so 1 stands for 1 / degree
-        for (first, last), P in timed_each("probability", self.row_blocks(selection(vertices, self.n))):
-            with ledger.timed("sampling", "draw"):
-                rows, pointers = np.arange(last - first), P.indptr.astype(np.int64)
-                drawn = draw_selected(pointers, rows, fanout, keys[first:last])
-                neighbours = taken(P, drawn, lengths(P))
-            yield neighbours
+        P = self.multiply(selection(vertices.ids, self.n))  # up to a factor: 1 stands for 1 / degree
+        rows, pointers = np.arange(P.shape[0]), P.indptr.astype(np.int64)
+        return taken(P, draw_selected(pointers, rows, fanout, stack_keys(vertices, keys)), lengths(P))
 
     def on_host(self) -> Graph:
         """Return the graph, copied to the host if it is not there."""
@@ -117,14 +124,8 @@ def timed_each(step: str, items: Iterable[T]) -> Iterator[T]:
         yield item
 
 
-def selection(vertices: np.ndarray, n: int) -> sp.csr_array:
-    """Make Q with a 1 in column vertices[i] of row i (sections 4.1.1, 4.2.3): ``Q A`` are these rows of A."""
-    rows, kind = len(vertices), index_type(n, len(vertices))
-    entries = np.ones(rows, np.float32), vertices.astype(kind), np.arange(rows + 1, dtype=kind)
-    return sp.csr_array(entries, shape=(rows, n))
-
-
-def indicator(vertices: Array, bounds: Array, n: int) -> Any:
-    """Make Q with a row of ones in the vertices of each minibatch (section 4.2.1): ``Q A`` sums rows of A."""
+def indicator(lists: Stack, n: int) -> Any:
+    """Make Q with a row of ones in the vertices of each list (section 4.2.1): ``Q A`` sums rows of A."""
+    bounds, vertices = lists.arrays
     ones = backends.module(vertices).ones(len(vertices))
     return extract.rows_of(bounds, vertices, ones, (len(bounds) - 1, n))

@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgnn.arrays import backend
-from distgnn.arrays.kernels import Kernel
 from distgnn.errors import ArgumentError
 from distgnn.local import extract
-from distgnn.local.csr_rows import owners, row_pointers
+from distgnn.local.csr_rows import joined, row_pointers
 from distgnn.local.draw import draw, inclusion
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer
-from distgnn.sampling.graph import Graph, indicator, selection, timed_each
-from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, joined, step
+from distgnn.sampling.graph import Graph, timed_each
+from distgnn.sampling.sampler import DRAW, EXTRACT, PROBABILITY, Sampler, step
 
 Array = Any
 SIGNIFICANT = 12
@@ -53,45 +52,25 @@ class LayerWise(Sampler):
 
     @abstractmethod
     def distributions(self, frontier: Stack) -> Iterator[Any]:
-        """Yield the rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor).
+        """Give the rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor).
 
-        They are SciPy's matrices, or on a GPU :class:`distgnn.local.extract.Product`.
+        Rows are SciPy's matrices, or on a GPU :class:`distgnn.local.extract.Product`; to make the next ones
+        takes no messages.
         """
 
     def layer(self, frontier: Stack, size: int, keys: Array) -> Layer:
-        return self.extract(frontier, choose(self.distributions(frontier), size, keys, self.rescale))
+        distributions = self.distributions(frontier)
+        with self.together():
+            chosen = choose(distributions, size, keys, self.rescale)
+        return self.extract(frontier, chosen)
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
         """Extract all edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C."""
-        kernel = extract.KERNELS.find("edges", rows.ids)
-        return self._products(rows, chosen) if kernel is None else self._at_once(kernel, rows, chosen)
-
-    def _products(self, rows: Stack, chosen: Chosen) -> Layer:
-        """Multiply by the extraction matrices, in row blocks."""
-        cols, edges_found, top = chosen.vertices, [], 0
-        row_blocks = self.graph.row_blocks(selection(rows.ids, self.graph.n))
         with step(EXTRACT, self.graph.backend):
-            for _, R in row_blocks:
-                bounds = R.indptr[np.clip(rows.bounds - top, 0, R.shape[0])].astype(np.int64)
-                edges = Stack(R.indices.astype(np.int64), bounds)
-                labels = self.labels.find(edges, cols)
-                kept = np.flatnonzero(labels >= 0)
-                values = R.data[kept]
-                if self.rescale:
-                    batch = owners(np.diff(np.searchsorted(kept, bounds)))
-                    values *= chosen.scale[cols.bounds[batch] + labels[kept]].astype(values.dtype)
-                edges_found.append((np.diff(np.searchsorted(kept, R.indptr)), labels[kept], values))
-                top += R.shape[0]
-            counts, labels, values = joined(edges_found, self.graph.dtype)
-            indptr = row_pointers(counts)
-            return Layer(rows, cols, indptr, Stack(labels, indptr[rows.bounds]), values)
-
-    def _at_once(self, kernel: Kernel, rows: Stack, chosen: Chosen) -> Layer:
-        """Pick the edges from the graph, all of which this rank holds."""
-        graph: Any = self.graph
-        cols, scale = chosen.vertices, chosen.scale if self.rescale else None
-        with step(EXTRACT, graph.backend):
-            return Layer(rows, cols, *kernel(graph.A, graph.indptr, rows, cols, scale))
+            edges = self.graph.edges(
+                rows, chosen.vertices, chosen.scale if self.rescale else None, self.labels
+            )
+            return Layer(rows, chosen.vertices, *edges)
 
 
 def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) -> Chosen:
@@ -107,7 +86,7 @@ def choose(distributions: Iterator[Any], size: int, keys: Array, rescale: bool) 
             scale = 1 / inclusion(weights, drawn, own) if rescale else ones(len(weights))
             choices.append((np.diff(drawn.ends), columns, scale))
             top += P.shape[0]
-    counts, columns, scales = joined(choices, np.float64)
+    counts, columns, scales = joined(choices, np.float64, backend.of(keys))
     return Chosen(Stack.cut(columns, row_pointers(counts)), scales)
 
 
@@ -136,10 +115,11 @@ class Ladies(LayerWise):
         return super().facts() | {"importance": self.importance}
 
     def distributions(self, frontier: Stack) -> Iterator[Any]:
-        P = self.weighted.multiply(indicator(frontier.ids, frontier.bounds, self.graph.n))
-        if self.importance == "counts":
-            P.data[...] *= P.data
-        yield P
+        with step(PROBABILITY, self.graph.backend):
+            P = self.weighted.sums(frontier)
+            if self.importance == "counts":
+                P.data[...] *= P.data
+        return iter([P])
 
 
 def _ones(values: Array) -> Array:
@@ -155,8 +135,9 @@ class FastGCN(LayerWise):
 
     def __init__(self, graph: Graph, fanout: Sequence[int], **options: Any) -> None:
         super().__init__(graph, fanout, **options)
-        everything = indicator(np.arange(graph.n), np.array([0, graph.n]), graph.n)
-        norms: Any = graph.on_host().map(squares).multiply(everything)  # (1, n), of the columns
+        norms: Any = (
+            graph.on_host().map(squares).sums(Stack.of([np.arange(graph.n)]))
+        )  # (1, n), of the columns
         drawn = norms.data > 0  # where all edges have weight 0, a vertex has no chance
         # The first draws of every minibatch are from this row.
         self.importance = extract.distribution(norms.indices[drawn], norms.data[drawn], graph.backend)

@@ -7,11 +7,10 @@ from typing import Any
 
 from distgnn.arrays import backend
 from distgnn.local.csr_rows import repeated, row_pointers
-from distgnn.local.draw import stack_keys
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.sampler import EXTRACT, Sampler, joined, step
+from distgnn.sampling.sampler import EXTRACT, Sampler, step
 
 
 class GraphSage(Sampler):
@@ -35,13 +34,10 @@ class GraphSage(Sampler):
         super().__init__(graph, fanout, rescale=rescale, **options)
 
     def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
-        neighbours, own = [], stack_keys(frontier, keys)
-        for counts, columns, values, degrees in self.graph.draw(frontier.ids, size, own):
-            if self.rescale:
-                factors = degrees / backend.module(counts).maximum(counts, 1)
-                values *= repeated(factors, counts, len(values)).astype(values.dtype)
-            neighbours.append((counts, columns, values))
-        counts, columns, values = joined(neighbours, self.graph.dtype)
+        counts, columns, values, degrees = self.graph.draw(frontier, size, keys)
+        if self.rescale:
+            factors = degrees / backend.module(counts).maximum(counts, 1)
+            values *= repeated(factors, counts, len(values)).astype(values.dtype)
         with step(EXTRACT, self.graph.backend):  # Alg. 1: drop the empty columns of Q^l
             indptr = row_pointers(counts)
             labels, cols = self.labels.extend(Stack(columns, indptr[frontier.bounds]), frontier)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
 from distgnn.errors import ArgumentError, check_type
 from distgnn.ledger import timed
@@ -85,10 +84,14 @@ class Sampler(ABC):
 
     def positions(self, *lists: Any) -> list[np.ndarray]:
         """Return where the nodes of these lists stand in the graph's order; collective where the graph is."""
-        graph: Any = self.graph
-        with graph.grid.world.together() if getattr(graph, "collective", False) else nullcontext():
+        with self.together():
             return [self.ids.positions(ids) for ids in lists]
         raise AssertionError("unreachable: together() raises")
+
+    def together(self) -> AbstractContextManager[None]:
+        """Raise errors inside on every rank where the graph is collective, in a region without messages."""
+        graph: Any = self.graph
+        return graph.grid.world.together() if getattr(graph, "collective", False) else nullcontext()
 
     def sample_at(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
@@ -128,15 +131,6 @@ def check_fanout(fanout: Sequence[int], layers: int) -> tuple[int, ...]:
     if min(fanout) < 1:
         raise ArgumentError("fanout", shown, "expected whole numbers of at least 1")
     return tuple(int(number) for number in fanout)
-
-
-def joined(blocks: Sequence[tuple[Any, ...]], dtype: Any) -> tuple[Any, ...]:
-    """Join row blocks' (entries per row, columns, values of this dtype). On the host there may be none."""
-    if len(blocks) == 1:
-        return blocks[0]
-    none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, dtype)
-    parts = zip(*(blocks or [none]), strict=True)
-    return tuple(backend.module(part[0]).concatenate(part) for part in parts)
 
 
 def step(name: str, on: Backend) -> AbstractContextManager[None]:

@@ -1,12 +1,12 @@
 """Products ``Q A`` of two sparse matrices, of which sampling is made (sections 5.1, 5.2).
 
-The graph is on every rank, or cut over a 1.5D grid (matrix-sampling paper). Matrices are SciPy's, on the
-host, but for those of a graph that every rank has on its GPU.
+The graph is on every rank, or cut over a 1.5D grid (matrix-sampling paper). Matrices are SciPy's on the host,
+and CSR blocks on a GPU, where a graph may be in either form.
 """
 
 from __future__ import annotations
 
-import zlib
+import copy
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,23 +14,27 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from distgnn import ledger, local
+from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
-from distgnn.arrays.blocking import bounded
 from distgnn.arrays.canonical import canonical
-from distgnn.arrays.csr import CSR, Shape, index_type
+from distgnn.arrays.csr import CSR, Shape
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
-from distgnn.comm.rows import Rows, by_owner
 from distgnn.errors import ArgumentError, UserError
-from distgnn.layout import NodeOrder, Range, as_partition, block
+from distgnn.layout import NodeOrder, Range, as_partition, block, nested
 from distgnn.local import csr_rows, extract
-from distgnn.local.draw import draw_selected
+from distgnn.local.draw import draw_selected, stack_keys
+from distgnn.local.relabel import Relabelling
+from distgnn.local.stack import Stack
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.loading import Holders
 from distgnn.operators.sources import BlockSource, MatrixSource
+from distgnn.sampling import owner_sums
+from distgnn.sampling.edges import Edges, edges
 from distgnn.sampling.graph import Drawn, Graph, taken
+from distgnn.sampling.owner_edges import owner_edges
+from distgnn.sampling.owners import Block, Questions, picked_by_owners
 
 
 class Replicated(Graph):
@@ -80,152 +84,162 @@ class Replicated(Graph):
     def _checked(self, Q: Any) -> Any:
         return Q if isinstance(Q, extract.Product) else _canonical(Q, self.shape[0], self.dtype)
 
-    def draw(self, vertices: Any, fanout: int, keys: Any) -> Iterator[Drawn]:
+    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
+        return edges(self.A, self.indptr, rows, cols, scale, labels, self.entries)
+
+    def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         """Draw from the rows where they stand: ``Q A`` would copy them to take a few entries of each."""
         with ledger.timed("sampling", "draw", on=self.backend):
-            drawn = draw_selected(self.indptr, vertices, fanout, keys)
-            neighbours = taken(self.A, drawn, extract.row_lengths(self.indptr, vertices))
-        yield neighbours
+            drawn = draw_selected(self.indptr, vertices.ids, fanout, stack_keys(vertices, keys))
+            return taken(self.A, drawn, extract.row_lengths(self.indptr, vertices.ids))
 
     def on_host(self) -> Replicated:
         return Replicated(self.A.to_scipy(), self.entries) if isinstance(self.A, CSR) else self
 
 
 class Partitioned(Graph):
-    """A matrix in P/c block rows over the axis ``rows`` of a 1.5D grid (section 5.2, Algorithm 2).
+    """A matrix in P block rows, one on each rank of a 1.5D grid (section 5.2).
 
-    Only the rows travel that products read.
+    Rank (i, j) holds the j-th of c equal parts of block i of P/c, so that A is held once in all, whatever c;
+    it samples minibatches of its own. The ranks that hold rows of A do what would make them travel: they
+    draw from them (:meth:`draw`), or add them for a minibatch (:meth:`sums`), and the rows travel where they
+    are fewer words. Algorithm 2's all-reduce of partial products over a process row is a reduce-scatter over
+    minibatches then: each rank gets the sums of its own. Copies (c) save words of features alone, see
+    :class:`distgnn.sampling.fetch.Features`.
 
-    Q is cut alike: process row i has its own rows ``Q_i``, the same on all its c ranks. Process column j
-    multiplies the columns of ``Q_i`` that belong to its share of the blocks, P/c² of the P/c (`1.5d`), and
-    gets the rows of ``A_q`` that this reads from rank (q, j). Then the partial products of a process row are
-    summed as sparse matrices. A rank holds the rows of its block in that share: A is held once in all.
-
-    A row of the product to which a single row of A contributes, as in GraphSAGE, is the same to the bit on
-    every grid. Other sums are made in each process column first, in the order of A's rows, so that their
-    rounding depends on c, and is alike in a process row.
+    Draws, and products to each row of which a single row of A contributes, are the same to the bit on every
+    grid. Other sums are made by each owner first, in the order of A's rows, and then over the owners, so that
+    their rounding depends on P and on what the other minibatches of a rank are.
 
     Args:
         grid: with the axes ``rows`` and ``reps``, as :func:`operators.make_grid` makes it for "1.5d".
         A: SciPy sparse matrix, equal on all ranks, or a block source, (n, m).
         parts: partition vector of A's rows over ``rows``; default even.
-        entries: non-zeros that a row block of a product may be estimated to have; None: any number. What is
-            fetched for it is bounded alike, and what is sent by P/c times as much.
+        entries: non-zeros that a row block of a product may be estimated to have; None: any number.
+        backend: the host, or the grid's backend: where A is, and all that is sent and drawn.
 
     Attributes:
-        parts: partition vector of the rows that this process column multiplies. A: this rank's of them.
+        parts: partition vector of A's rows over all ranks, ``reps`` fastest. A: this rank's rows;
+        indptr: their row pointers, int64.
 
-    Cost per product and rank (i, j), in words received. D distinct columns of ``Q_i`` lie in the stages other
-    than i, those rows of A have N entries, other ranks ask this one for D' rows, ``Q_i`` has k rows, and Ĉ_r
-    is the partial product of rank (i, r):
+    Cost for a bulk of k minibatches, in words received by a rank; k' is the number of the other ranks'
+    minibatches, which ask for D' rows of this rank's in all, and its own ask for D rows of others:
 
-        D' (row numbers) + D (lengths) + 2 N (columns and values) + Σ_{r≠j} (k + 2 nnz(Ĉ_r))
+        every call: 2 k' + D' (counts, keys and row numbers of what is asked)
+        draws, of s neighbours: D (degrees) + 2 S (columns and values)
+        rows, each once: D (lengths) + 2 N
+        sums: Σ_q min(k + 2 nnz(Ĉ_q), D_q + 2 N_q) over the other ranks q
+        edges: k' + C' (columns of the other ranks' minibatches) + D (lengths) + 2 E; or as rows
 
-    in at most 4 (P/c - 1) + 3 (c - 1) messages. ``entries`` adds an all-reduce of k estimates over the c
-    ranks. Each of several row blocks asks for its rows again: N and nnz are then sums over them, and so is
-    D', to which those of the first question are added.
+    S is the sum of min(s, degree) over the D questions; a row that several minibatches ask for is sent once
+    where that is no more. The D_q distinct rows asked of rank q have N_q entries, N in all; Ĉ_q is their
+    (k, m) product, and E entries are kept. Edges come as rows, to be picked here, where these are expected to
+    be fewer words (:func:`distgnn.sampling.owners.picked_by_owners`). Products of a general Q ask for its
+    distinct columns as one minibatch. Messages: at most 7 (P - 1) in a call. GraphSAGE makes one call per
+    layer; LADIES one of sums and one of edges.
+
+    Memory: A's n/P rows; what is sent and received in a call, of rows all that a bulk's products read.
 
     Raises:
         UserError: a grid with other axes.
-        ValueError: not the same matrix on all ranks, or a vector that does not cut its rows.
+        ValueError: not the same matrix on all ranks, or a vector that does not cut its rows; a GPU where the
+            grid is on hosts.
     """
 
     collective = True
 
     def __init__(
-        self, grid: Grid, A: Any, parts: np.ndarray | None = None, entries: int | None = None
-    ) -> None:
+        self, grid: Grid, A: Any, parts: np.ndarray | None = None, entries: int | None = None,
+        backend: Backend | str = "numpy",
+    ) -> None:  # fmt: skip
         if set(grid.shape) != set(Block15D.axes):
             axes = ", ".join(Block15D.axes)
             raise UserError(f"a partitioned graph needs a grid with the axes {axes}; got {grid}")
         self.grid, self.entries = grid, _at_least_one(entries)
-        self.column, self.row = grid.along_on_host("rows"), grid.along_on_host("reps")
+        self.backend = backends.get(backend) if isinstance(backend, str) else backend
+        if self.backend.on_device and self.backend.name != grid.backend.name:
+            raise ValueError(
+                f"a graph on {self.backend.name} needs a grid on it; {grid} is on {grid.backend.name}"
+            )
+        self.comm = (grid.along if self.backend.on_device else grid.along_on_host)(*Block15D.axes)
         with grid.world.together():
             source, self.shape, self.dtype, self.order = _source(A)
-            whole = as_partition(parts, self.shape[0], self.column.size)
-            _, self.parts = Block15D.share(grid, whole)
-            matrix = _held(source, block(self.parts, self.column.rank), self.shape[1], self.dtype)
-            self.A = extract.held(self, matrix, backends.get("numpy"))
+            whole = as_partition(parts, self.shape[0], grid.shape["rows"])
+            self.parts = nested(whole, grid.shape["reps"])
+            rows = block(self.parts, self.comm.rank)
+            self.A = extract.held(self, _held(source, rows, self.shape[1], self.dtype), self.backend)
+            self.indptr = self.A.indptr.astype(np.int64)
         name = self.order and self.order.name
-        kinds = grid.world.gather_objects((self.shape, str(self.dtype), name, whole.tolist(), entries))
+        kind = self.shape, str(self.dtype), name, whole.tolist(), entries
+        kinds, counts = zip(*grid.world.gather_objects((kind, self.A.nnz)), strict=True)
+        self.degree = sum(counts) / max(self.n, 1)
         if any(kind != kinds[0] for kind in kinds):
             raise ValueError(f"the ranks were given different matrices, partitions or bounds: {kinds}")
 
-    def row_blocks(self, Q: Any) -> Iterator[tuple[Range, sp.csr_array]]:
-        """Yield ``Q_i A`` for this process row's (k, n) rows of Q, as ((first, last + 1), those rows).
+    def row_blocks(self, Q: Any) -> Iterator[tuple[Range, Any]]:
+        """Yield ``Q A`` for this rank's (k, n) Q of SciPy's, as ((first, last + 1), those rows).
 
-        The rows are the same on the c ranks of a process row. Collective over the grid: all must exhaust it,
-        as one without rows left serves others. Raises on all ranks as :meth:`Replicated.multiply`, and
-        ValueError where Q differs in a process row.
+        Collective over the grid: every rank must begin, as one without rows serves others. Raises on all
+        ranks as :meth:`Replicated.multiply`.
         """
-        Q_i = self._of_stages(self._agreed(Q))
-        columns, rows = self._needed(Q_i)
-        lengths = rows.lengths(self.A)
-        cuts = bounded(self._estimates(Q_i, columns, lengths), self.entries)
-        rounds = max(self.grid.world.gather_objects(len(cuts)))
-        for turn in range(rounds):
-            first, last = cuts[turn] if turn < len(cuts) else (Q_i.shape[0], Q_i.shape[0])
-            Q_t, read = Q_i, columns
-            if rounds > 1:
-                Q_t = Q_i[first:last]
-                read, rows = self._needed(Q_t)
-            # Algorithm 2, its stages q = j s ... (j+1) s - 1 in one exchange: rows NnzCols(Q_iq) of A_q
-            A_hat = rows.fetch_ragged(self.A, lengths[np.searchsorted(columns, read)])
-            A_hat = csr_rows.unpack(A_hat, self.shape[1], self.A)
-            C_hat = local.spgemm(csr_rows.keep_columns(Q_t, read), A_hat)  # Ĉ = Σ_q Q_iq Â_q
-            C = self._all_reduce(C_hat)
-            if turn < len(cuts):
-                yield (first, last), C
-
-    def _all_reduce(self, C_hat: sp.csr_array) -> sp.csr_array:
-        """Sum matrices of equal shape over the process row, in the order of ranks."""
-        comm = self.row
-        if comm.size == 1:
-            return C_hat
-        k = C_hat.shape[0]
-        entries = np.cumsum([0, *comm.gather_objects(C_hat.nnz)])
-        kind = index_type(*self.shape)
-        each = np.arange(comm.size + 1) * k
-        counts = comm.allgather_rows(csr_rows.lengths(C_hat).astype(kind), each, matrix="sums")
-        columns = comm.allgather_rows(C_hat.indices.astype(kind, copy=False), entries, matrix="sums")
-        values = comm.allgather_rows(C_hat.data, entries, matrix="sums")
-        partial = csr_rows.unpack((counts, columns, values), self.shape[1], C_hat)
-        # Row r of the sum is that of rows r, k + r, 2 k + r, ... of the stacked matrices: a product again.
-        filled = counts.reshape(comm.size, k).T > 0
-        summands = np.arange(comm.size * k).reshape(comm.size, k).T[filled]
-        ones, pointers = np.ones(summands.size, self.dtype), csr_rows.row_pointers(filled.sum(axis=1))
-        return local.spgemm(sp.csr_array((ones, summands, pointers), shape=(k, comm.size * k)), partial)
-
-    def _agreed(self, Q: Any) -> sp.csr_array:
-        """Check Q, on all ranks together."""
         with self.grid.world.together():
-            Q_i = _canonical(Q, self.shape[0], self.dtype)
-        arrays = Q_i.indptr.astype(np.int64), Q_i.indices.astype(np.int64), Q_i.data
-        sums = tuple(zlib.crc32(np.ascontiguousarray(array).data) for array in arrays)
-        checksums = set(self.grid.world.gather_objects((self.grid.coords["rows"], Q_i.shape, sums)))
-        rows = [row for row, *_ in checksums]
-        if wrong := sorted({row for row in rows if rows.count(row) > 1}):
-            problem = "Q must be the same on all ranks of a process row; it is not in process rows"
-            raise ValueError(f"{problem} {wrong}")
-        return Q_i
+            Q = _canonical(Q, self.shape[0], self.dtype)
+        columns = np.unique(Q.indices).astype(np.int64)
+        A, indptr, _ = self.rows(self.backend.asarray(columns))  # Algorithm 2: the rows NnzCols(Q) of A
+        yield from extract.row_blocks(csr_rows.keep_columns(Q, columns), A, indptr, self.entries)
 
-    def _of_stages(self, Q_i: sp.csr_array) -> sp.csr_array:
-        """Return the entries of ``Q_i`` in the columns that belong to this process column's stages."""
-        own = (Q_i.indices >= self.parts[0]) & (Q_i.indices < self.parts[-1])
-        pointers = csr_rows.row_pointers(own)[Q_i.indptr]
-        return sp.csr_array((Q_i.data[own], Q_i.indices[own], pointers), shape=Q_i.shape)
+    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
+        """Pick entries, by the owners of their rows or on this rank, which is sent the rows. Collective."""
+        lengths = self.comm.gather_objects((len(cols.ids), len(rows.ids)))
+        sizes, heights = zip(*lengths, strict=True)
+        if not picked_by_owners(self.comm.size, sum(sizes), sum(heights), self.degree):
+            A, indptr, places = self.rows(rows.ids)
+            return edges(A, indptr, rows._replace(ids=places), cols, scale, labels, self.entries)
+        given = owner_edges(self._asked(rows), self._block, cols, sizes, labels, self.entries)
+        indptr, places, values = given
+        if scale is not None:
+            values *= scale[cols.bounds[places.owners] + places.ids].astype(values.dtype)
+        return indptr, places, values
 
-    def _needed(self, Q_i: sp.csr_array) -> tuple[np.ndarray, Rows]:
-        """Return the distinct columns of ``Q_i``, rising, and what fetches those rows of A. Collective."""
-        columns = np.unique(Q_i.indices).astype(np.int64)
-        return columns, Rows(self.grid, self.column, by_owner(columns, self.parts))
+    def rows(self, vertices: Any) -> tuple[Any, Any, Any]:
+        """Fetch the rows of these vertices (int64, with repeats), each once. Collective.
 
-    def _estimates(self, Q_i: sp.csr_array, columns: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Count the multiplications in each row of the product, all stages together: int64 (k)."""
-        if self.entries is None:
-            return np.zeros(Q_i.shape[0], np.int64)
-        counts = lengths.astype(np.int64)[np.searchsorted(columns, Q_i.indices)]
-        return self.row.allreduce(csr_rows.multiplications(Q_i, counts), matrix="rows")
+        Returns a matrix, its row pointers (int64), and the row of each vertex.
+        """
+        distinct, places = self.backend.xp.unique(vertices, return_inverse=True)
+        lists = Stack.cut(distinct, np.array([0, len(distinct)]))
+        answers = self._asked(lists).rows(self._block)
+        return answers.A, answers.indptr, places
+
+    def sums(self, lists: Stack) -> Any:
+        """Sum the rows of A over each list, by their owners. Collective."""
+        return owner_sums.sums(self._asked(lists), self._block)
+
+    def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
+        """Draw neighbours, by the owners of the vertices' rows. Collective."""
+        with ledger.timed("sampling", "probability", on=self.backend):
+            answers = self._asked(vertices, keys).rows(self._block, fanout)
+        # what was drawn already is drawn whole, and from rows as their owners would
+        with ledger.timed("sampling", "draw", on=self.backend):
+            drawn = draw_selected(answers.indptr, answers.rows, fanout, stack_keys(vertices, keys))
+            return taken(answers.A, drawn, answers.degrees)
+
+    def on_host(self) -> Partitioned:
+        """Return the graph, copied to the host if it is not there. Collective the first time."""
+        if not self.backend.on_device:
+            return self
+        other = copy.copy(self)
+        other.backend, other.comm = backends.get("numpy"), self.grid.along_on_host(*Block15D.axes)
+        other.A, other.indptr = self.A.to_scipy(), self.backend.to_host(self.indptr)
+        return other
+
+    @property
+    def _block(self) -> Block:
+        return Block(self.A, self.indptr, int(self.parts[self.comm.rank]))
+
+    def _asked(self, lists: Stack, keys: Any = None) -> Questions:
+        keys = self.backend.zeros((len(lists.bounds) - 1,), np.uint64) if keys is None else keys
+        return Questions(self.comm, self.parts, lists, keys)
 
 
 def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:

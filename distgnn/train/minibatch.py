@@ -89,9 +89,6 @@ class MinibatchTraining:
         self.minibatches = Minibatches(nodes, batch_size, seed)
         self.turns = turns(len(self.minibatches), per_update, self.grid.size)
         self.features, self.alone = FeatureRows(X), Alone(self.grid)
-        rows = self.grid.world.gather_objects(self.grid.coords.get("rows", 0))
-        row_mates = [rank for rank, row in enumerate(rows) if row == rows[self.grid.rank]]
-        self.together = row_mates if sampler.graph.collective else [self.grid.rank]
         self.clock, self.losses = StepClock(self.grid.backend), list[float]()
 
     def train(
@@ -167,12 +164,11 @@ class MinibatchTraining:
                     yield total
 
     def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:
-        """Sample minibatches for some turns. Ranks of a row sample a partitioned graph together."""
-        numbers = (turn.numbers[rank] for turn in bulk for rank in self.together)
+        """Sample this rank's minibatches of some turns, on a partitioned graph with all ranks."""
+        numbers = [turn.numbers[self.grid.rank] for turn in bulk]
         wanted = [number for number in numbers if number is not None]
-        drawn = self.sampler.sample_at([batches[number] for number in wanted], epoch=epoch, first=wanted)
-        samples: dict[int | None, Sample] = dict(zip(wanted, drawn, strict=True))
-        return [samples.get(turn.numbers[self.grid.rank]) for turn in bulk]
+        drawn = iter(self.sampler.sample_at([batches[n] for n in wanted], epoch=epoch, first=wanted))
+        return [None if number is None else next(drawn) for number in numbers]
 
     def _propagate(self, sample: Sample, H: Array, step: int, sums: GradientSums) -> None:
         """Add loss and gradients of a minibatch to `sums`."""

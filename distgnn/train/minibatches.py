@@ -145,7 +145,7 @@ def _graph(settings: Settings, store: Store, name: str, grid: Grid) -> Graph:
             raise ArgumentError("partition_graph", True, problem + "dg.prepare")
         given = given.whole()
     if settings.partition_graph:
-        return Partitioned(grid, given, order.partition)
+        return Partitioned(grid, given, order.partition, backend=grid.backend)
     if not grid.backend.on_device:
         return Replicated(given, grid=grid)
     with grid.world.together():

@@ -1,4 +1,4 @@
-"""Minibatches divided among ranks, each with all of the graph: the samples are those of one rank."""
+"""Minibatches divided among ranks, the graph too or not: the samples are those of one rank."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 from chosen_grids import wide_grid
+from distgnn.arrays.backend import get
 from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
@@ -29,7 +30,13 @@ def samplers(G: Any) -> list[Any]:
 def edges(samples: list[Any]) -> list[Any]:
     """Return the edges of a minibatch's blocks, in global ids."""
     return [
-        [(block.rows.tolist(), block.cols.tolist(), block.A.toarray().tobytes()) for block in sample.blocks]
+        [
+            (
+                *(part.tolist() for part in (block.rows, block.cols, block.indptr, block.indices)),
+                block.data.tolist(),
+            )
+            for block in sample.blocks
+        ]
         for sample in samples
     ]
 
@@ -45,25 +52,39 @@ def test_samples_do_not_depend_on_ranks(comm: MPI.Intracomm) -> None:
         assert everything == edges(sampler.sample(batches, epoch=5))
 
 
-@pytest.mark.ranks(1, 4)
+def compare(comm: MPI.Intracomm, backend: Any, A: sp.csr_array, entries: int | None) -> None:
+    """Compare samples on every 1.5D grid; each rank has its own minibatches, the last two of several none."""
+    batches = Minibatches(np.arange(0, N, 2), 4).epoch(5)
+    each = -(-len(batches) // max(comm.size - 2, 1))
+    first = each * comm.rank
+    mine = batches[first : first + each]
+    whole = Replicated(A, backend=backend)
+    expected = [edges(sampler.sample(mine, epoch=5, first=first)) for sampler in samplers(whole)]
+    for sizes in grids("1.5d", comm.size):
+        grid = make_grid(comm, "1.5d", sizes, backend=backend)
+        for sampler, known in zip(
+            samplers(Partitioned(grid, A, entries=entries, backend=backend)), expected, strict=True
+        ):
+            found = sampler.sample(mine, epoch=5, first=first)
+            assert all(type(sample.blocks[0].data) is type(backend.zeros((1,), float)) for sample in found)
+            assert edges(found) == known
+        grid.free()
+
+
+@pytest.mark.ranks(1, 2, 3, 4, 6, 12)
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.slow
 def test_samples_of_a_partitioned_graph_are_those_of_a_replicated_one(
     comm: MPI.Intracomm, directed: bool
 ) -> None:
-    """On every 1.5D grid; process row i samples its own minibatches, of which the last may have none. The
-    undirected graph in bounded row blocks.
-    """
+    """The undirected graph in bounded row blocks."""
     A = sp.csr_array(matrix() if directed else np.maximum(matrix(), matrix().T))
-    batches = Minibatches(np.arange(0, N, 2), 4).epoch(5)
-    for sizes in grids("1.5d", comm.size):
-        grid = make_grid(comm, "1.5d", sizes, backend="numpy")
-        first = 3 * grid.coords["rows"]
-        mine = batches[first : first + 3]
-        expected = [edges(sampler.sample(mine, epoch=5, first=first)) for sampler in samplers(Replicated(A))]
-        graph = Partitioned(grid, A, entries=None if directed else 12)
-        assert [edges(s.sample(mine, epoch=5, first=first)) for s in samplers(graph)] == expected
-        grid.free()
+    compare(comm, get("numpy"), A, None if directed else 12)
+
+
+@pytest.mark.ranks(3, 4)
+def test_a_partitioned_graph_is_sampled_where_it_is(comm: MPI.Intracomm, backend: Any) -> None:
+    compare(comm, backend, sp.csr_array(matrix()), None)
 
 
 @pytest.mark.ranks(4)
@@ -77,3 +98,14 @@ def test_samplers_that_disagree(comm: MPI.Intracomm) -> None:
         Ladies(G, [9], importance="nothing" if last else "zou")
     with pytest.raises(DisagreementError, match="ranks disagree: sampler is "):
         FastGCN(G, [9]) if last else Ladies(G, [9])
+
+
+@pytest.mark.ranks(3, 4)
+def test_weights_that_one_rank_cannot_draw_from_are_refused_on_all(comm: MPI.Intracomm) -> None:
+    A = sp.csr_array(matrix())
+    A.data[: A.indptr[1]] = 1e200  # vertex 0, whose squares are infinite
+    with np.errstate(over="ignore"):
+        sampler = Ladies(Partitioned(wide_grid(comm, "1.5d", "numpy"), A), [9, 8])
+    with pytest.raises((ValueError, RuntimeError), match="weights that are negative or not finite"):
+        sampler.sample([[0, 1] if comm.rank == 1 else [5, 6]])
+    assert len(sampler.sample([[5, 6]], epoch=1)) == 1  # still in step

@@ -52,7 +52,8 @@ def network(grid: dg.Grid, sampler: str, **options: Any) -> tuple[GCN, Any, Any]
 
 def make_sampler(grid: dg.Grid, name: str, partitioned: bool, sizes: list[int]) -> Any:
     matrix = PATTERN if name == "sage-mean" else A
-    graph = Partitioned(grid, matrix, entries=50) if partitioned else Replicated(matrix, backend=grid.backend)
+    on = {"backend": grid.backend}
+    graph = Partitioned(grid, matrix, entries=50, **on) if partitioned else Replicated(matrix, **on)
     if name.startswith("sage"):
         return GraphSage(graph, sizes, rescale=name == "sage")
     if name == "saint":
@@ -148,10 +149,20 @@ def test_training_does_not_depend_on_ranks_bulks_or_where_the_graph_is(
         np.testing.assert_allclose(found, alone, rtol=1e-9)
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", ["sage", "ladies"])
+def test_training_on_a_graph_in_parts_where_the_network_is(
+    comm: MPI.Intracomm, name: str, backend: Any
+) -> None:
+    """The losses and weights of the graph as a whole on the host."""
+    found = losses(comm, backend, name, True, 2)
+    np.testing.assert_allclose(found, losses(comm, "numpy", name, False, 1), rtol=1e-9)
+
+
 @pytest.mark.ranks(4)
 @pytest.mark.slow
 def test_process_rows_need_not_be_of_consecutive_ranks(comm: MPI.Intracomm, backend: Any) -> None:
-    """Minibatches of a process row follow from the places of its ranks."""
+    """Block rows of the graph and of the features follow from the places of ranks in the grid."""
     near, far = (
         losses(comm, backend, "ladies", True, 2, dict.fromkeys(axes, 2))
         for axes in (("rows", "reps"), ("reps", "rows"))
