@@ -176,6 +176,7 @@ class Backend:
 
 AMPERE = 80  # the compute capability, times ten, from which GPUs have TensorFloat-32
 CACHE_LINE = 64
+BEFORE_ALL = -5  # the priority of what goes on beside products; a device takes the highest that it has
 PAGE = 1 << 16  # bytes that pinned memory is a multiple of
 
 
@@ -267,7 +268,7 @@ class CupyBackend(Backend):
     @contextmanager
     def beside(self, lane: str, after: Mark = DONE) -> Iterator[None]:
         if lane not in self._lanes:  # non-blocking, or it would take turns with the null stream
-            self._lanes[lane] = self.xp.cuda.Stream(non_blocking=True)
+            self._lanes[lane] = self.xp.cuda.Stream(non_blocking=True, priority=BEFORE_ALL)
         with self._lanes[lane]:
             self.follow(after)
             yield

@@ -98,7 +98,7 @@ def _of_batches(s: Settings, store: Store, targets: Targets) -> tuple[int, int, 
 
 def must_be_dense(s: Settings) -> str:
     """Return why features must be dense by the settings; empty where they need not be."""
-    return "they are trained" * s.train_features or "a CUDA graph has dense products" * s.cuda_graph
+    return "they are trained" * s.train_features or "a CUDA graph has dense products" * bool(s.cuda_graph)
 
 
 def owned(X: Features, s: Settings) -> Features:

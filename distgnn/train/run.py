@@ -275,7 +275,9 @@ class Run:
         if self.minibatches is not None:
             pause = None if self._stop is None or self.check else self._asked
             return self.minibatches.train(*until, pause=pause, begun=self.begun, **options)
-        options |= {"train_features": s.train_features, "cuda_graph": s.cuda_graph}
+        # A trace is of operations, which an epoch that is launched as a graph does not have.
+        cuda_graph = False if s.cuda_graph is None and s.trace else s.cuda_graph
+        options |= {"train_features": s.train_features, "cuda_graph": cuda_graph}
         return train(self.model, self.X, self.targets, *until, **options)
 
     def _before_update(self, epoch: int, accuracies: dict[str, float]) -> None:
