@@ -17,7 +17,7 @@ LARGE = 1 << 22
 
 
 def partition(pattern: Pattern, parts: int, seed: int, imbalance: float) -> np.ndarray:
-    """Partition by `volume`; from ``LARGE`` non-zeros on by KaMinPar, or METIS where that is not installed."""
+    """Partition by `volume`; from ``LARGE`` non-zeros on by KaMinPar, or METIS where that is missing."""
     method, make = "volume", volume.partition
     if pattern.nnz >= LARGE:
         there = find_spec(PACKAGES["kaminpar"]) is not None
