@@ -18,7 +18,8 @@ REFUSED = {
 }  # fmt: skip
 
 #: Verbs in the imperative that begin the docstrings of functions; add another one if a function needs it.
-VERBS = set("""
+VERBS = set(
+    """
     Accumulate Add Advance Advise Agree Align Allocate Allow Answer Append Apply Arrange Ask
     Assemble Assert Assign Attach Await Begin Bind Block Borrow Break Bring Broadcast Build Cache
     Call Cancel Change Charge Check Choose Clear Close Collect Colour Combine Compare Compile
@@ -37,7 +38,8 @@ VERBS = set("""
     Solve Sort Split Spread Stack Stamp Start Step Stop Store Stream Subtract Suggest Sum Swap
     Switch Take Tell Test Throw Time Trace Train Translate Transpose Trim Try Tune Turn Undo Unpack
     Update Use Visit Wait Walk Warm Warn Weigh Wrap Write Yield
-""".split())
+""".split()
+)
 
 #: Names of locals that do not say what they hold, and the rooms that still have them.
 PRONOUNS = {"found", "told", "one"}

@@ -58,9 +58,7 @@ def test_part_1_comes_in_this_order_and_fits_ten_minutes(gpu_check: ModuleType, 
 
 
 @pytest.mark.slow
-def test_steps_that_fail_or_hang_are_named_and_the_others_run(
-    gpu_check: ModuleType, tmp_path: Path
-) -> None:
+def test_steps_that_fail_or_hang_are_named_and_the_others_run(gpu_check: ModuleType, tmp_path: Path) -> None:
     steps = [
         gpu_check.Step("broken", 9, [["sh", "-c", "echo first >&2; exit 3"], ["echo", "not reached"]]),
         gpu_check.Step("stuck", 0.3, [["sh", "-c", "echo begun; sleep 60 & wait"]]),

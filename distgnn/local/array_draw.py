@@ -17,9 +17,7 @@ def row_keys(keys: Array, vertices: Array) -> Array:
     return rng.splitmix64(rng.splitmix64(vertices.astype(np.uint64)) ^ keys)
 
 
-def mark(
-    indptr: Array, weights: Array, count: int, keys: Array, picked: Array, left: Array | None
-) -> int:
+def mark(indptr: Array, weights: Array, count: int, keys: Array, picked: Array, left: Array | None) -> int:
     """Mark the entries drawn, row by row, in `picked`; return the first bad row, or -1."""
     for row, key in enumerate(keys.tolist()):
         entries = slice(int(indptr[row]), int(indptr[row + 1]))

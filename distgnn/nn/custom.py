@@ -85,9 +85,7 @@ class CustomLayer(GraphConvolution):
         """Compute Z without bias, cut as :meth:`times` cuts it; return it and a tuple of matrices to keep."""
         raise NotImplementedError
 
-    def propagate_back(
-        self, A: DistSparse, kept: Kept, G: DistDense
-    ) -> tuple[list[Any], DistDense | None]:
+    def propagate_back(self, A: DistSparse, kept: Kept, G: DistDense) -> tuple[list[Any], DistDense | None]:
         """Compute the gradients of W and of added parameters, a list in this order; and that of H."""
         raise NotImplementedError
 

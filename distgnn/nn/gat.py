@@ -48,9 +48,7 @@ class GraphAttention(Attention):
         P = A.edge_softmax(self.own(A, s), t, SLOPE)
         return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, P)
 
-    def propagate_back(
-        self, A: DistSparse, kept: Any, G: DistDense
-    ) -> tuple[list[Any], DistDense | None]:
+    def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense | None]:
         H, Y, P = kept
         dense, G = ReplicatedWeights(A.input_layout), self.joined_back(A, G)
         dY = A.multiply_adjoint(G, values=self.dropped(A, P))

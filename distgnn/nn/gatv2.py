@@ -55,9 +55,7 @@ class DynamicAttention(Attention):
         P = scores.softmax()
         return self.joined(A, A.multiply(R, values=self.dropped(A, P))), (H, own, R, scores, P)
 
-    def propagate_back(
-        self, A: DistSparse, kept: Any, G: DistDense
-    ) -> tuple[list[Any], DistDense | None]:
+    def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense | None]:
         H, own, R, scores, P = kept
         to_right, to_left = ReplicatedWeights(A.input_layout), ReplicatedWeights(A.output_layout)
         G = self.joined_back(A, G)

@@ -239,9 +239,7 @@ def _of_link(kind: str, level: Level, samples: Sequence[Measurement], machine: M
 Alone = dict[tuple[int, str], list[Measurement]]
 
 
-def _series(
-    machine: Machine, budget: Budget, grid: Grid, scope: Scope
-) -> tuple[Alone, list[Measurement]]:
+def _series(machine: Machine, budget: Budget, grid: Grid, scope: Scope) -> tuple[Alone, list[Measurement]]:
     """Return samples by level and kind, of groups that have their links to themselves.
 
     And of groups of which each rank of a node is in another, at once.

@@ -75,7 +75,8 @@ def test_rows_of_some_columns(dtype):
     U, V = (X[:, 3:15] for X in wide)
     bounds, out = [0, 4, 12], np.empty((A.nnz, 2), dtype)
     np.testing.assert_array_equal(
-        edges.dots(A, U, V, bounds, out), edges.dots(A, U.copy(), V.copy(), bounds, np.empty_like(out)))
+        edges.dots(A, U, V, bounds, out), edges.dots(A, U.copy(), V.copy(), bounds, np.empty_like(out))
+    )
     C, whole = np.full((A.shape[0], 20), 7, dtype), np.empty((A.shape[0], 12), dtype)
     if host.usable():
         edges.multiply(A, out, V, bounds, C[:, 3:15])

@@ -109,11 +109,7 @@ def test_the_largest_number_that_does_not_fit_is_known(isa, kind):
             narrow(x, bits := np.empty(x.shape, np.uint16), kind, most)
             assert most.view(np.float32)[0] == found
             finite = np.isfinite(x)
-            assert (
-                np.isnan(value(bits, kind)[finite]).sum()
-                == beyond(x, kind).sum()
-
-            )
+            assert np.isnan(value(bits, kind)[finite]).sum() == beyond(x, kind).sum()
             narrow_rows(x, np.array([0, 0]), np.empty((2, width), np.uint16), kind, most := none())
             assert most.view(np.float32)[0] == (least if given[0] == least else 0)
             most = np.full(1, np.float32(3.402e38).view(np.int32))

@@ -51,9 +51,7 @@ def test_any_other_run_is_not(root: Path) -> None:
     assert (
         finished(root, 1) is None and finished(root, 5) is None and finished(root, reports=[SKIPPED]) is None
     )
-    assert (
-        finished(root, 0, f"{FOLDER}/a.py") is None and finished(root, 0, FOLDER, "tests") is None
-    )
+    assert finished(root, 0, f"{FOLDER}/a.py") is None and finished(root, 0, FOLDER, "tests") is None
     for option in ("keyword", "markexpr", "quick", "deselect", "lf"):
         assert finished(root, **{option: "a"}) is None, option
     assert finished(root, change=f"{FOLDER}/new.py") is None

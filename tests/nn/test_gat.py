@@ -105,9 +105,7 @@ def test_training_is_that_of_one_process(comm, name, aware):
         losses = [r["loss"] for r in train(model, X, targets, Adam(**update), 3, train_features=True)]
         assert len(set(losses)) == 3
         reference = serial(PROBLEM.A, widths, dtype=np.float64, **options)
-        expected = reference.train(
-            PROBLEM.X, PROBLEM.labels, PROBLEM.split, 3, train_features=True, **update
-        )
+        expected = reference.train(PROBLEM.X, PROBLEM.labels, PROBLEM.split, 3, train_features=True, **update)
         np.testing.assert_allclose(losses, [record["loss"] for record in expected], rtol=1e-9)
         arrays = reference.parameters(True)
         for p in [*model.parameters, Parameter("X", 0, "features", X)]:

@@ -167,9 +167,7 @@ def test_volume_keeps_to_the_total(of_start: float, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(volume, "OF_START", of_start)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     pattern = Pattern.of(gallery.road(10_000, features=0, seed=3).A)
-    ours, start = (
-        measure(pattern, partition(pattern, 16, method), 16) for method in ("volume", "kaminpar")
-    )
+    ours, start = (measure(pattern, partition(pattern, 16, method), 16) for method in ("volume", "kaminpar"))
     assert ours.sends.max() <= start.sends.max() and ours.volume <= of_start * start.volume
     assert largest_over_mean(ours.nonzeros) <= 1.101 and ours.empty == 0
 

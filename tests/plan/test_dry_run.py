@@ -110,6 +110,7 @@ def test_a_run_is_charged_what_was_planned(comm, algorithm, aware):
         network = ALL | HIDDEN
         compare(comm, Settings(algorithm=algorithm, grid=grid, sparsity_aware=aware, **network), graph())
 
+
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("case", [{"dropout": 0.5, "bias": True}, {"train_features": True}], ids=str)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

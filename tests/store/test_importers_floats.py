@@ -54,8 +54,7 @@ def test_floats_are_ids(tmp_path, form) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    ("ids", "fault"),
-    [([0, NAN, 2], "nothing"), ([0, 1.5, 2], "'1.5'"), ([0, 2.0**60, 2], r"'1\.15\S+18'")],
+    ("ids", "fault"), [([0, NAN, 2], "nothing"), ([0, 1.5, 2], "'1.5'"), ([0, 2.0**60, 2], r"'1\.15\S+18'")]
 )
 def test_other_floats_are_no_ids(tmp_path, form, ids, fault) -> None:
     place = "line 3" if form[1:] == "sv" else "line 2" if form == "jsonl" else "row 2"

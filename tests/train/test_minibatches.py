@@ -68,10 +68,7 @@ def test_a_batch_of_too_few_nodes_has_all() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "size", "message"),
-    [
-        (43, 0, "batch_size=0: expected a whole number of at least 1"),
-        (0, 1, "no training nodes"),
-    ],
+    [(43, 0, "batch_size=0: expected a whole number of at least 1"), (0, 1, "no training nodes")],
 )
 def test_bad_input(nodes: int, size: int, message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -58,4 +58,3 @@ def exchanged(
 
 def _transposed(A: Any, shape: tuple[int, int]) -> Any:
     return replace(A.T, shape=shape) if isinstance(A, ShapeMatrix) else A.T.tocsr()
-
