@@ -1,22 +1,23 @@
-"""Registers, spills and PTX of the CUDA kernels by architecture, from nvcc and ptxas. Needs no GPU.
+"""Registers, spills, PTX and SASS of the CUDA kernels, from nvcc, ptxas and nvdisasm. Needs no GPU.
 
     python benchmarks/ptxas.py --out benchmarks/results/registers.md
 
-The program prints those of all kernels of products.
+The program prints registers and spills of all kernels of products, and instructions of their loops.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from distgnn.local.cuda import csr, launch
 
@@ -24,10 +25,21 @@ from distgnn.local.cuda import csr, launch
 ARCHITECTURES = (80, 90, 100)
 FLAGS = ("-std=c++17", "-Werror", "all-warnings", "-diag-suppress", "177")
 
+#: Beneath the table.
+LEGEND = """Instructions are those of the steady loops, most first: entries P apart (not with bundles, where P
+is 1), side by side, and read by loads of 16 bytes. Guarded turns at the ends of rows and turns of bundles are
+left out."""
+
+Found = TypeVar("Found")
+
 _ENTRY = re.compile(
     r"Compiling entry function '(\w+)'.*\n.*\n[ptxas .:info]*(\d+) bytes stack frame, "
     r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*Used (\d+) registers"
 )
+
+
+_LABEL, _INSTRUCTION = re.compile(r"(\.L_\w+):"), re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(\S.*?) *;")
+_JUMP = re.compile(r"BRA.*`\((\.L_\w+)\)")
 
 
 class Use(NamedTuple):
@@ -43,11 +55,22 @@ def nvcc() -> str | None:
     return os.environ.get("NVCC") or shutil.which("nvcc")
 
 
-def run(*arguments: str) -> str:
-    """Run nvcc and return what it prints; RuntimeError where it fails."""
-    done = subprocess.run([str(nvcc()), *arguments], capture_output=True, text=True)
+def nvdisasm() -> str | None:
+    """Return the path of nvdisasm (``NVDISASM`` names another one), if need be of its wheel, or None."""
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    wheel = (str(file.locate()) for file in files if file.name == "nvdisasm")
+    return os.environ.get("NVDISASM") or shutil.which("nvdisasm") or next(wheel, None)
+
+
+def run(*arguments: str, program: str | None = None) -> str:
+    """Run nvcc, or another program, and return what it prints; RuntimeError where it fails."""
+    program = program or str(nvcc())
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"nvcc {' '.join(arguments)}:\n{done.stderr[:4000]}")
+        raise RuntimeError(f"{program} {' '.join(arguments)}:\n{done.stderr[:4000]}")
     return done.stdout + done.stderr
 
 
@@ -63,7 +86,7 @@ def unit(file: str, names: Sequence[str]) -> str:
     return launch.source(file) + "\n".join(instances) + "\n"
 
 
-def compiled(source: str, architecture: int, *flags: str) -> tuple[str, bytes]:
+def compiled(source: str, architecture: int, flags: Sequence[str]) -> tuple[str, bytes]:
     """Compile a source for an architecture; return the compiler's report and what it made."""
     with tempfile.TemporaryDirectory() as folder:
         text, made = Path(folder, "kernels.cu"), Path(folder, "made")
@@ -74,12 +97,67 @@ def compiled(source: str, architecture: int, *flags: str) -> tuple[str, bytes]:
 
 def report(source: str, architecture: int) -> str:
     """Return ptxas' report on the kernels of a source."""
-    return compiled(source, architecture, "-cubin", "-Xptxas", "-v")[0]
+    return compiled(source, architecture, ("-cubin", "-Xptxas", "-v"))[0]
+
+
+def sass(cubin: bytes) -> dict[str, list[str]]:
+    """Return the labels (with a colon) and instructions of each kernel, by its mangled name."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        lines = run("-c", file.name, program=nvdisasm()).splitlines()
+    kernels: dict[str, list[str]] = {}
+    body: list[str] = []
+    for line in lines:
+        if line.startswith(".text.") and line.endswith(":"):
+            body = kernels[line[len(".text.") : -1]] = []
+        elif match := _LABEL.match(line):
+            body.append(match[0])
+        elif match := _INSTRUCTION.match(line):
+            body.append(match[1])
+    return kernels
+
+
+class Loop(NamedTuple):
+    """The instructions of a loop that gathers rows of B and adds them up, in their order in memory.
+
+    Attributes:
+        gathers: the places of its gathers; first: that of its first multiplication and addition.
+    """
+
+    instructions: list[str]
+    gathers: list[int]
+    first: int
+
+    @property
+    def guarded(self) -> bool:
+        """True if the loop asks before every gather."""
+        return all(self.instructions[at].startswith("@") for at in self.gathers)
+
+    @property
+    def steady(self) -> bool:
+        """True if the loop asks for nothing but its end."""
+        return not self.guarded and sum("BRA" in line for line in self.instructions) == 1
+
+
+def loops(body: Sequence[str], nbytes: int) -> list[Loop]:
+    """List the innermost loops of a kernel that gather by loads of so many bytes."""
+    load = "LDG.E" + {4: "", 8: ".64", 16: ".128"}[nbytes] + ".CONSTANT"
+    at = {line[:-1]: place for place, line in enumerate(body) if line.endswith(":")}
+    jumps = [(at[match[1]], end) for end, line in enumerate(body) if (match := _JUMP.search(line))]
+    found: dict[tuple[int, int], Loop] = {}
+    for begin, end in sorted(jumps, key=lambda jump: jump[1] - jump[0]):  # backward ones, the shortest first
+        lines = [line for line in body[begin : end + 1] if not line.endswith(":")]
+        gathers = [place for place, line in enumerate(lines) if load in line]
+        sums = [place for place, line in enumerate(lines) if re.search(r"\b[FD]FMA\b", line)]
+        if begin < end and gathers and sums and not any(begin <= b and e <= end for b, e in found):
+            found[begin, end] = Loop(lines, gathers, sums[0])
+    return list(found.values())
 
 
 def ptx(source: str, architecture: int) -> str:
     """Return the PTX of a source."""
-    return compiled(source, architecture, "-ptx")[1].decode()
+    return compiled(source, architecture, ("-ptx",))[1].decode()
 
 
 def uses(report: str) -> dict[str, Use]:
@@ -100,22 +178,44 @@ def mangled(name: str) -> str:
     return f"_Z{len(base)}{base}" + (f"I{types}E" if rest else "")
 
 
+def gathered(name: str) -> int:
+    """Return the bytes of the loads by which an instance of the product gathers rows of B."""
+    number, _, V = name.partition("<")[2].split(",")[:3]
+    return int(V) * {"float": 4, "double": 8}.get(number, 2)
+
+
+def steady(name: str, body: Sequence[str]) -> str:
+    """Return the instructions per non-zero of the steady loops of an instance, most first."""
+    found = [loop for loop in loops(body, gathered(name)) if loop.steady]
+    each = sorted((len(loop.instructions) / len(loop.gathers) for loop in found), reverse=True)
+    return ", ".join(f"{number:.4g}" for number in each)
+
+
+def of(name: str, known: Mapping[str, Found]) -> Found:
+    """Return what is known of an instance, by mangled names."""
+    return next(value for mangled_name, value in known.items() if mangled_name.startswith(mangled(name)))
+
+
 def main() -> None:
-    """Print registers and spilled bytes of all kernels of products, by architecture."""
+    """Print registers, spilled bytes and instructions of all kernels of products, by architecture."""
     import table  # of this folder; the compile test loads this file from elsewhere
 
     args = table.arguments(__doc__).parse_args()
     names = csr.kernel_names()
     source = unit(csr.FILE, names)
+    build = functools.partial(compiled, source, flags=("-cubin", "-Xptxas", "-v"))
     with ThreadPoolExecutor() as pool:
-        reports = list(pool.map(lambda architecture: report(source, architecture), ARCHITECTURES))
-    found = [uses(text) for text in reports]
+        made = list(pool.map(build, ARCHITECTURES))
+    found = [uses(report) for report, _ in made]
+    bodies = sass(made[ARCHITECTURES.index(90)][1])
     heads = (f"sm_{architecture}: registers, bytes spilled" for architecture in ARCHITECTURES)
-    lines = table.columns("kernel", *heads)
+    lines = table.columns("kernel", *heads, "sm_90: instructions per non-zero")
     for name in names:
-        of = [next(use for known, use in each.items() if known.startswith(mangled(name))) for each in found]
-        lines.append(f"| `{name}` | {' | '.join(f'{use.registers}, {use.spilled}' for use in of)} |")
-    table.publish(args, "\n".join([table.heading(args), "", version().splitlines()[-1], "", *lines]))
+        cells = [f"{use.registers}, {use.spilled}" for use in (of(name, each) for each in found)]
+        cells.append(steady(name, of(name, bodies)) if name.startswith("spmm") else "")
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    text = "\n".join([table.heading(args), "", version().splitlines()[-1], "", *lines, "", LEGEND])
+    table.publish(args, text)
 
 
 if __name__ == "__main__":

@@ -142,9 +142,8 @@ def picked(A: sp.csr_array, parts: np.ndarray, lists: list[Lists], blocks: list[
     from distgnn.sampling.owners import picked_by_owners  # not in the code before
 
     ranks, columns = len(lists), sum(len(block.cols) for own in blocks for block in own)
-    if not picked_by_owners(
-        ranks, columns, sum(len(ids) for own in lists for ids in own), A.nnz / A.shape[0]
-    ):
+    rows = sum(len(batch) for own in lists for batch in own)
+    if not picked_by_owners(ranks, columns, rows, A.nnz / A.shape[0]):
         once = [[np.unique(np.concatenate([*own, np.empty(0, int)]))] for own in lists]
         return sum(answered(A, parts, once, r, A.shape[1]) for r in range(ranks))
     words = (ranks - 1) * (columns + sum(map(len, lists)))

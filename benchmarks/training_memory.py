@@ -4,12 +4,12 @@
 
 A row is a job of its own, on a store that is made for it: an R-MAT graph, widths 64-64-64-16, no dropout, two
 epochs. Measured is how far the high-water mark of the process (Linux only) rises above a process that has
-trained a small graph before, on the rank where it rises most. The least is A, A X, the inputs of two layers,
-one block to work with, each cut over the ranks (over those of a replica in `1.5d`), and 2 MiB of panels; in
-`3d` two shards of A more, as its layers cut it another way; in `rdm` all of A once for the node's ranks. Nine
-layers keep the inputs of eight, with `recompute` of one and of three that are gone through again; minibatches
-hold A once more for the node's ranks, and X beside A X; predictions the input of a layer and its output. The
-arrays that `fit` is given on rank 0 are not counted.
+trained a small graph before, on the rank where it rises most; of shared memory, its part. The least is A,
+A X, the inputs of two layers, one block to work with, each cut over the ranks (over those of a replica in
+`1.5d`), and 2 MiB of panels; in `3d` two shards of A more, as its layers cut it another way; in `rdm` all
+of A once for the node's ranks. Nine layers keep the inputs of eight, with `recompute` of one and of three
+that are gone through again; minibatches hold A once more for the node's ranks, and X beside A X; predictions
+the input of a layer and its output. The arrays that `fit` is given on rank 0 are not counted.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ def one(args: argparse.Namespace) -> None:
     work(Path(args.one, "warm"), settings)
     if way == "fit":
         arrays(Path(args.one, "graph"))
+    before = of_others()
     with dg.Ledger() as ledger:
-        rise = memory.rise(lambda: work(Path(args.one, "graph"), settings))
+        rise = memory.rise(lambda: work(Path(args.one, "graph"), settings)) - SHARED[-1] + before
     figures = [comm.allreduce(figure, MPI.MAX) for figure in (rise, sum(ledger.peak.values()))]
     if comm.rank == 0:
         print(json.dumps(figures))
@@ -124,14 +125,28 @@ def one(args: argparse.Namespace) -> None:
 def trained(path: Path, settings: Settings) -> None:
     run = Run(f"{path}.dg", settings, MPI.COMM_WORLD)
     for _ in run.train():
-        pass
+        SHARED.append(of_others())
+
+
+#: Bytes of other ranks in what this one has mapped, while it holds A.
+SHARED: list[int] = []
+
+
+def of_others() -> int:
+    """Return the bytes of shared memory that are the parts of other ranks."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    part = next(int(line.split()[1]) for line in lines if line.startswith("Pss_Shmem:"))
+    MPI.COMM_WORLD.Barrier()
+    return memory.status("RssShmem") - 1024 * part
 
 
 def predicted(path: Path, settings: Settings) -> None:
     weights = path.with_name("weights")
     if path.name == "warm":
         trained(path, replace(settings, checkpoint=str(weights)))
-    Predictor(f"{path}.dg", weights).write(path.with_suffix(".npz"), force=True)
+    predictor = Predictor(f"{path}.dg", weights)
+    predictor.write(path.with_suffix(".npz"), force=True)
+    SHARED.append(of_others())
 
 
 @cache
@@ -144,7 +159,9 @@ def arrays(path: Path) -> tuple[Any, ...]:
 
 def fitted(path: Path, settings: Settings) -> None:
     how: Any = {"dropout": 0.0, "epochs": 2, "eval_every": 0, "keep_best": "none", "algorithm": "1d"}
-    dg.fit(*arrays(path), directed=False, hidden=settings.hidden, **how)
+    fitted = dg.fit(*arrays(path), directed=False, hidden=settings.hidden, **how)
+    SHARED.append(of_others())
+    del fitted
 
 
 def row(way: str, figures: list[int], nnz: int, args: argparse.Namespace) -> str:

@@ -86,6 +86,16 @@ template <int N, class T> __device__ inline void stream_out(T* to, const Pack<T,
     __stcs(reinterpret_cast<W*>(to) + i, reinterpret_cast<const W*>(&values)[i]);
 }
 
+// A load of what is read once, which does not displace it either.
+template <int N, class T> __device__ inline Pack<T, N> stream_in(const T* from) {
+  using W = typename Word<alignof(Pack<T, N>)>::type;
+  Pack<T, N> values;
+#pragma unroll
+  for (int i = 0; i < int(sizeof(values) / sizeof(W)); i++)
+    reinterpret_cast<W*>(&values)[i] = __ldcs(reinterpret_cast<const W*>(from) + i);
+  return values;
+}
+
 // A load of what other blocks of this kernel may have stored: the L1 cache may know something older.
 template <int N, class T> __device__ inline Pack<T, N> load_shared(const T* from) {
   using W = typename Word<alignof(Pack<T, N>)>::type;

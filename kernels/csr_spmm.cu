@@ -13,13 +13,22 @@
 //
 // The gathers of B are the cost: nnz f elements against nnz indices and m f results. So indices, weights and
 // results are streamed past the L2 cache, and U non-zeros per team are in flight at a time, at most 64 bytes
-// of B per lane, while the next U indices and weights arrive.
+// of B per lane, while the next U indices and weights arrive. Where U more are there, nothing is asked but whether
+// it goes on so; where one team reads them, it does so by 16 bytes from the first entry on where that may be.
 
 #include "common.cuh"
 
 // Template parameters: T type of numbers; X of those of B, T or one of 16 bits; Index of row pointers and
 // columns; V as above.
 template <class X, int V> constexpr int IN_FLIGHT = V * sizeof(X) <= 8 || sizeof(X) <= 4 ? 4 : 2;
+
+constexpr int LONG = 32;  // entries of a row from which loads of 16 bytes pay the turn that leads up to them
+constexpr int NEVER = 1 << 30;  // more than the entries of a bundle
+
+// Blocks that a multiprocessor must have room for. 0: the compiler is free, takes 64 registers at most all the same
+// (test_cuda_compile.py), and orders loops better.
+template <class X, class Index, int V, bool BUNDLES>
+constexpr int BLOCKS = BUNDLES || (sizeof(Index) == 8 && (V == 8 || (V == 1 && sizeof(X) == 8))) ? 4 : 0;
 
 // The type of weights, sums and results.
 template <class X> struct Summed {
@@ -112,28 +121,48 @@ __device__ inline void finish(T* out, int f, int accumulate, const Epilogue<T>& 
 // What a lane reads of A: consecutive entries, those of its team P apart; and of B its own columns.
 template <class X, class Index> struct Entries {
   const Index* columns;
-  const Sum<X>* weights;
-  int length;
-  const X* B;  // at the lane's first column
-  int stride;  // bytes from row to row of B
+  const Sum<X>* weights;  // both of what is read next
+  int length;             // of what is not added yet
+  const X* B;             // at the lane's first column
+  int stride;             // bytes from row to row of B
+  __device__ inline void step(int by) { columns += by, weights += by; }
 };
 
-// Column and weight of U entries, from `at` on, where there are such.
+// Column and weight of U entries, P apart, where there are such.
 template <class X, class T, class Index, int U>
-__device__ inline void read(Index (&j)[U], T (&w)[U], const Entries<X, Index>& row, int at, int P) {
+__device__ inline void read(Index (&j)[U], T (&w)[U], Entries<X, Index>& row, int P) {
 #pragma unroll
   for (int u = 0; u < U; u++)
-    if (at + u * P < row.length)
-      j[u] = __ldcs(row.columns + (at + u * P)), w[u] = __ldcs(row.weights + (at + u * P));
+    if (u * P < row.length) j[u] = __ldcs(row.columns + u * P), w[u] = __ldcs(row.weights + u * P);
+  row.step(U * P);
 }
 
-// The rows of B of U entries. PART: of those among them that exist.
+// How entries lie that are all there: P apart; side by side; so, and where both arrays may be read U at a time.
+constexpr int APART = 0, ADJACENT = 1, WIDE = 2;
+
+// Column and weight of U entries, all of which are there.
+template <int LIE, class X, class T, class Index, int U>
+__device__ inline void read_all(Index (&j)[U], T (&w)[U], Entries<X, Index>& row, int P) {
+  if constexpr (LIE == WIDE) {
+    const Pack<Index, U> all = stream_in<U>(row.columns);
+    const Pack<T, U> of_all = stream_in<U>(row.weights);
+#pragma unroll
+    for (int u = 0; u < U; u++) j[u] = all.at[u], w[u] = of_all.at[u];
+    row.step(U);
+  } else {
+#pragma unroll
+    for (int u = 0; u < U; u++, row.step(LIE == APART ? P : 1))
+      j[u] = __ldcs(row.columns), w[u] = __ldcs(row.weights);
+  }
+}
+
+// The rows of B of U entries. PART: of those among them that `left` entries have.
 template <bool PART, class X, class Index, int V, int U>
-__device__ inline void gather(Pack<X, V> (&b)[U], const Index (&j)[U], const Entries<X, Index>& row, int at,
+__device__ inline void gather(Pack<X, V> (&b)[U], const Index (&j)[U], const Entries<X, Index>& row, int left,
                               int P) {
 #pragma unroll
   for (int u = 0; u < U; u++)
-    if (!PART || at + u * P < row.length) b[u] = load_read_only<V>(advance(row.B, j[u], row.stride));
+    if (!PART || u * P < left) b[u] = load_read_only<V>(advance(row.B, j[u], row.stride));
 }
 
 // What is gathered stays packed until it is added.
@@ -160,31 +189,72 @@ template <class T, int V> __device__ inline void add(Pack<T, V>& sum, T w, const
   for (int v = 0; v < V; v++) sum.at[v] += w * b.at[v];
 }
 
+// Adds a row's entries, U at a time, as long as U more are there behind them: at least once, and at the end U are in
+// hand, read and not added.
+template <int LIE, class X, class T, class Index, int V, int U>
+__device__ inline void add_whole(Pack<T, V>& sum, Pack<X, V> (&b)[U], Index (&j)[U], T (&w)[U],
+                                 Entries<X, Index>& row, int given) {
+  const int P = LIE == APART ? given : 1, behind = (2 * U - 1) * P;
+  read_all<LIE>(j, w, row, P);
+#pragma unroll 1  // U says how much is in flight
+  do {
+    T weight[U];
+    gather<false>(b, j, row, 0, P);
+#pragma unroll
+    for (int u = 0; u < U; u++) weight[u] = w[u];
+    read_all<LIE>(j, w, row, P);
+    row.length -= U * P;
+#pragma unroll
+    for (int u = 0; u < U; u++) add(sum, weight[u], widened(b[u]));
+  } while (row.length > behind);
+}
+
+// How many entries come before the first from which on both arrays may be read U at a time; 0 if there is none.
+template <int U, class X, class Index> __device__ inline int unaligned(const Entries<X, Index>& row) {
+  const auto ahead = [](size_t at, size_t size) { return int(-at / size) & (U - 1); };
+  const int head = ahead(reinterpret_cast<size_t>(row.columns), sizeof(Index));
+  return head == ahead(reinterpret_cast<size_t>(row.weights), sizeof(Sum<X>)) ? head : 0;
+}
+
 // The sum over a whole row, or zero for a lane that has none; after the fold in the first team of the group.
 template <int V, class X, class Index>
-__device__ inline Pack<Sum<X>, V> sum_entries(const Entries<X, Index>& row, int team, int G, int P) {
+__device__ inline Pack<Sum<X>, V> sum_entries(Entries<X, Index> row, int team, int G, int P) {
   using T = Sum<X>;
   constexpr int U = IN_FLIGHT<X, V>;
   Pack<T, V> sum{};
   Pack<X, V> b[U];
   Index j[U] = {};
-  T w[U] = {}, weight[U];
-  int at = team;
-  read(j, w, row, at, P);
-#pragma unroll 1  // U says how much is in flight
-  for (; at + (U - 1) * P < row.length; at += U * P) {
-    gather<false>(b, j, row, at, P);
+  T w[U] = {};
+  int whole = row.length;  // of these, entries from which on add_whole may go; those before are asked for one by one
+  row.length = P == 1 && whole >= LONG ? unaligned<U>(row) : whole >= 2 * U * P ? 0 : whole;
+  whole -= row.length;
+  row.length -= team;
+  row.step(team);
+  read(j, w, row, P);
+#pragma unroll 1
+  for (;; whole = 0) {
+#pragma unroll 1
+    while (row.length > 0) {
+      const int left = row.length;
+      T weight[U];
+      gather<true>(b, j, row, left, P);
 #pragma unroll
-    for (int u = 0; u < U; u++) weight[u] = w[u];
-    read(j, w, row, at + U * P, P);
+      for (int u = 0; u < U; u++) weight[u] = w[u];
+      row.length -= U * P;
+      read(j, w, row, P);
 #pragma unroll
-    for (int u = 0; u < U; u++) add(sum, weight[u], widened(b[u]));
-  }
-  if (at < row.length) {
-    gather<true>(b, j, row, at, P);
-#pragma unroll
-    for (int u = 0; u < U; u++)
-      if (at + u * P < row.length) add(sum, w[u], widened(b[u]));
+      for (int u = 0; u < U; u++)
+        if (u * P < left) add(sum, weight[u], widened(b[u]));
+    }
+    if (!whole) break;
+    row.step((P == 1 ? row.length : 0) - U * P);  // back to the first that is not added
+    row.length = whole - team;
+    if (P > 1)
+      add_whole<APART>(sum, b, j, w, row, P);
+    else if (aligned<U>(row.columns) && aligned<U>(row.weights))
+      add_whole<WIDE>(sum, b, j, w, row, 1);
+    else
+      add_whole<ADJACENT>(sum, b, j, w, row, 1);
   }
 #pragma unroll 1
   for (int step = G; step < G * P; step *= 2)  // the first team reads within its group
@@ -201,32 +271,42 @@ __device__ inline void sum_rows(int row, int last, const Index* indptr, Entries<
                                 int column, Sum<X>* out, int accumulate) {
   using T = Sum<X>;
   constexpr int U = V < 8 ? IN_FLIGHT<X, V> : sizeof(Index) == 4 ? 3 : 2;  // no more fit 64 registers
-  const Index start = indptr[row];
-  entries.length = int(indptr[last] - start);
-  entries.columns += start;
-  entries.weights += start;
-  int end = int(indptr[row + 1] - start), begin = 0;
+  Index end = indptr[row];
+  int length = int(indptr[row + 1] - end), more = length;  // of this row; of those from this turn's first on
+  entries.columns += end;
+  entries.weights += end;
+  entries.length = int(indptr[last] - end);
+  end += length;
   Pack<T, V> sum{};
-  Pack<X, V> b[U];
+  Pack<X, V> b[U] = {};
   Index j[U] = {};
-  T w[U] = {}, weight[U];
-  read(j, w, entries, 0, 1);
+  T w[U] = {};
+  read(j, w, entries, 1);
   const auto next_row = [&] {
-    if (!accumulate || end > begin) finish(out, f, accumulate, Epilogue<T>{}, row, column, sum);
+    if (!accumulate || length) finish(out, f, accumulate, Epilogue<T>{}, row, column, sum);
     sum = {};
-    begin = end;
-    if (++row < last) end = int(indptr[row + 1] - start);
+    length = NEVER;  // behind the last row, where what is added is of none
+    if (++row < last) length = int(indptr[row + 1] - end), end += length;
+    more += length;
   };
 #pragma unroll 1
-  for (int at = 0; at < entries.length; at += U) {
-    gather<true>(b, j, entries, at, 1);
+  for (; entries.length > 0; more -= U) {
+    const bool whole = entries.length >= 2 * U;
+    T weight[U];
+    if (whole)
+      gather<false>(b, j, entries, 0, 1);
+    else
+      gather<true>(b, j, entries, entries.length, 1);
+    entries.length -= U;
 #pragma unroll
     for (int u = 0; u < U; u++) weight[u] = w[u];
-    read(j, w, entries, at + U, 1);
+    if (whole)
+      read_all<ADJACENT>(j, w, entries, 1);
+    else
+      read(j, w, entries, 1);
 #pragma unroll
     for (int u = 0; u < U; u++) {
-      if (at + u >= entries.length) continue;
-      while (at + u == end) next_row();
+      while (more == u) next_row();
       add(sum, weight[u], widened(b[u]));
     }
   }
@@ -282,14 +362,15 @@ __device__ inline void combine(int number, int lane, int G, const Piece* pieces,
 
 // Grid: blocks for the pieces, of which there are *total, at most `most`; blocks for `count` rows; blocks for
 // the bundles of K of the m rows, with BUNDLES; x panels. A block has THREADS / WARP * (WARP / (G P)) groups.
+// teams: P, which is 1 with BUNDLES.
 // Rows: 0 .. count, or with a list those of `rows`, entries begins[i] .. begins[i] + lengths[i]. Rows longer
 // than `longest` are left to the pieces. Bundles take rows of at most `bundled` entries, by one team. most = 0:
 // there are no pieces. workspace: (most, ldw), ldw at least f and a multiple of V. arrived: (panels, most),
 // zeros before and after. The last parameters are what becomes of the result; bits: of f columns, a multiple of 8,
 // and with G V one, too.
 template <class X, class Index, int V, bool BUNDLES>
-__global__ void __launch_bounds__(THREADS, BUNDLES ? 4 : 0)
-    spmm(int G, int P, int most, const int* total, const Piece* __restrict__ pieces, Sum<X>* workspace,
+__global__ void __launch_bounds__(THREADS, BLOCKS<X, Index, V, BUNDLES>)
+    spmm(int G, int teams, int most, const int* total, const Piece* __restrict__ pieces, Sum<X>* workspace,
          int ldw, int* arrived, int longest, int count, const int* __restrict__ rows,
          const Index* __restrict__ begins, const int* __restrict__ lengths, int m, int K, int bundled,
          const Index* __restrict__ indptr, const Index* __restrict__ indices,
@@ -297,6 +378,7 @@ __global__ void __launch_bounds__(THREADS, BUNDLES ? 4 : 0)
          int accumulate, const Sum<X>* __restrict__ bias, int relu, const uint64* __restrict__ row_keys,
          const uint64* __restrict__ column_keys, uint64 threshold, Sum<X> scale, unsigned char* bits) {
   const Epilogue<Sum<X>> after{bias, relu, row_keys, column_keys, threshold, scale, bits};
+  const int P = BUNDLES ? 1 : teams;
   const int in_warp = int(threadIdx.x) % WARP, group = in_warp / (G * P), lane = in_warp - group * (G * P);
   const int groups = WARP / (G * P), per_block = THREADS / WARP * groups;
   const int team = lane / G, column = (int(blockIdx.y) * G + lane - team * G) * V;

@@ -49,7 +49,8 @@ def of_settings() -> Types:
 def _of_field(field: Field[Any]) -> str:
     facts, names = field.metadata, kinds(field)
     if facts.get("choices"):
-        names = ["Literal[" + ", ".join(f'"{word}"' for word in facts["choices"]) + "]"]
+        words = "Literal[" + ", ".join(f'"{word}"' for word in facts["choices"]) + "]"
+        names = [words] if facts["least"] is None else [names[0], words]
     elif names[0].startswith("Sequence["):
         names = [names[0][len("Sequence[") : -1], names[0]]  # a number stands for a list of one
     elif facts.get("metavar") in ("FILE", "DIR"):

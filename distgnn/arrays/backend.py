@@ -71,6 +71,10 @@ class Backend:
         """
         return _at_cache_line(np.empty, shape, np.dtype(dtype))
 
+    def room(self, nbytes: int) -> Any:
+        """Make bytes of any content; many of them go back to the system when the last view of them goes."""
+        return memory.mapped(nbytes) if nbytes >= memory.HUGE // 4 else self.empty((nbytes,), np.uint8)
+
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Make a C-contiguous array of zeros, placed like those of :meth:`empty`."""
         return _at_cache_line(np.zeros, shape, np.dtype(dtype))
@@ -172,6 +176,7 @@ class Backend:
 
 AMPERE = 80  # the compute capability, times ten, from which GPUs have TensorFloat-32
 CACHE_LINE = 64
+BEFORE_ALL = -5  # the priority of what goes on beside products; a device takes the highest that it has
 PAGE = 1 << 16  # bytes that pinned memory is a multiple of
 
 
@@ -221,6 +226,9 @@ class CupyBackend(Backend):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.xp.empty(shape, dtype=dtype)
 
+    def room(self, nbytes: int) -> Any:
+        return self.xp.empty((nbytes,), np.uint8)
+
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.xp.zeros(shape, dtype=dtype)
 
@@ -260,7 +268,7 @@ class CupyBackend(Backend):
     @contextmanager
     def beside(self, lane: str, after: Mark = DONE) -> Iterator[None]:
         if lane not in self._lanes:  # non-blocking, or it would take turns with the null stream
-            self._lanes[lane] = self.xp.cuda.Stream(non_blocking=True)
+            self._lanes[lane] = self.xp.cuda.Stream(non_blocking=True, priority=BEFORE_ALL)
         with self._lanes[lane]:
             self.follow(after)
             yield

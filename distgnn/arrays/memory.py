@@ -1,12 +1,37 @@
-"""The memory of this machine that a process may fill, with the limits of its control groups."""
+"""Memory of this machine: what a process may fill, with the limits of its control groups, and gives back."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+#: Bytes from which on pages of 2 MiB are asked for, as NumPy does.
+HUGE = 4 << 20
+
+
+def mapped(nbytes: int) -> np.ndarray:
+    """Make bytes of zeros in pages of their own, which the system has back when the last view of them goes.
+
+    The C library keeps most of what an array leaves behind, for arrays to come.
+    """
+    pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8, nbytes)
+
+
+def trim() -> None:
+    """Give the system what the C library keeps of arrays that are gone, where it is glibc."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def of_node(root: Path = Path("/")) -> int:

@@ -33,6 +33,10 @@ class Tuning:
     """Multiplications and additions of a sparse product between two looks at the messages under way: one or
     two milliseconds. Less often, sockets run empty; more often, the product is slower.
     """
+    transposed_pieces: int = 8
+    """Parts in which a block is transposed while it multiplies, where its transpose is not held."""
+    filled_memory: float = 0.8
+    """Share of a rank's memory that is filled with transposes, at most, where a product can do without."""
     densest_features: float = 0.1
     """Share of features that are not 0 up to which they are multiplied by entries: a sparse product makes a
     tenth of the multiplications of a dense one in a second.
@@ -52,6 +56,11 @@ class Tuning:
     """
     device_entries: int = 1 << 24
     """The same on a GPU, where a block of 33 bytes per non-zero is drawn from in a launch."""
+
+    graph_rows: int = 1 << 18
+    """Nodes up to which epochs on one GPU are CUDA graphs unless a setting says otherwise: the host's time,
+    which they spare, is 3 % of an epoch on a million nodes, and they take memory of their own.
+    """
 
     # Messages under way.
     relay_segments: int = 16

@@ -3,23 +3,26 @@
 A fresh large array costs a page fault every 4 KiB, often as much as the product.
 
 A :class:`Workspace` keeps arrays from epoch to epoch (MG-GCN section 4.2): buffers that are borrowed and
-given back, of which an L-layer network has L + 1 out at a time, and rooms: buffers that belong to a name,
-such as the two panels that a pipelined product receives into.
+given back, of which an L-layer network of one width has L + 1 out at a time, and rooms: buffers that belong
+to a name, such as the two panels that a pipelined product receives into.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgnn import ledger
+from distgnn.arrays import life_times
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.life_times import Lives, Place, Plan
 
 Array = Any
 Take = Callable[[str, tuple[int, ...], Any], Array]
@@ -31,6 +34,35 @@ def retire_all() -> None:
     """Let no workspace lend memory again that it has lent: messages that nobody waits for may use it."""
     for workspace in list(_workspaces):
         workspace.retire()
+
+
+#: Times that life times of a pass are shown: one that is never like another would be shown each time.
+MOST_SHOWN = 3
+
+
+@dataclass(eq=False)
+class _Buffer:
+    """Bytes of which parts are lent. ``lent``: where each ends, by where it begins."""
+
+    memory: Array
+    lent: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return int(self.memory.size)
+
+    def has_room(self, first: int, last: int) -> bool:
+        apart = (stop <= first or start >= last for start, stop in self.lent.items())
+        return last <= self.size and all(apart)
+
+
+class _Loan(NamedTuple):
+    """Array that is lent. ``number``: its own among these lives, where there are any."""
+
+    buffer: _Buffer
+    start: int
+    lives: Lives | None
+    number: int
 
 
 class Workspace:
@@ -48,8 +80,13 @@ class Workspace:
         self.reserved = self.borrowed = 0
         self._named: dict[str, Array] = {}
         self._held: set[str] = set()
-        self._free: list[Array] = []  # the smallest first
-        self._lent: dict[int, Array] = {}
+        self._buffers: list[_Buffer] = []
+        self._lent: dict[int, _Loan] = {}  # by address
+        self._lives: Lives | None = None  # of the pass under way
+        self._followed: tuple[Iterator[tuple[int, Place]], list[_Buffer]] | None = None
+        self._strayed = False  # from what was shown
+        self._plans: dict[Hashable, Plan] = {}
+        self._shown = Counter[Hashable]()
         _workspaces.add(self)
 
     @contextmanager
@@ -83,28 +120,98 @@ class Workspace:
             self._named[name] = self._make(size, name)
         return self._named[name][:size].view(dtype).reshape(shape)
 
+    @contextmanager
+    def repeated(self, key: Hashable) -> Iterator[None]:
+        """Place what is borrowed inside by life times, which passes of an equal key share.
+
+        The first pass shows them: each array has memory of its own then, as long as it is borrowed. Later
+        passes have as few buffers as these need. One that borrows otherwise shows its own.
+        """
+        plan = self._plans.pop(key, None)
+        if self._lives is not None or self._shown[key] == MOST_SHOWN:  # it is never the same
+            yield
+            return
+        if plan is None:
+            self._shown[key] += 1
+            self._let_go(self._whole())
+        else:
+            self._followed = iter(plan.places), self._buffers_of(plan.sizes)
+        lives = self._lives = Lives()
+        self._strayed = False
+        try:
+            yield
+            if plan is None:
+                plan = life_times.plan(lives.arrays)
+                self._let_go(self._whole())
+            if not self._strayed:
+                self._plans[key] = plan
+        finally:
+            self._lives = self._followed = None
+
     def borrow(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Borrow a C-contiguous array of any content, until it is given back.
 
-        It is the smallest free buffer that is large enough, else a new one in place of the largest.
+        It is the smallest gap in a buffer that is large enough, else a new buffer in place of the largest.
         """
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size == 0:
             return self.backend.empty(shape, dtype)
-        index = bisect_left(self._free, size, key=len)
-        if index < len(self._free):
-            chosen = self._free.pop(index)
-        else:
-            if self._free:
-                self._count(self.purpose, -self._free.pop().size)
-            chosen = self._make(size, self.purpose)
-        self._lent[self.backend.address(chosen)] = chosen
-        return chosen[:size].view(dtype).reshape(shape)
+        buffer, start = self._planned(size) or self._found(size)
+        buffer.lent[start] = start + size
+        array = buffer.memory[start : start + size].view(dtype).reshape(shape)
+        number = -1 if self._lives is None else self._lives.begin(size)
+        self._lent[self.backend.address(array)] = _Loan(buffer, start, self._lives, number)
+        return array
+
+    def _planned(self, size: int) -> tuple[_Buffer, int] | None:
+        """Return where the next array of this size lies in a pass like one before, if it is free there."""
+        if self._followed is None:
+            return None
+        places, buffers = self._followed
+        for length, (number, start) in places:
+            if length == size and buffers[number].has_room(start, start + size):
+                return buffers[number], start
+        self._strayed, self._followed = True, None
+        return None
+
+    def _found(self, size: int) -> tuple[_Buffer, int]:
+        """Return a gap in a buffer, or a new one; while life times are shown, none that is larger."""
+        showing = self._lives is not None and not self._strayed
+        some = [buffer for buffer in self._buffers if not showing or buffer.size == size]
+        gap = life_times.smallest_gap(size, ((buffer.size, buffer.lent.items()) for buffer in some))
+        if gap is not None:
+            return some[gap.buffer], gap.start
+        self._let_go(self._whole() if showing else self._whole()[-1:])
+        return self._made(size), 0
+
+    def _whole(self) -> list[_Buffer]:
+        """List the buffers of which nothing is lent, the smallest first."""
+        return sorted((buffer for buffer in self._buffers if not buffer.lent), key=lambda buffer: buffer.size)
+
+    def _buffers_of(self, sizes: Sequence[int]) -> list[_Buffer]:
+        """Return free buffers of these sizes or more, new ones in place of all others where some lack."""
+        free, chosen = self._whole(), list[_Buffer | None]()
+        for size in sizes:
+            fit = next((buffer for buffer in free if buffer.size >= size), None)
+            chosen.append(fit)
+            free = [buffer for buffer in free if buffer is not fit]
+        self._let_go(free if None in chosen else [])
+        return [buffer or self._made(size) for buffer, size in zip(chosen, sizes, strict=True)]
+
+    def _made(self, size: int) -> _Buffer:
+        self._buffers.append(_Buffer(self._make(size, self.purpose)))
+        return self._buffers[-1]
+
+    def _let_go(self, buffers: Iterable[_Buffer]) -> None:
+        for buffer in buffers:
+            self._buffers.remove(buffer)
+            self._count(self.purpose, -buffer.size)
+            if self._followed is not None and buffer in self._followed[1]:
+                self._strayed, self._followed = True, None
 
     def give_back(self, array: Array) -> None:
         """Take back what :meth:`borrow` lent; anything else is left alone."""
-        for buffer in self._returned(array):
-            insort(self._free, buffer, key=len)
+        self._returned(array)
 
     @contextmanager
     def lend(self, shape: tuple[int, ...], dtype: Any) -> Iterator[Array]:
@@ -116,16 +223,15 @@ class Workspace:
             self.give_back(array)
 
     def forget(self, array: Array) -> None:
-        """Forget a borrowed array that won't be given back."""
-        for buffer in self._returned(array):
-            self._count(self.purpose, -buffer.size)
+        """Forget a borrowed array that won't be given back, with all of its buffer."""
+        for loan in self._returned(array):
+            self._let_go([loan.buffer] if loan.buffer in self._buffers else [])
 
     def clear(self) -> None:
         """Let go of all memory that is not lent."""
         for name in list(self._named):
             self._count(name, -self._named.pop(name).size)
-        while self._free:
-            self._count(self.purpose, -self._free.pop().size)
+        self._let_go(self._whole())
 
     def retire(self) -> None:
         """Let go of all memory, lent or not: none of it is lent again.
@@ -134,17 +240,23 @@ class Workspace:
         """
         self.backend.finish()
         self.clear()
-        while self._lent:
-            self._count(self.purpose, -self._lent.popitem()[1].size)
+        self._lent.clear()
+        self._let_go([*self._buffers])
 
-    def _returned(self, array: Array) -> list[Array]:
-        """Return the buffer that this array was lent from, if any."""
+    def _returned(self, array: Array) -> list[_Loan]:
+        """End the loan of this array, and return it, if there is any."""
         address = self.backend.address(array) if array.size else None
-        return [self._lent.pop(address)] if address in self._lent else []
+        if address not in self._lent:
+            return []
+        loan = self._lent.pop(address)
+        del loan.buffer.lent[loan.start]
+        if loan.lives is not None:
+            loan.lives.end(loan.number)
+        return [loan]
 
     def _make(self, size: int, purpose: str) -> Array:
         self._count(purpose, size)
-        return self.backend.empty((size,), np.uint8)
+        return self.backend.room(size)
 
     def _count(self, purpose: str, size: int) -> None:
         self.reserved += size

@@ -177,7 +177,7 @@ def _leave_out_other_algorithms(layers: list[Layer], given: Mapping[str, Any]) -
     returns a line about each.
     """
     samplers = [given.get("sampler"), *(layer["sampler"][0] for layer in layers if "sampler" in layer)]
-    chosen = ["1.5d" if set(samplers) - {None, "none"} else "1d"]  # train's default
+    chosen = ["1.5d" if set(samplers) - {None, "none", "vertices"} else "1d"]  # train's default
     for layer in layers:
         chosen.append(layer["algorithm"][0] if "algorithm" in layer else chosen[-1])
     final, lines = given.get("algorithm", chosen[-1]), []

@@ -112,9 +112,12 @@ def describe(run: Run) -> str:
     aware = f" sparsity-aware{how}" if s.sparsity_aware else ""
     trained = f", {s.model}" if s.model != "gcn" else ""
     trained += f" of {','.join(map(str, s.heads))} heads" if s.heads else ""
-    if s.fanout is not None:
-        sizes = f"{s.batch_size}, {s.batches_per_update} per update, {s.bulk} sampled at a time"
-        drawn = f"{s.sampler} {','.join(map(str, s.fanout))}"
+    if s.together:
+        trained = f"; {s.model} on subgraphs of {s.batch_size} drawn vertices"
+    elif s.samples:
+        what = " parts" if s.fanout is None else ""
+        sizes = f"{s.batch_size}{what}, {s.batches_per_update} per update, {s.bulk} sampled at a time"
+        drawn = f"{s.sampler} {','.join(map(str, s.fanout or ())) or s.parts or 'of the order'}"
         where = "partitioned" if s.partition_graph else "on every rank"
         trained = f"; {s.model} on minibatches of {sizes} by {drawn}, graph {where}"
     wire = f", {s.wire} messages" if s.wire else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Container, Iterator
 from dataclasses import Field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -43,8 +44,8 @@ def _options(field: Field) -> dict[str, Any]:
         return {"action": action, "default": default}
     options: dict[str, Any] = {"default": default, "type": READERS.get(types), "metavar": facts["metavar"]}
     if facts["least"] is not None:
-        options["type"] = WHOLE[facts["least"]]
-    if facts["known"]:
+        options["type"] = partial(WHOLE[facts["least"]], words=facts["choices"])
+    elif facts["known"]:
         options["choices"] = facts["known"]
     if types.startswith("bool"):  # the flag alone is True
         options |= {"nargs": "?", "const": True}
@@ -68,11 +69,14 @@ def rows() -> dict[str, list[list[str]]]:
 def _values(field: Field) -> str:
     """Describe what a setting takes; nothing for a switch."""
     least, types = field.metadata["least"], kinds(field)
-    if field.metadata["known"]:
-        return ", ".join(f"`{word}`" for word in field.metadata["known"])
+    words = ", ".join(f"`{word}`" for word in field.metadata["known"])
+    if least is not None:
+        return f"{KINDS[types[0]][1]}, at least {least}{words and f', or {words}'}"
+    if words:
+        return words
     if "bool" in types:
         return " or ".join(f"`{word}`" for word in (field.metadata["metavar"] or "").split("|") if word)
-    return KINDS[types[0]][1] + ("" if least is None else f", at least {least}")
+    return KINDS[types[0]][1]
 
 
 def _typed(value: Any) -> str:

@@ -16,9 +16,9 @@ from distgnn.terminal import show
 from distgnn.train.settings import AUTO, Settings
 
 if TYPE_CHECKING:
-    from distgnn.plan.choices import Choice
     from distgnn.plan.dry.graphs import Graph
     from distgnn.plan.machine import Machine
+    from distgnn.train.ways import Way
 
 HELP = "predict seconds, words, messages and memory of every way to train on a machine"
 
@@ -26,14 +26,16 @@ HELP = "predict seconds, words, messages and memory of every way to train on a m
 SHARED = {
     "algorithm": "plan this one only (default: all)",
     "grid": "plan these sizes of axes only, the last within a node",
-    "replication": "plan so many copies of 1.5d only",
+    "replication": "plan so many copies of 1.5d only (default: all)",
+    "sampler": "plan minibatches that are drawn like this (default: the whole graph)",
+    "bulk": "plan so many sampled at a time (default: auto, as many as there is memory for)",
     "sparsity_aware": "plan only what sends needed rows alone; =cover: only what sends covers (default: all)",
     "model": "sage: GraphSAGE with means; gat, gatv2: graph attention (default: gcn)",
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
     "overlap wire product_order keep_aggregate recompute block_rows dtype recipe layers hidden heads bias "
     "residual layer_norm dropout attention_dropout activation train_features optimizer clip "
-    "eval_every loss metric".split(),
+    "eval_every loss metric fanout batch_size batches_per_update partition_graph importance rescale".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner
@@ -102,6 +104,8 @@ def answer(args: argparse.Namespace) -> str:
 
     check(args)
     settings = settings_of(args)
+    if settings.samples:
+        return minibatches(args, settings, machine.read(args.machine))
     asked = graphs(args, settings), machine.read(args.machine)
     return curves(args, settings, *asked) if len(args.ranks) > 1 else choices(args, settings, *asked)
 
@@ -134,12 +138,15 @@ def check(args: argparse.Namespace) -> None:
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """Return the settings to plan with; "auto" is what a plan does with those that are not given."""
-    from distgnn.train.resolve import resolved
+    from distgnn.train.resolve import closed, resolved
 
     given = {name: getattr(args, name) for name in SHARED}
-    for name in ("sparsity_aware", "grid", "order"):
+    for name in ("sparsity_aware", "grid", "order", "replication"):
         given[name] = None if given[name] == AUTO else given[name]
     settings = Settings(**given)
+    if settings.samples:
+        resolved(closed(settings), 1)
+        return replace(settings, replication=settings.replication or AUTO, bulk=settings.bulk or AUTO)
     resolved(replace(settings, algorithm="1.5d"), 1)  # refused here, and not way by way; 1.5d takes all
     return settings
 
@@ -182,22 +189,43 @@ def choices(
     if args.explain is None:
         if args.json:
             return json.dumps(planned.record())
-        return "\n".join([tables.text(planned, args.all), *first_run(args, planned.best)])
+        return "\n".join([tables.text(planned, args.all), *first_run(args, planned.best.way)])
     if args.explain > len(planned.choices):
         raise ArgumentError("explain", args.explain, f"there are {len(planned.choices)} choices")
     explained = explain(planned, planned.choices[args.explain - 1])
     return json.dumps(explained.record()) if args.json else tables.explanation(explained, args.explain)
 
 
-def first_run(args: argparse.Namespace, best: Choice) -> list[str]:
+def minibatches(args: argparse.Namespace, settings: Settings, machine: Machine) -> str:
+    """Return the choices for minibatches, with words by matrix and memory by what it is for."""
+    import json
+
+    from distgnn.plan import tables
+    from distgnn.plan.minibatches import plan_minibatches
+    from distgnn.store.read.store import Store
+
+    if args.store is None:
+        problem = "needs a store: some minibatches are drawn of its graph"
+        raise ArgumentError("sampler", settings.sampler, problem)
+    if len(args.ranks) > 1 or args.explain:
+        name, value = ("explain", args.explain) if args.explain else ("ranks", ",".join(map(str, args.ranks)))
+        problem = "is for the whole graph; minibatches are planned for one number of ranks, and not explained"
+        raise ArgumentError(name, value, problem)
+    planned = plan_minibatches(settings, Store(args.store), args.ranks[0], machine)
+    if args.json:
+        return json.dumps(planned.record())
+    best = planned.choices[0]
+    return "\n".join([tables.minibatches(planned), *first_run(args, best.way, best.bulk)])
+
+
+def first_run(args: argparse.Namespace, way: Way, bulk: int | None = None) -> list[str]:
     """Return lines with the command that trains the best choice and checks it; none without a store."""
     if args.store is None:
         return []
     from distgnn.cli import command_parser
     from distgnn.layout import written
 
-    way = best.way
-    given = {name: getattr(args, name) for name in SHARED}
+    given = {name: getattr(args, name) for name in SHARED} | {"bulk": bulk}
     given |= {"algorithm": way.algorithm, "grid": written(way.grid), "order": way.order, "replication": None}
     given |= {"sparsity_aware": way.sparsity_aware or None}
     defaults = command_parser("train").parse_args([args.store])

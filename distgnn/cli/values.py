@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
 from typing import Any
 
 #: What a switch may be set to in a file or the environment.
@@ -23,19 +24,22 @@ class AddedUp(Action):
         setattr(namespace, self.dest, Words(f"{before},{words}" if more else words))
 
 
-def natural(text: str) -> int:
-    """Parse an int that is at least 0."""
-    return _whole(text, 0)
+def natural(text: str, words: Sequence[str] = ()) -> Any:
+    """Parse an int that is at least 0, or one of these words."""
+    return _whole(text, 0, words)
 
 
-def count(text: str) -> int:
-    """Parse an int that is at least 1."""
-    return _whole(text, 1)
+def count(text: str, words: Sequence[str] = ()) -> Any:
+    """Parse an int that is at least 1, or one of these words."""
+    return _whole(text, 1, words)
 
 
-def _whole(text: str, least: int) -> int:
+def _whole(text: str, least: int, words: Sequence[str]) -> int | str:
+    if text.strip() in words:
+        return text.strip()
     if not text.strip().removeprefix("+").isdecimal() or int(text) < least:
-        raise ArgumentTypeError(f"expected a whole number, at least {least}, not {text!r}")
+        others = "".join(f", or {word}" for word in words)
+        raise ArgumentTypeError(f"expected a whole number, at least {least}{others}, not {text!r}")
     return int(text)
 
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mpi4py import MPI
@@ -48,12 +48,16 @@ class Nccl:
         failed: called when the device is found to wait for a rank that has failed or left.
 
     Attributes:
+        claimed: of all communicators, as they share a stream: the relay that queues the next calls, where
+            ranks may be at different ones; else None.
         last: the mark of all that was queued; check: raises PeerError if a rank that is waited for in it has
             failed or left.
 
     Raises:
         UserError: NCCL does not connect these ranks.
     """
+
+    claimed: ClassVar[object] = None
 
     def __init__(
         self, mpi: MPI.Intracomm, backend: Backend, failed: Callable[[], object] = lambda: None
@@ -179,6 +183,7 @@ class Nccl:
 
     def _queue(self, call: Callable[[int], object], size: int, after: Iterable[Mark] = ()) -> Mark:
         """Call NCCL with its stream, after all that has been queued to be computed, and these marks."""
+        assert Nccl.claimed is None, "others would queue this call in another order than a relay's steps"
         on = self.backend
         computed = on.mark()
         if not size:

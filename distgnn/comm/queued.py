@@ -99,6 +99,7 @@ class QueuedRelay(Relay):
                 self._finish()
                 failed = kind is not None
         finally:
+            self._reserve(False)
             self.flight.close(failed)
 
     def _around(self) -> list[tuple[int | None, int | None]]:
@@ -153,9 +154,16 @@ class QueuedRelay(Relay):
             if receive is not None and receive > self.turn:
                 room = receive < self.turn + self.buffers if self.common else self.free
                 if not (self.overlap and room):
-                    return
+                    break
+            self._reserve(False)
             self.step += 1
             self._call(receive, send)
+        self._reserve(not self.common and self.step < len(self.steps))
+
+    def _reserve(self, wanted: bool) -> None:
+        """Let no other call be queued as long as steps are, at turns that differ from rank to rank."""
+        assert Nccl.claimed in (None, self)
+        Nccl.claimed = self if wanted else None
 
     def _call(self, receive: int | None, send: int | None) -> None:
         """Queue a step: a broadcast, or what comes and what is handed on."""

@@ -21,7 +21,7 @@ from distgnn.errors import UserError
 
 log = logging.getLogger(__name__)
 
-VARIABLE = "DISTGNN_TRANSPORT"
+VARIABLE, FORMERLY = "DISTGNN_TRANSPORT", "DISTGNN_NCCL"
 CHOICES = ("mpi", "host", "nccl")
 
 #: How arrays move (see ``wires.py``), as logs say it.
@@ -52,6 +52,8 @@ def transport(backend: Backend, mpi: Any, node: int, environ: Mapping[str, str] 
         UserError: on every rank: a variable has another value, or NCCL is asked for and cannot be.
     """
     asked = wanted(environ)  # the same everywhere: ranks have agreed on variables
+    if environ.get(FORMERLY) and mpi.Get_rank() == 0:
+        log.warning("%s is not read any more: it is %s=nccl now, or mpi, or host", FORMERLY, VARIABLE)
     if not backend.on_device:
         if asked == "nccl" and mpi.Get_rank() == 0:
             log.warning("%s=nccl is for arrays of a GPU; those of NumPy travel by MPI", VARIABLE)

@@ -5,9 +5,9 @@ from distgnn.local.narrow import narrow, narrow_rows, widen
 from distgnn.local.product import product, some_rows
 from distgnn.local.rows import gather_rows, scatter_add
 from distgnn.local.spgemm import spgemm, spgemm_row_blocks
-from distgnn.local.spmm import rounded, spmm
+from distgnn.local.spmm import rounded, spmm, spmm_transposed, transposes
 
 __all__ = [
     "gather_rows", "gemm", "narrow", "narrow_rows", "product", "rounded", "scatter_add", "some_rows",
-    "spgemm", "spgemm_row_blocks", "spmm", "widen",
+    "spgemm", "spgemm_row_blocks", "spmm", "spmm_transposed", "transposes", "widen",
 ]  # fmt: skip

@@ -68,8 +68,9 @@ def joined(blocks: Sequence[Packed], dtype: Any, on: Backend) -> Packed:
     none = on.empty((0,), np.int64), on.empty((0,), np.int64), on.empty((0,), dtype)
     if len(blocks) == 1:
         return blocks[0]
-    counts, columns, values = zip(*(blocks or [none]), strict=True)
-    return on.xp.concatenate(counts), on.xp.concatenate(columns), on.xp.concatenate(values)
+    parts = zip(*(blocks or [none]), strict=True)  # counts may be on the host, where sizes are known
+    counts, columns, values = (backend.module(part[0]).concatenate(part) for part in parts)
+    return counts, columns, values
 
 
 def owners(counts: Array, total: int | None = None) -> Array:

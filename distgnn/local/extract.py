@@ -19,9 +19,10 @@ from distgnn.arrays.csr import CSR, index_type
 from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
-from distgnn.local import cuda
-from distgnn.local.csr_rows import row_pointers
+from distgnn.local import cuda, host, neighbours
+from distgnn.local.csr_rows import row_pointers, with_indices
 from distgnn.local.cuda import Product as Product
+from distgnn.local.relabel import Relabelling
 from distgnn.local.spgemm import spgemm, spgemm_row_blocks
 from distgnn.local.stack import Stack
 
@@ -97,6 +98,7 @@ def repeated(row: Distribution, times: int, width: int) -> Iterator[Any]:
 
 
 def _held_on_host(owner: object, matrix: sp.csr_array, on: Backend) -> sp.csr_array:
+    matrix = with_indices(matrix, index_type(matrix.nnz, *matrix.shape))
     ledger.holds(owner, "adjacency", int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes))
     return matrix
 
@@ -181,7 +183,7 @@ def _repeated_on_gpu(row: Distribution, times: int, width: int) -> Iterator[Prod
 
 
 def _edges_on_gpu(
-    A: CSR, indptr: Array, rows: Stack, cols: Stack, scale: Array | None
+    A: CSR, indptr: Array, rows: Stack, cols: Stack, scale: Array | None, _: Relabelling
 ) -> tuple[Array, Stack, Array]:
     """Pick all entries of A in these rows and columns without a copy of the rows, on a GPU.
 
@@ -202,12 +204,13 @@ def _edges_on_gpu(
 
 KERNELS = KernelTable(
     numpy=[
+        Kernels({"neighbours": neighbours.draw, "edges": neighbours.edges}, "fd", host.usable),
         Kernels({
             "held": _held_on_host, "multiply": _multiply_on_host, "row_blocks": _row_blocks_on_host,
             "row_lengths": _row_lengths_on_host, "row_entries": _row_entries_on_host,
             "compact": _compact_on_host, "rows_of": _rows_of_on_host, "distribution": _distribution_on_host,
             "repeated": _repeated_on_host,
-        })
+        }),
     ],
     cupy=[
         Kernels({

@@ -15,7 +15,7 @@ from distgnn.arrays.backend import CACHE_LINE
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
-from distgnn.local.tuner import Tuner
+from distgnn.local.tuner import FLEETING, Tuner
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,8 @@ def spmm(A: CSR, B: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
     uses the last-level cache; for wider rows C's choice is within a few per cent. The clock is this thread's.
     """
     multiplied = functools.partial(multiply, A.indptr, A.indices, A.data, B, out, accumulate=accumulate)
-    if A.nnz < TUNING.look_ahead_nonzeros or B.shape[1] * B.itemsize > 3 * CACHE_LINE:
+    wide = B.shape[1] * B.itemsize > 3 * CACHE_LINE
+    if A.nnz < TUNING.look_ahead_nonzeros or wide or FLEETING in A.pattern:
         multiplied(prefetch=DISTANCES[0])
         return
     key = f"look ahead {B.shape[1]} {B.dtype}"

@@ -15,16 +15,16 @@ from distgnn.arrays.blocking import bounded
 from distgnn.arrays.csr import index_type
 from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.layout import Range
-from distgnn.local import csr_rows, cuda
+from distgnn.local import csr_rows, cuda, host
 
 
 def spgemm(A: Any, B: Any) -> Any:
     """Compute ``A B`` of two sparse matrices: sorted rows, no duplicates.
 
     An entry stands wherever an entry of A meets one of B, whatever their values: where these are 0, or sums
-    cancel, it is 0. By SciPy, except where no row of ``A`` has more than one entry, as in GraphSAGE's Q
-    (matrix-sampling paper, section 4.1.1): there, rows of ``B`` are copied and scaled, to the same bits. On a
-    GPU by ``extract.cu``, which sums in the same order.
+    cancel, it is 0. Where no row of ``A`` has more than one entry, as in GraphSAGE's Q
+    (matrix-sampling paper, section 4.1.1), rows of ``B`` are copied and scaled. Else ``spgemm.c`` multiplies,
+    on a GPU ``extract.cu``, and SciPy where neither will do; all sum in the same order.
 
     Args:
         A: (m, k), B: (k, n): both SciPy's or both CuPy's CSR matrices, canonical. Shapes that don't fit raise
@@ -58,11 +58,27 @@ def _product(A: Any, B: Any, multiplications: int) -> Any:
         return KERNELS.kernel("spgemm", B.data)(A, B)
 
 
-def _by_scipy(A: Any, B: Any) -> Any:
+def _on_host(A: Any, B: Any) -> Any:
     A = csr_rows.with_indices(A, B.indices.dtype)
     if csr_rows.at_most_one_per_row(A):
         return csr_rows.scaled_rows(A, B)
+    if B.dtype.char in "fd" and B.dtype == np.result_type(A.dtype, B.dtype) and host.usable():
+        return _compiled(A, B)
     return csr_rows.sort_rows(_by_sparsetools(A, B))
+
+
+def _compiled(A: Any, B: Any) -> sp.csr_array:
+    built, (m, k) = host.built(), (A.shape[0], B.shape[1])
+    estimates = csr_rows.multiplications(A, csr_rows.lengths(B, A.indices))
+    room = int(np.minimum(estimates, k).sum())
+    pointers, columns = np.empty(m + 1, np.int64), np.empty(room, B.indices.dtype)
+    values = np.empty(room, B.dtype)
+    left = A.indptr.astype(np.int64), A.indices.astype(np.int64), A.data.astype(B.dtype, copy=False)
+    sums = np.zeros(k, B.dtype), np.zeros(built.spgemm_bits(k), np.uint64)
+    built.spgemm(*left, B.indptr, B.indices, B.data, *sums, pointers, columns, values)
+    for array in (columns, values):
+        array.resize(int(pointers[-1]), refcheck=False)
+    return sp.csr_array((values, columns, pointers), shape=(m, k))
 
 
 def _by_sparsetools(A: Any, B: Any) -> sp.csr_array:
@@ -107,7 +123,7 @@ def _on_gpu(A: Any, B: Any) -> Any:
     return type(B)(arrays, shape=C.shape)
 
 
-KERNELS = KernelTable(numpy=[Kernels({"spgemm": _by_scipy})], cupy=[Kernels({"spgemm": _on_gpu})])
+KERNELS = KernelTable(numpy=[Kernels({"spgemm": _on_host})], cupy=[Kernels({"spgemm": _on_gpu})])
 
 
 def _check(A: Any, B: Any) -> None:

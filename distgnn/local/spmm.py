@@ -67,6 +67,22 @@ def spmm(
     return out
 
 
+def spmm_transposed(A: CSR, B: Any, out: Any) -> Any:
+    """Compute ``out = Aᵀ B`` where Aᵀ is not held: some rows of A are transposed at a time, and let go.
+
+    On a host, see :func:`transposes`. ``A``: (m, k); ``B``: (m, f); ``out``: (k, f), as of :func:`spmm`.
+    Rounding is that of a sum of products. Cost: a pass over ``out`` for each of TUNING.transposed_pieces
+    parts, and the transposition, in all as much as a product of 8 columns or so.
+    """
+    KERNELS.kernel("spmm_transposed", B)(A, B, out)
+    return out
+
+
+def transposes(B: Any) -> bool:
+    """Tell whether :func:`spmm_transposed` takes such an array."""
+    return KERNELS.find("spmm_transposed", B) is not None
+
+
 def rounded(B: Any, kind: str, beyond: Any) -> Any:
     """Return what :func:`spmm` reads of ``B``, in one product or several: on a GPU 16 bits of that kind.
 
@@ -118,8 +134,16 @@ def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     _sparsetools.csr_matvecs(m, k, B.shape[1], A.indptr, A.indices, A.data, B.ravel(), out.ravel())
 
 
+def _transposed(A: CSR, B: Any, out: Any) -> None:
+    on, nonzeros = backend.of(B), -(-max(A.nnz, 1) // TUNING.transposed_pieces)
+    for number, (rows, part) in enumerate(A.row_blocks(nonzeros)):
+        spmm(part.transposed(on), B[slice(*rows)], out=out, accumulate=number > 0)
+    if not A.shape[0]:
+        out[...] = 0
+
+
 KERNELS = KernelTable(
-    numpy=[Kernels({"spmm": _in_row_blocks})],
+    numpy=[Kernels({"spmm": _in_row_blocks, "spmm_transposed": _transposed})],
     cupy=[Kernels({"spmm": _at_once, "spmm_then": _then}), Kernels({"rounded": _rounded}, types="f")],
 )
 

@@ -10,6 +10,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: In the pattern of a block of too few products to try ways in: one of a minibatch. It takes the first.
+FLEETING = "fleeting"
+
 trials = 0  # of all tuners of this process so far
 
 

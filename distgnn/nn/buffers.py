@@ -9,7 +9,8 @@ A network makes :class:`LayerProducts` for each of its layers once: layouts and 
 :class:`Buffers` puts the matrices of a pass into memory of the grid's workspace. Z takes the place of H, or H
 stays and Y is temporary; dH takes the place of G. So L layers of one width need L + 1 buffers, one for each
 layer and one for all of them; with the two that panels are received into these are the L + 3 of MG-GCN. The
-first epoch makes the buffers, and each later epoch puts each matrix where the first did.
+first epoch shows how long each matrix is needed; from then on it lies in as few buffers as life times allow,
+narrow matrices beside each other in the place of a wide one that is over.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class GCN:
             (Chen et al., Training deep nets with sublinear memory cost, arXiv 1604.06174); 0 or 1: none is.
 
     Attributes:
-        layers: the weights; graphs: the whole graph, as each layer takes it.
+        layers: the weights; graphs: the whole graph, as each layer takes it; adjacency: A as given.
         input_layout: of the features; output_layout: of the logits.
         parameters: the matrices that an optimiser updates, aligned with the gradients of `backward`: weights,
             biases, and gains and shifts of layer norm.
@@ -111,7 +111,7 @@ class GCN:
         _check(A, widths, dropout, product_order)
         if self.activation not in ACTIVATIONS:
             raise ArgumentError("activation", activation, offered(activation, ACTIVATIONS))
-        A = self.operator(A, product_order)
+        self.adjacency, A = A, self.operator(A, product_order)
         self.A, self.widths, self.grid = A, widths, A.grid
         self.seed, self.dropout = int(seed), float(dropout)
         operators = [A.layer(index) for index in range(len(widths) - 1)]
@@ -340,14 +340,23 @@ class GCN:
         Raises:
             NotFiniteError: the loss or a logit to evaluate is not finite (on every rank).
         """
-        Z = self._forward(self._plans(True, X, need_input), X, epoch)
+        plans = self._plans(True, X, need_input)
+        key = id(self), plans[0].mode, epoch is None, evaluate
+        with self.grid.workspace.repeated(key):
+            return self._gradients(plans, X, targets, epoch, evaluate)
+
+    def _gradients(
+        self, plans: Sequence[LayerProducts], X: Features, targets: Targets, epoch: int | None, evaluate: bool
+    ) -> tuple[float, dict[str, float], list[Array], DistDense | None]:
+        """Compute what `gradients` returns, by these plans."""
+        Z = self._forward(plans, X, epoch)
         try:
             seen = scores(Z, targets) if evaluate else {}
             begun, G = begin_loss(Z, targets, overwrite=True)
         except FloatingPointError as error:
             self.grid.workspace.give_back(Z.block)
             raise self.not_finite(X, str(error), epoch) from None
-        gradients, dX = self.backward(G, epoch, need_input, mean_over(targets))
+        gradients, dX = self.backward(G, epoch, plans[0].mode.need_input, mean_over(targets))
         loss = begun()  # a device has all of backward to do meanwhile
         if not math.isfinite(loss):
             if dX is not None:
@@ -395,10 +404,12 @@ class GCN:
     def minibatch_gradients(
         self, graphs: Sequence[LayerGraph], X: Features, targets: LossRows, step: int
     ) -> tuple[float, list[Array]]:
-        """Compute loss and gradients of a minibatch, aligned with `parameters`. Not collective.
+        """Compute loss and gradients of a minibatch, aligned with `parameters`.
+
+        Collective over the grid of `graphs`, which of blocks is this rank alone.
 
         Args:
-            graphs: the block of each layer.
+            graphs: the block of each layer, or the operator of a subgraph for each.
             X: the features of the first block's columns, in memory of the workspace, which it returns to.
             targets: of the last block's rows.
             step: number of the minibatch in the whole run, on which dropout's masks depend.
@@ -415,7 +426,9 @@ class GCN:
 
         `need_input=False` promises that X stays as it is, as in `gradients`. Raises as that does.
         """
-        with lent(self._forward(self._plans(False, X, need_input), X, None)) as Z:
+        plans = self._plans(False, X, need_input)
+        again = self.grid.workspace.repeated((id(self), plans[0].mode))
+        with again, lent(self._forward(plans, X, None)) as Z:
             try:
                 return scores(Z, targets)
             except FloatingPointError as error:  # where a number did not fit into 16 bits, too: it is NaN

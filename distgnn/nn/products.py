@@ -48,6 +48,7 @@ class FixedAggregate:
         """Return T = A X, multiplied the first time. Collective then."""
         if self.kept is None or self.kept[0] is not A or self.kept[1]() is not X.block:
             T = A.multiply(X)
+            A.grid.workspace.clear()  # later products may be narrower
             if self.suffices and isinstance(X, OwnedFeatures):
                 X.let_go()
                 self.alone = True

@@ -30,7 +30,8 @@ class Algorithm(LinearMap, ABC):
         source: gives the blocks of A, the same matrix on all ranks. One whose nodes were permuted has a
             ``row_order`` and a ``col_order``, which layouts carry.
 
-    Attributes: those of :class:`~distgnn.operators.linear_map.LinearMap`.
+    Attributes: beside those of :class:`~distgnn.operators.linear_map.LinearMap`,
+        cuts: the partition vectors of rows and columns by name.
 
     Raises:
         ArgumentError: a grid that the algorithm can't use, or whose messages have 16 bits where A is float64;
@@ -47,7 +48,7 @@ class Algorithm(LinearMap, ABC):
     def __init__(self, grid: Grid, source: BlockSource) -> None:
         if grid.shape not in self.grids(grid.size):  # whatever the order of the axes
             raise self.no_grid(grid.shape, grid.size)
-        self.grid, self.source = grid, source
+        self.grid, self.source, self.cuts = grid, source, dict[str, np.ndarray]()
         self.shape = (int(source.shape[0]), int(source.shape[1]))
         self.dtype, self.symmetric = np.dtype(source.dtype), bool(source.symmetric)
         if grid.wire is not None and self.dtype != np.float32:
@@ -60,6 +61,15 @@ class Algorithm(LinearMap, ABC):
             with grid.world.together():  # a source may be the caller's own
                 facts = identity(source)
             grid.world.agree(facts)
+
+    def cut(self, name: str, vector: np.ndarray) -> np.ndarray:
+        """Keep a partition vector, or in its place the one that the source has by this name.
+
+        All cuts of rows and columns are kept so: an induced subgraph is cut where the whole matrix is, which
+        need not be where its own nodes would be cut evenly.
+        """
+        self.cuts[name] = getattr(self.source, "cuts", {}).get(name, vector)
+        return self.cuts[name]
 
     @cached_property
     def nnz(self) -> int:

@@ -60,13 +60,16 @@ class BlockRows(Algorithm):
         sparsity_aware: bool | str = False,
     ) -> None:  # fmt: skip
         super().__init__(grid, source)
-        parts = grid.shape["rows"]
-        self.row_parts = as_partition(row_parts, self.shape[0], parts)
-        self.col_parts = as_partition(col_parts, self.shape[1], parts)
+        parts, c = grid.shape["rows"], grid.shape.get("reps", 1)
+        self.row_parts = self.cut("rows", as_partition(row_parts, self.shape[0], parts))
+        self.col_parts = self.cut("columns", as_partition(col_parts, self.shape[1], parts))
+        self.row_shares = self.cut("shares of rows", shares(self.row_parts, c))
+        self.col_shares = self.cut("shares of columns", shares(self.col_parts, c))
         self.output_layout = Layout(grid, Cut(("rows",), self.row_parts, self.row_order), Cut())
         self.input_layout = Layout(grid, Cut(("rows",), self.col_parts, self.col_order), Cut())
         self.weights = ReplicatedWeights(self.output_layout)
-        self.column, (self.stages, self.columns) = grid.along("rows"), self.share(grid, self.col_parts)
+        self.column = grid.along("rows")
+        self.stages, self.columns = self.share(grid, self.col_parts, self.col_shares)
         self.sparsity_aware = sparsity_aware
         self.A = self._needed_rows() if sparsity_aware else self._whole_blocks()
 
@@ -88,7 +91,7 @@ class BlockRows(Algorithm):
     def At(self) -> WholeBlocks:
         """Blocks of Aᵀ on this rank, where blocks of H travel whole."""
         cols, panels = block(self.col_parts, self.column.rank), self.A.panels  # type: ignore[union-attr]
-        _, rows = self.share(self.grid, self.row_parts)
+        _, rows = self.share(self.grid, self.row_parts, self.row_shares)
         windows = [(block(rows, j), cols) for j in self.stages]
         transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
         return WholeBlocks(holders, self.column, self.stages, rows, panels, transposed, "G")
@@ -99,11 +102,14 @@ class BlockRows(Algorithm):
         return multiply_sparse(self, B)
 
     @staticmethod
-    def share(grid: Axes, parts: np.ndarray) -> tuple[range, np.ndarray]:
-        """Return the blocks of which this rank's process column has a share, and the vector of its parts."""
+    def share(grid: Axes, parts: np.ndarray, cut: np.ndarray | None = None) -> tuple[range, np.ndarray]:
+        """Return the blocks of which this rank's process column has a share, and the vector of its parts.
+
+        ``cut``: the vector of the process columns' shares, default even.
+        """
         rows, c, j = len(parts) - 1, grid.shape.get("reps", 1), grid.coords.get("reps", 0)
         stages = range(j * rows // c, -(-(j + 1) * rows // c))
-        return stages, np.clip(parts, *block(shares(parts, c), j))
+        return stages, np.clip(parts, *block(shares(parts, c) if cut is None else cut, j))
 
     @staticmethod
     def last_panel(grid: Axes) -> float:

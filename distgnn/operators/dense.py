@@ -138,7 +138,8 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     if world.rank != 0:
         return DistDense(world.receive(on.empty(layout.local_shape(shape), kind), 0, "H"), layout, shape)
     blocks = (on.asarray(X[_rows(ids, rows), slice(*cols)]) for rows, cols in ranges)
-    own = next(blocks).copy()
+    own = next(blocks)
+    own = own.copy() if not on.on_device and np.may_share_memory(own, X) else own
     for rank, block in enumerate(blocks, 1):
         world.send(block, rank, "H")
     return DistDense(own, layout, shape)

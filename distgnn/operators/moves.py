@@ -212,6 +212,11 @@ class Moves(ABC):
     def ranges(self) -> list[Range]:
         """List the columns of A of each block that comes by."""
 
+    def windows(self) -> list[tuple[Range, Range]]:
+        """List the rows and the columns of A of each of this rank's blocks."""
+        rows = self.row_layout.rows.range(self.grid, self.A.shape[0])
+        return [(rows, columns) for columns in self.ranges()]
+
     def needed(self) -> list[list[tuple[Range, Array]]] | None:
         """List the ranges of columns, and rows within them, that each block reads; None: all of its range."""
         return None

@@ -15,6 +15,7 @@ from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout, Range
 from distgnn.local.epilogue import Epilogue
+from distgnn.local.tuner import FLEETING
 from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.kept import cached_property
 from distgnn.operators.moves import Moves
@@ -78,6 +79,7 @@ class OneRank(Algorithm):
         self.weights = alone.weights
         self._pattern: Callable[[], Moves | None] = lambda: None
         self.A = CSR.empty(shape, len(data), self.dtype, alone.backend)
+        self.A.pattern[FLEETING] = True
         for source, target in ((data, self.A.data), (indices, self.A.indices), (indptr, self.A.indptr)):
             if backend.of(source).on_device:
                 target[...] = source
@@ -109,4 +111,6 @@ class OneRank(Algorithm):
     @cached_property
     def At(self) -> CSR:
         """The transposed matrix, made when it is first asked for."""
-        return self.A.transposed(self.grid.backend)
+        At = self.A.transposed(self.grid.backend)
+        At.pattern[FLEETING] = True
+        return At

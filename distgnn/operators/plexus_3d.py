@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from distgnn import ledger, local
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
 from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, load
-from distgnn.operators.moves import Moves, Room
+from distgnn.operators.moves import Moves, Room, told
 from distgnn.operators.prices import FREE, Price, gathered, reduced, summed_rows
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ShardedWeights
@@ -39,6 +41,15 @@ class Plane:
         """The shard, transposed where it is. Collective."""
         return Holders(self.grid, [self.window]).transposed([self.A])[0]
 
+    @cached_property
+    def keeps_transpose(self) -> bool:
+        """True where all ranks have room for the transpose, or a product needs it. Collective, once."""
+        if not local.transposes(self.A.data):
+            return True
+        filled = sum(ledger.books().held.values()) + self.A.buffer.nbytes
+        there = TUNING.filled_memory * self.grid.share_of_memory()
+        return self.grid.world.lowest(int(filled <= there)) == 1
+
 
 class Plexus3D(Algorithm):
     """``A`` cut over one plane of an x, y, z grid and copied along the third axis; ``H`` cut over another.
@@ -52,7 +63,8 @@ class Plexus3D(Algorithm):
     In layer 0, A is cut over (z, x), ``H`` (the paper's F) over (x, y), the product over (z, y), the weights
     over (y, x) and the layer's output over (z, x). That is the input of layer 1, whose roles are rotated;
     :meth:`layer` gives its operator. At most three shards of A are held, and their transposes once an adjoint
-    has been used. Only layer 0's ``H``, and all weights, are also cut over the third axis.
+    has been used, where a rank's memory has room for them: else rows of a shard are transposed while they
+    multiply. Only layer 0's ``H``, and all weights, are also cut over the third axis.
 
     Double permutation (section 5.1): layers take ``source`` = P_r A P_cᵀ and ``odd`` = P_c A P_rᵀ in turns.
     The input of layer 0 is in the order P_c, its output in P_r, that of layer 1 in P_c again; at most six
@@ -88,7 +100,9 @@ class Plexus3D(Algorithm):
             self.planes: dict[int, Plane] = {}
             self.layers = {0: self}
             parts = {"x": (col_parts, m), "y": (y_parts, n), "z": (row_parts, n)}
-            self.parts = {axis: as_partition(*given, grid.shape[axis]) for axis, given in parts.items()}
+            self.parts = {
+                axis: self.cut(axis, as_partition(*given, grid.shape[axis])) for axis, given in parts.items()
+            }
         out, contract, feature = ROLES[number % 3]
         self.out, self.contract = grid.along(out), grid.along(contract)
         rows = Cut((out,), self.first.parts[out], self.row_order)
@@ -96,8 +110,9 @@ class Plexus3D(Algorithm):
         self.plane = self._plane(number, (rows.range(grid, n), cols.range(grid, m)))
         self.A = self.plane.A
         if self.sharded:  # the third axis cuts the rows of H, too
-            cols = Cut((contract, out), nested(cols.vector(grid, m), self.out.size), self.col_order)
-            self.shares = within(cols.vector(grid, m), self.contract.rank, self.out.size)
+            shares = self.cut("shares", nested(cols.vector(grid, m), self.out.size))
+            cols = Cut((contract, out), shares, self.col_order)
+            self.shares = within(shares, self.contract.rank, self.out.size)
         self.input_layout = Layout(grid, cols, Cut((feature,)))
         self.output_layout = Layout(grid, rows, Cut((feature,)))
         self.weights = ShardedWeights(grid, rows, out, contract, feature)
@@ -125,6 +140,15 @@ class Plexus3D(Algorithm):
 
     def _moves(self) -> Moves:
         return ShardMoves(self)
+
+    def multiply_adjoint(self, G: Any, F: Any) -> None:
+        if self.plane.keeps_transpose:
+            super().multiply_adjoint(G, F)
+            return
+        with told(self.grid), self.moves.columns_written(F) as rooms:
+            for room in rooms:
+                out = room.array if isinstance(room, Room) else room
+                local.spmm_transposed(self.A, self.grid.rounded(G), out)
 
     def _plane_block(self, F: Any) -> AbstractContextManager[Any]:
         """Lend room for what all ranks along the third axis have of ``F``, where that is cut over it too."""

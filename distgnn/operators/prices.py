@@ -19,7 +19,7 @@ from distgnn.layout import Layout
 from distgnn.operators.relayout import taken
 from distgnn.operators.summed import row_blocks
 
-Words = Fraction | int
+Words = Fraction | float
 
 
 class Price(dict[tuple[str, str], tuple[Words, int]]):

@@ -147,8 +147,10 @@ class Rdm(BlockRows):
         super().__init__(grid, source, row_parts, col_parts, sparsity_aware)
         self.row, shares = grid.along("cols"), grid.shape["cols"]
         cuts = (self.row_parts, self.row_order), (self.col_parts, self.col_order)
+        nests = (self.cut(f"nested {k}", nested(parts, shares)) for k, (parts, _) in enumerate(cuts))
         self.output_layout, self.input_layout = (
-            Layout(grid, Cut(("rows", "cols"), nested(parts, shares), order), Cut()) for parts, order in cuts
+            Layout(grid, Cut(("rows", "cols"), own, order), Cut())
+            for own, (_, order) in zip(nests, cuts, strict=True)
         )
         self.inner_layouts = tuple(
             Layout(grid, Cut(("rows",), parts, order), Cut(("cols",))) for parts, order in reversed(cuts)

@@ -50,8 +50,11 @@ def _row(cls: type[Algorithm], title: str, paper: str, section: str, options: st
     return Row(cls.name, title, paper, section, file, ", ".join(cls.axes), command)
 
 
-def _sampler(name: str, title: str, section: str, file: str, options: str, axes: str = "") -> Row:
-    paper, file = "Matrix-based sampling, MLSys'24", f"distgnn/sampling/{file}.py"
+def _sampler(
+    name: str, title: str, section: str, file: str, options: str, axes: str = "",
+    paper: str = "Matrix-based sampling, MLSys'24",
+) -> Row:  # fmt: skip
+    file = f"distgnn/{file if '/' in file else f'sampling/{file}'}.py"
     return Row(name, title, paper, section, file, axes, f"distgnn train STORE --sampler {options}")
 
 
@@ -78,6 +81,12 @@ TABLE = [
     _sampler("fastgcn", "minibatches: some of all nodes for every layer", "2.2.2", "layerwise",
              "fastgcn --fanout 512,512"),
     _sampler("saint", "minibatches: subgraphs", "2.2.3", "saint", "saint --fanout 2000"),
+    _sampler("shadow", "minibatches: a subgraph for every node", "3", "shadow",
+             "shadow --fanout 10,5 --layers 3", paper="ShaDow, NeurIPS'21"),
+    _sampler("cluster", "minibatches: subgraphs of parts", "3.2", "cluster",
+             "cluster --parts metis:50 --batch-size 2", paper="Cluster-GCN, KDD'19"),
+    _sampler("vertices", "minibatches: subgraphs of drawn nodes, by any algorithm", "", "train/vertices",
+             "vertices --algorithm 3d", paper="ScaleGNN, 2026"),
     _sampler("spgemm", "minibatches: any sampler, of a graph cut in block rows", "5.2, Algorithm 2", "spgemm",
              "sage --fanout 15,10 --partition-graph --replication 2", "rows, reps"),
 ]  # fmt: skip

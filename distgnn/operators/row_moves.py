@@ -20,7 +20,7 @@ import numpy as np
 from distgnn.arrays.csr import CSR
 from distgnn.comm.group import Comm
 from distgnn.comm.panels import summed
-from distgnn.layout import Cut, Layout, Range, block, shares
+from distgnn.layout import Cut, Layout, Range, block
 from distgnn.operators.by_columns import by_columns_price
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense, recut
@@ -57,7 +57,8 @@ class RowMoves(Moves):
         self.group, self.partial = None if partial else self.reps, partial
         cuts = (A.row_parts, A.row_order), (A.col_parts, A.col_order)
         parts, i = A.row_parts if transpose else A.col_parts, grid.coords["rows"]
-        ends = shares(parts, grid.shape.get("reps", 1)).clip(*block(parts, i)) - parts[i]
+        self.shared = A.row_shares if transpose else A.col_shares
+        ends = self.shared.clip(*block(parts, i)) - parts[i]
         self.cuts = list(pairwise(ends.tolist()))
         self.mine = slice(*self.cuts[grid.coords.get("reps", 0)])
         layouts = (Layout(grid, Cut(("rows",), *cut), Cut()) for cut in cuts)
@@ -169,8 +170,13 @@ class WholeRowMoves(RowMoves):
         made = self.A.holders().transposed(self.blocks)
         return [made[k] for k in self.order]
 
+    def windows(self) -> list[tuple[Range, Range]]:
+        layout = self.column_layout if self.transpose else self.row_layout
+        return [(layout.row_range, columns) for columns in self.ranges()]
+
     def ranges(self) -> list[Range]:
-        p, starts = self.pairs, self.A.columns.tolist()
+        p, parts = self.pairs, self.A.row_parts if self.transpose else self.A.col_parts
+        starts = self.A.share(self.grid, parts, self.shared)[1].tolist()
         cuts = [(starts[p.roots[turn]], p.rows[turn]) for turn in p.turns]
         return [(first + rows.start, first + rows.stop) for first, rows in cuts]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.grid import Grid
+from distgnn.comm.group import Comm
 from distgnn.comm.panels import broadcast
 from distgnn.layout import Cut, Layout, as_partition, block, owner, partition, refine, within
 from distgnn.operators.algorithm import Algorithm
@@ -55,15 +56,16 @@ class Split3D(Algorithm):
     ) -> None:  # fmt: skip
         super().__init__(grid, source)
         pr, layers = grid.shape["rows"], grid.shape["fibers"]
-        row_parts = as_partition(row_parts, self.shape[0], pr * layers)
-        self.col_parts = col_parts = as_partition(col_parts, self.shape[1], pr * layers)
+        row_parts = self.cut("rows", as_partition(row_parts, self.shape[0], pr * layers))
+        self.col_parts = col_parts = self.cut("columns", as_partition(col_parts, self.shape[1], pr * layers))
         self.output_layout = Layout(grid, Cut(("rows", "fibers"), row_parts, self.row_order), Cut(("cols",)))
         self.input_layout = Layout(grid, Cut(("rows", "fibers"), col_parts, self.col_order), Cut(("cols",)))
         self.weights = ReplicatedWeights(self.output_layout)
         i, k = grid.coords["rows"], grid.coords["fibers"]
         self.fiber, self.shares = grid.along("fibers"), within(row_parts, i, layers)
-        rows, stages = block(row_parts[::layers], i), layer_stages(grid.shape, col_parts, k)
-        self.plane = Summa(grid, source, rows, stages, block_size)
+        inner = self.cut("inner", layer_shares(grid.shape, col_parts, k))
+        stages = layer_stages(grid.shape, col_parts, k, inner)
+        self.plane = Summa(grid, source, block(row_parts[::layers], i), stages, block_size)
 
     def _moves(self) -> Moves:
         blocks = self.output_layout.rows.vector(self.grid, self.shape[0])[:: self.fiber.size]
@@ -84,15 +86,30 @@ class Split3D(Algorithm):
         return [{"rows": pr, "cols": pc, "fibers": layers} for pr, pc, layers in shapes]
 
 
-def layer_stages(sizes: Mapping[str, int], col_parts: np.ndarray, layer: int) -> list[Panel]:
+def layer_shares(sizes: Mapping[str, int], col_parts: np.ndarray, layer: int) -> np.ndarray:
+    """Return where the shares of a layer's columns of A over ``cols`` begin, and where the last one ends.
+
+    They are even, of the layer's blocks one after another; where pr = pc, these blocks.
+    """
+    starts, of_H = _blocks(sizes, col_parts, layer)
+    pc = sizes["cols"]
+    even = of_H if sizes["rows"] == pc else partition(int(of_H[-1]), pc)
+    r = np.clip(np.searchsorted(of_H, even, side="right") - 1, 0, len(starts) - 1)
+    return starts[r] + even - of_H[r]
+
+
+def layer_stages(
+    sizes: Mapping[str, int], col_parts: np.ndarray, layer: int, shares: np.ndarray | None = None
+) -> list[Panel]:  # fmt: skip
     """Return the stages of a layer, from the sizes of the grid and the vector of ``H`` over rows and fibers.
 
-    The layer's columns of A, one block after another, are cut over ``cols`` as well as in blocks.
+    The layer's columns of A, one block after another, are cut over ``cols`` as well as in blocks; ``shares``:
+    as of :func:`layer_shares`, which is the default.
     """
-    pr, pc, layers = (sizes[axis] for axis in ("rows", "cols", "fibers"))
-    starts = col_parts[layer:-1:layers]
-    of_H = np.concatenate([[0], np.cumsum(np.diff(col_parts)[layer::layers])])
-    of_A, stages = of_H if pr == pc else partition(int(of_H[-1]), pc), []
+    starts, of_H = _blocks(sizes, col_parts, layer)
+    shares = layer_shares(sizes, col_parts, layer) if shares is None else shares
+    blocks = np.clip(np.searchsorted(starts, shares, side="right") - 1, 0, len(starts) - 1)
+    of_A, stages = of_H[blocks] + np.minimum(shares - starts[blocks], np.diff(of_H)[blocks]), []
     for first, last in refine(of_A, of_H):
         r = owner(of_H, first)
         top = first - int(of_H[r])
@@ -101,8 +118,17 @@ def layer_stages(sizes: Mapping[str, int], col_parts: np.ndarray, layer: int) ->
     return stages
 
 
+def _blocks(sizes: Mapping[str, int], col_parts: np.ndarray, layer: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the blocks of a layer begin among all columns, and among the layer's own."""
+    layers = sizes["fibers"]
+    own = np.cumsum(np.diff(col_parts)[layer::layers])
+    return col_parts[layer:-1:layers], np.concatenate([[0], own])
+
+
 class FiberMoves(PlaneMoves):
     """Moves of a layer of Split-3D: rows are gathered, or summed and scattered, along the fiber."""
+
+    fiber: Comm
 
     def __init__(
         self, A: Split3D, row_layout: Layout[Any], axes: tuple[str, ...], columns: Any
@@ -115,11 +141,18 @@ class FiberMoves(PlaneMoves):
 
     @contextmanager
     def rows_read(self, U: Any) -> Iterator[Any]:
+        if self.fiber.size == 1:
+            yield U
+            return
         with self._whole(U.shape[1]) as rows:
             yield self.A.fiber.allgather_rows(U, self.shares, rows, "G", narrow=True)
 
     @contextmanager
     def rows_written(self, T: Any, by: Sum = SUM, begun: bool = False) -> Iterator[Room]:
+        if self.fiber.size == 1:
+            with super().rows_written(T, by, begun) as room:
+                yield room
+            return
         with self._whole(T.shape[1]) as rows:
             by.begin(rows)
             yield Room(self.grid, rows)

@@ -96,8 +96,9 @@ def _exchanged(
         counts = np.diff(pointers[[0, *accumulate(heights)]]).tolist()
     indices = _gathered(group, columns, counts, kind)
     values = _gathered(group, numbers, counts, source.dtype)
-    block = sp.csr_array((values, indices, pointers), shape=shape)
-    block.has_sorted_indices = block.has_canonical_format = True
+    with group.together():
+        block = sp.csr_array((values, indices, pointers), shape=shape)
+        block.has_sorted_indices = block.has_canonical_format = True
     return block
 
 

@@ -69,10 +69,10 @@ class Summa2D(Algorithm):
     ) -> None:  # fmt: skip
         super().__init__(grid, source)
         pr, pc = grid.shape["rows"], grid.shape["cols"]
-        row_parts = as_partition(row_parts, self.shape[0], pr)
-        col_parts = as_partition(col_parts, self.shape[1], pr)
+        row_parts = self.cut("rows", as_partition(row_parts, self.shape[0], pr))
+        col_parts = self.cut("columns", as_partition(col_parts, self.shape[1], pr))
         inner_parts = col_parts if inner_parts is None and pr == pc else inner_parts
-        inner_parts = as_partition(inner_parts, self.shape[1], pc)
+        inner_parts = self.cut("inner", as_partition(inner_parts, self.shape[1], pc))
         self.output_layout = Layout(grid, Cut(("rows",), row_parts, self.row_order), Cut(("cols",)))
         self.input_layout = Layout(grid, Cut(("rows",), col_parts, self.col_order), Cut(("cols",)))
         self.weights = ReplicatedWeights(self.output_layout)
@@ -204,6 +204,10 @@ class PlaneMoves(Moves):
 
     def ranges(self) -> list[Range]:
         return [panel.columns for panel in self.plane.panels]
+
+    def windows(self) -> list[tuple[Range, Range]]:
+        every = super().windows()
+        return [every[k] for k in self.mine]
 
     def columns_read(self, V: Any) -> AbstractContextManager[Iterator[Any]]:
         return self.plane._broadcast(V)

@@ -24,6 +24,7 @@ from distgnn.partition.orders import KNOWN
 from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, plan, priced
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read
+from distgnn.plan.minibatches import plan_minibatches
 from distgnn.plan.probe import Probe, probe
 from distgnn.store.read.distributed import StoreOrPath
 from distgnn.store.read.store import Store
@@ -81,7 +82,8 @@ class Settled:
         """Write the way in a line, then the advice."""
         if self.way is None:
             return "nothing was left to plan"
-        way = f"{self.way} on order {self.way.order}, {self.seconds:.3g} s per epoch"
+        bulk = f", {self.settings.bulk} minibatches at a time" if self.settings.samples else ""
+        way = f"{self.way} on order {self.way.order}{bulk}, {self.seconds:.3g} s per epoch"
         lines = [f"planned for {self.machine}: {way}", *([self.probe.line] if self.probe else [])]
         return "\n".join([*lines, *self.advice])
 
@@ -96,7 +98,8 @@ def settle(
 
     Open are an algorithm "auto", with it an order of the nodes that is not given, and an order "auto". So is
     the grid of an algorithm that could have another one, or its axes in another order, where it is None,
-    "auto" or given in part. Other settings are kept. Minibatches are not planned.
+    "auto" or given in part. Other settings are kept. Of minibatches a replication and a bulk "auto" are open,
+    and with an algorithm or a grid "auto" the replication.
 
     Args:
         store: opened, or its path; machine: itself, or what :func:`machine.read` takes.
@@ -117,16 +120,26 @@ def _settled(left: LeftOpen, store: StoreOrPath, ranks: int, machine: Machine) -
         return Settled(settings)
     store = store if isinstance(store, Store) else Store(store)
     check_content(store)
+    if settings.samples:
+        return _of_minibatches(left, asked, store, ranks, machine)
     planned = _planned(asked, _orders(settings, store), store, ranks, machine)
     given = AUTO not in (settings.algorithm, settings.order)
     if given and not planned.choices and not any(way.peak for way in planned.infeasible):
         return Settled(replace(settings, grid=asked.grid))  # refused: the run says it better
     best = planned.best
     aware = AUTO if settings.sparsity_aware == AUTO else best.way.sparsity_aware  # planned as needed rows
-    chosen = replace(best.way.settings(settings), replication=settings.replication, sparsity_aware=aware)
+    copies = None if settings.replication == AUTO else settings.replication
+    chosen = replace(best.way.settings(settings), replication=copies, sparsity_aware=aware)
     orders = _advice(asked, store, planned) if settings.order in (None, AUTO) else ()
     advice = *orders, *planned.advice
     return Settled(chosen, machine.name, best.way, best.seconds, best.estimate.phases, advice)
+
+
+def _of_minibatches(left: LeftOpen, asked: Settings, store: Store, ranks: int, machine: Machine) -> Settled:
+    """Settle the grid and the bulk of minibatches."""
+    best = plan_minibatches(asked, store, ranks, machine).choices[0]
+    chosen = replace(best.way.settings(left.settings), bulk=best.bulk)
+    return Settled(chosen, machine.name, best.way, best.seconds, best.phases)
 
 
 def settle_together(

@@ -9,6 +9,7 @@ from typing import Any
 from distgnn.layout import written
 from distgnn.plan.choices import ERROR, SHOWN, Choice, Infeasible, Plan, amount
 from distgnn.plan.explain import Explanation
+from distgnn.plan.minibatches import BatchPlan
 from distgnn.report import colours
 from distgnn.report.numbers import short
 from distgnn.report.text import WIDTH, aligned
@@ -24,6 +25,10 @@ LEGEND = (
 ALIKE = f"--- 1 to {{}} are within {ERROR:.0%}, the error of a plan: any of them will do ---"
 AS_1D = "As all their ranks stand in rows, these move what 1d moves, the same words: {}."
 LEFT_OUT = "... and {} that take at least {:.3g} times the first, left out; --all plans them"
+OF_MINIBATCHES = (
+    "ms: of an epoch without scores, by step. Words: that a rank receives in it, in the mean. Memory: of the "
+    "fullest rank; rows and training are never there at once, nor scores beside the bulk."
+)
 #: What the price of an epoch leaves out.
 PRICED = "Priced are products, those with weights, and biases; the dry run has norms and the loss, too."
 
@@ -60,6 +65,30 @@ def text(plan: Plan, everything: bool = False) -> str:
     lines += [LEFT_OUT.format(*plan.left_out)] if plan.left_out else []
     advice = [line for advised in plan.advice for line in wrap(advised)]
     return "\n".join([*lines, "", *notes, *advice, *infeasible(plan.infeasible)])
+
+
+def minibatches(plan: BatchPlan) -> str:
+    """Write the choices for minibatches, best first, what each moves and holds, and what does not fit."""
+    best, places = plan.choices[0], [str(place) for place in range(1, len(plan.choices) + 1)]
+    each = [(place, written(choice.way.grid)) for place, choice in zip(places, plan.choices, strict=True)]
+    moved = [choice.price.by_matrix() for choice in plan.choices]
+    matrices = list(dict.fromkeys(name for words in moved for name in words))
+    words = [[short(float(some[name])) for name in matrices] for some in moved]
+    memory = [[amount(part) for part in (choice.memory.peak, *choice.memory)] for choice in plan.choices]
+    seconds = [
+        [str(choice.bulk), *(digits(1e3 * part) for part in (choice.seconds, *choice.phases.values()))]
+        for choice in plan.choices
+    ]
+    parts = (
+        (["", "grid", "bulk", "ms", *best.phases], seconds),
+        (["", "words of", *matrices], words),
+        (["", "memory", "in all", *best.memory._fields], memory),
+    )
+    lines = list[str]()
+    for head, cells in parts:
+        rows = [[*name, *cell] for name, cell in zip(each, cells, strict=True)]
+        lines += [*aligned([head, *rows], left=2), ""]
+    return "\n".join([*lines, *wrap(OF_MINIBATCHES), *infeasible(plan.infeasible)])
 
 
 def row(place: int, choice: Choice) -> list[str]:

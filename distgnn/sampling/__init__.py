@@ -7,6 +7,7 @@ layer, vertex or draw), so a sample depends neither on the bulk in which it was 
 """
 
 from distgnn.sampling.block import Block, Sample
+from distgnn.sampling.cluster import Cluster
 from distgnn.sampling.fetch import Features
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import FastGCN, Ladies
@@ -14,9 +15,10 @@ from distgnn.sampling.rows import sample_rows
 from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.shadow import Shadow
 from distgnn.sampling.spgemm import Partitioned, Replicated
 
 __all__ = [
-    "Block", "FastGCN", "Features", "Graph", "GraphSage", "Ladies", "Partitioned",
-    "Replicated", "Saint", "Sample", "Sampler", "sample_rows",
+    "Block", "Cluster", "FastGCN", "Features", "Graph", "GraphSage", "Ladies", "Partitioned",
+    "Replicated", "Saint", "Sample", "Sampler", "Shadow", "sample_rows",
 ]  # fmt: skip

@@ -32,9 +32,9 @@ def edges(
         scale: float64, by which the values of each of the columns are multiplied; None: they are A's.
         entries: of a row block of Q_R A at most; a GPU makes no such product.
     """
-    kernel = extract.KERNELS.find("edges", rows.ids)
-    if kernel is not None:
-        return kernel(A, indptr, rows, cols, scale)
+    kernel = extract.KERNELS.find("edges", A.data)
+    if kernel is not None and (backend.of(rows.ids).on_device or A.shape[0] == A.shape[1]):
+        return kernel(A, indptr, rows, cols, scale, labels)
     row_blocks = extract.row_blocks(selection(rows.ids, len(indptr) - 1), A, indptr, entries)
     return of_products(row_blocks, rows, cols, scale, labels, A.dtype)
 

@@ -13,6 +13,7 @@ from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.kernels import Kernel
 from distgnn.layout import NodeOrder, Range
 from distgnn.local import extract
 from distgnn.local.csr_rows import lengths
@@ -88,6 +89,10 @@ class Graph(Protocol):
         P = self.multiply(selection(vertices.ids, self.n))  # up to a factor: 1 stands for 1 / degree
         rows, pointers = np.arange(P.shape[0]), P.indptr.astype(np.int64)
         return taken(P, draw_selected(pointers, rows, fanout, stack_keys(vertices, keys)), lengths(P))
+
+    def kernel(self, operation: str) -> Kernel | None:
+        """Return the kernel of ``local.extract`` that does several steps in one pass over rows, or None."""
+        return None
 
     def on_host(self) -> Graph:
         """Return the graph, copied to the host if it is not there."""

@@ -66,7 +66,7 @@ class LayerWise(Sampler):
         return self.extract(frontier, chosen)
 
     def extract(self, rows: Stack, chosen: Chosen) -> Layer:
-        """Extract all edges from the chosen vertices to `rows`: Alg. 1, A^l = Q_R A Q_C."""
+        """Extract all edges from the chosen vertices, rising, to `rows`: Alg. 1, A^l = Q_R A Q_C."""
         with step(EXTRACT, self.graph.backend):
             edges = self.graph.edges(
                 rows, chosen.vertices, chosen.scale if self.rescale else None, self.labels

@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays import backend
-from distgnn.local import extract
-from distgnn.local.csr_rows import owners, row_pointers
-from distgnn.local.stack import Stack
-from distgnn.sampling.block import Block, Layer, Sample
+from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.layerwise import Chosen, FastGCN, choose
+from distgnn.sampling.layerwise import FastGCN, choose
 from distgnn.sampling.sampler import EXTRACT, step
+from distgnn.sampling.subgraph import samples, some_rows, undo_beside
 
 
 class Saint(FastGCN):
@@ -55,30 +52,7 @@ class Saint(FastGCN):
         layer = self.extract(chosen.vertices, chosen)
         with step(EXTRACT, self.graph.backend):
             if self.rescale:
-                self._undo_on_diagonal(layer, chosen)
-            last, scale = self._counted(layer, chosen.scale)
-            scales = [scale[own] for own in last.rows.slices]
-            return list(map(self._sample, layer.blocks(), last.blocks(), scales))
-
-    def _undo_on_diagonal(self, layer: Layer, chosen: Chosen) -> None:
-        rows = owners(layer.indptr[1:] - layer.indptr[:-1], len(layer.data))
-        columns = layer.indices.ids + layer.cols.bounds[layer.rows.owners[rows]]
-        scale = chosen.scale[rows].astype(layer.data.dtype)
-        layer.data[...] /= backend.module(rows).where(rows == columns, scale, scale.dtype.type(1))
-
-    def _counted(self, layer: Layer, scale: Any) -> tuple[Layer, Any]:
-        """Return the rows of the layer whose loss counts, and of the scale. A GPU is waited for twice."""
-        rows, counted = layer.rows, self.counts[layer.rows.ids]
-        places, to_host = row_pointers(counted), self.graph.backend.to_host
-        bounds = places[rows.bounds]
-        ends = to_host(bounds)
-        numbers = extract.compact(places, int(ends[-1]))
-        entries, indptr = extract.row_entries(layer.indptr, numbers)
-        own = indptr[bounds]
-        labels = Stack(layer.indices.ids[entries], own, to_host(own))
-        kept = Stack(rows.ids[numbers], bounds, ends)
-        return Layer(kept, layer.cols, indptr, labels, layer.data[entries]), scale[numbers]
-
-    def _sample(self, block: Block, last: Block, scale: Any) -> Sample:
-        weighted = (scale, self.population) if self.rescale else ()
-        return Sample(last.rows, (*[block] * (len(self.fanout) - 1), last), *weighted)
+                undo_beside(layer, chosen.scale)
+            last, numbers = some_rows(layer, self.counts[layer.rows.ids])
+            weighted = (chosen.scale[numbers], self.population) if self.rescale else ()
+            return samples(layer, last, len(self.fanout), *weighted)

@@ -19,6 +19,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.canonical import canonical
 from distgnn.arrays.csr import CSR, Shape
+from distgnn.arrays.kernels import Kernel
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError
@@ -68,6 +69,7 @@ class Replicated(Graph):
             self.A = self.block.to_scipy()
         self.dtype = self.A.dtype
         self.indptr = self.backend.asarray(self.A.indptr).astype(np.int64)
+        ledger.holds(self, "adjacency", self.indptr.nbytes)
 
     def multiply(self, Q: Any) -> Any:
         """Compute ``Q A``: (k, n) by (n, m) gives (k, m) of A's dtype, in which Q's values are taken.
@@ -92,6 +94,9 @@ class Replicated(Graph):
         with ledger.timed("sampling", "draw", on=self.backend):
             drawn = draw_selected(self.indptr, vertices.ids, fanout, stack_keys(vertices, keys))
             return taken(self.A, drawn, extract.row_lengths(self.indptr, vertices.ids))
+
+    def kernel(self, operation: str) -> Kernel | None:
+        return extract.KERNELS.find(operation, self.A.data)
 
     def on_host(self) -> Replicated:
         return Replicated(self.A.to_scipy(), self.entries) if isinstance(self.A, CSR) else self

@@ -11,11 +11,11 @@ import scipy.sparse as sp
 from distgnn.arrays.csr import index_type
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, offered
+from distgnn.local.entries import merged_records
 from distgnn.store.format.shards import ShardGrid
 from distgnn.store.read.root import ROOT, Arrays, RootStore, manifest_orders
 from distgnn.store.source import Source
 from distgnn.store.team import Team
-from distgnn.store.write.adjacency import merge
 from distgnn.store.write.arguments import NORMALIZATIONS, check_edges, check_source
 from distgnn.store.write.content import Content
 from distgnn.store.write.degrees import Degrees
@@ -64,7 +64,7 @@ def _prepared(
     degrees.begin(0, 0)
     counts = np.bincount(rows, minlength=n)
     if len(rows):
-        degrees.count(np.flatnonzero(counts), counts[counts > 0], cols, weights)
+        degrees.count(0, counts, cols, weights)
     degrees.end()
     degrees.collect()
     if source.direction_open and content.symmetric(Team()):
@@ -126,7 +126,7 @@ def _entries(
     if self_loops:
         keys.append(np.arange(n, dtype=np.int64) * (n + 1))
         weights.append(np.full(n, -np.inf) if weighted else None)  # 1 where there is no such entry
-    merged = merge(_records(keys, weights if weighted else None))
+    merged = merged_records(_records(keys, weights if weighted else None))
     key = merged["key"] if weighted else merged
     merged_weights = None
     if weighted:
@@ -135,7 +135,7 @@ def _entries(
 
 
 def _records(keys: list[np.ndarray], weights: list[Any] | None) -> np.ndarray:
-    """Join keys, or keys with weights, as :func:`merge` takes them."""
+    """Join keys, or keys with weights, as :func:`merged_records` takes them."""
     joined = np.concatenate(keys) if keys else np.zeros(0, np.int64)
     if weights is None:
         return joined

@@ -5,3 +5,4 @@ from .minibatches import Minibatches as Minibatches
 from .predict import Predictor as Predictor
 from .run import Run as Run
 from .settings import Settings as Settings
+from .vertices import VertexTraining as VertexTraining

@@ -22,7 +22,15 @@ from distgnn.operators.weights import Features
 from distgnn.split import TRAIN, VAL, labelled
 from distgnn.store.read.distributed import load_features, load_targets
 from distgnn.store.read.store import Store
-from distgnn.train.settings import BATCH_SIZE, NONE, Settings
+from distgnn.train.parts import number_of
+from distgnn.train.settings import (
+    BATCH_SIZE,
+    CLUSTER,
+    NONE,
+    PARTS_OF_BATCH,
+    STEPS_OF_VERTICES,
+    Settings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -72,16 +80,25 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
     if s.keep_best is None:
         decided["keep_best"] = "val" if kept and unscored is None else NONE
     if s.samples:
-        size, nodes = s.batch_size or BATCH_SIZE, targets.counts[TRAIN]
-        decided["batch_size"] = min(size, nodes)
-        if s.batch_size and size > nodes and model.grid.rank == 0:
-            log.warning("batch_size=%d: taken as %d, all training nodes", size, nodes)
+        default, most, kind = _of_batches(s, store, targets)
+        decided["batch_size"] = min(s.batch_size or default, most)
+        if (s.batch_size or 0) > most and model.grid.rank == 0:
+            log.warning("batch_size=%d: taken as %d, all %s", s.batch_size, most, kind)
     return Data(owned(X, s), targets, scaling, replace(s, **decided))
+
+
+def _of_batches(s: Settings, store: Store, targets: Targets) -> tuple[int, int, str]:
+    """Return the size of minibatches by default, the largest one, and the name of what is counted."""
+    if s.together:
+        return max(BATCH_SIZE, -(-store.n // STEPS_OF_VERTICES)), store.n, "nodes"
+    if s.sampler == CLUSTER:
+        return PARTS_OF_BATCH, number_of(s, store.order(s.order)), "parts"
+    return BATCH_SIZE, targets.counts[TRAIN], "training nodes"
 
 
 def must_be_dense(s: Settings) -> str:
     """Return why features must be dense by the settings; empty where they need not be."""
-    return "they are trained" * s.train_features or "a CUDA graph has dense products" * s.cuda_graph
+    return "they are trained" * s.train_features or "a CUDA graph has dense products" * bool(s.cuda_graph)
 
 
 def owned(X: Features, s: Settings) -> Features:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import ledger
+from distgnn.arrays.tuning import TUNING
 from distgnn.arrays.workspace import Workspace
 from distgnn.errors import ArgumentError
 from distgnn.local import tuner
@@ -44,7 +45,7 @@ class EpochGraph:
 
     Args:
         need_input: whether features are trained; keep_logits: whether epochs may be evaluated by their own
-            logits.
+            logits; asked: whether graphs were asked for, so that a warning says why there are none.
 
     Attributes:
         captured: whether epochs launch graphs by now.
@@ -55,14 +56,14 @@ class EpochGraph:
 
     def __init__(
         self, model: GCN, X: Features, targets: Targets, optimizer: Optimizer, trained: Sequence[Parameter],
-        need_input: bool, keep_logits: bool,
+        need_input: bool, keep_logits: bool, asked: bool = True,
     ) -> None:  # fmt: skip
-        check(model, optimizer)
-        if isinstance(X, SparseFeatures):
-            raise ArgumentError("cuda_graph", True, "has dense products; X.to_dense() makes features dense")
+        if problem := why_not(model, X, optimizer):
+            raise ArgumentError("cuda_graph", True, problem)
         self.model, self.X, self.targets, self.need_input = model, X, targets, need_input
         self.optimizer, self.trained = optimizer, trained
         self.captured, self.failed, self.trials = False, False, -1
+        self.level = logging.WARNING if asked else logging.INFO
         self.taken: tuple[Any, list[Any]] | None = None  # of what the graphs were made
         self.on: Any = model.grid.backend
         layout, shape = model.output_layout, (model.A.shape[0], model.widths[-1])
@@ -195,7 +196,7 @@ class EpochGraph:
 
     def _give_up(self, error: Exception) -> None:
         what = f"{type(error).__name__}: {error}"
-        log.warning("no CUDA graph, epochs are queued kernel by kernel: %s", what)
+        log.log(self.level, "no CUDA graph, epochs are queued kernel by kernel: %s", what)
         self.failed = True
 
     @contextmanager
@@ -212,8 +213,13 @@ class EpochGraph:
             costs.peak = {}
 
 
-def check(model: GCN, optimizer: Optimizer) -> None:
-    """Raise ArgumentError where epochs cannot be captured."""
+def pays(model: GCN, X: Features, optimizer: Optimizer) -> bool:
+    """Tell whether epochs can be captured, and are of so few nodes that the host's time counts."""
+    return model.A.shape[0] <= TUNING.graph_rows and not why_not(model, X, optimizer)
+
+
+def why_not(model: GCN, X: Features, optimizer: Optimizer) -> str:
+    """Return what keeps epochs from being captured, or an empty text."""
     on, ranks = model.grid.backend, model.grid.size
     known = type(model) in (GCN, SageMean)  # and none of the user's, which may do anything
     problems = [
@@ -224,7 +230,6 @@ def check(model: GCN, optimizer: Optimizer) -> None:
             type(optimizer) not in OPTIMIZERS.values(),
             f"is for sgd, adam and adamw, not {type(optimizer).__name__}",
         ),
+        (isinstance(X, SparseFeatures), "has dense products; X.to_dense() makes features dense"),
     ]
-    for wrong, problem in problems:
-        if wrong:
-            raise ArgumentError("cuda_graph", True, problem)
+    return next((problem for wrong, problem in problems if wrong), "")

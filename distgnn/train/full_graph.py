@@ -20,7 +20,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.split import TRAIN
-from distgnn.train.epoch_graph import EpochGraph
+from distgnn.train.epoch_graph import EpochGraph, pays
 
 Array = Any
 Record = records.Epoch
@@ -41,7 +41,7 @@ def parameters(model: GCN, X: Features, train_features: bool = False) -> list[Pa
 def train(
     model: GCN, X: Features, targets: Targets, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1,
     eval_every: int = 1, train_features: bool = False, timing: bool = False, before: Before | None = None,
-    cuda_graph: bool = False,
+    cuda_graph: bool | None = False,
 ) -> Iterator[Record]:  # fmt: skip
     """Train until epoch `epochs`, counted from 1; yield a record after every epoch's update. Collective.
 
@@ -54,7 +54,8 @@ def train(
         timing: measure the phases, on a GPU by marks in its queue, for which it does not wait.
         before: called before every update with the epoch and the accuracies, if evaluated; for schedules.
         cuda_graph: on one GPU, queue an epoch as CUDA graphs, captured after the first epochs; see
-            :class:`~distgnn.train.epoch_graph.EpochGraph`. Its phases are not measured.
+            :class:`~distgnn.train.epoch_graph.EpochGraph`. Its phases are not measured. None: for small
+            graphs, where that is possible.
 
     Yields:
         "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated; of other
@@ -65,15 +66,17 @@ def train(
 
     NotFiniteError on every rank: loss, gradient or update is not finite; it names epoch and layer.
     """
-    settings = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
+    settings: dict[str, Any] = {"epochs": epochs, "first_epoch": first_epoch, "eval_every": eval_every}
     settings |= {"cuda_graph": cuda_graph}
     model.grid.world.agree(optimizer.facts() | settings | {"train_features": train_features})
     check(X, targets)
     trained = parameters(model, X, train_features)
     with_the_step = model.dropout == 0  # then the logits of the training pass are those to evaluate
     kept = with_the_step and eval_every > 0
-    known = model, X, targets, optimizer, trained, train_features, kept
-    graph = EpochGraph(*known) if cuda_graph else None
+    known = model, X, targets, optimizer, trained, train_features, kept, bool(cuda_graph)
+    wanted = pays(model, X, optimizer) if cuda_graph is None else cuda_graph
+    graph = EpochGraph(*known) if wanted else None
+    graph = None if graph is not None and graph.failed else graph
 
     def step(epoch: int, due: bool, scores: dict[str, float]) -> Record:
         due = due and with_the_step

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class FitSettings(TypedDict, total=False):
     algorithm: str | None
     grid: str | Mapping[str, int] | None
-    replication: int | None
+    replication: int | Literal["auto"] | None
     sparsity_aware: bool | str | None
     overlap: bool
     wire: Literal["bfloat16", "float16"] | None
@@ -29,13 +29,14 @@ class FitSettings(TypedDict, total=False):
     order: str | None
     dtype: Literal["float32", "float64"] | type[np.floating[Any]] | np.dtype[Any]
     tf32: bool
-    cuda_graph: bool
+    cuda_graph: bool | None
     backend: str | None
-    sampler: Literal["sage", "ladies", "fastgcn", "saint", "none"] | None
+    sampler: Literal["sage", "shadow", "ladies", "fastgcn", "saint", "cluster", "vertices", "none"] | None
     fanout: int | Sequence[int] | None
     batch_size: int | None
+    parts: str | None
     batches_per_update: int | None
-    bulk: int | None
+    bulk: int | Literal["auto"] | None
     partition_graph: bool | None
     importance: Literal["zou", "counts"] | None
     rescale: bool | None

@@ -7,8 +7,8 @@ Accuracies are those of the whole graph, by the distributed product that the net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -31,10 +31,12 @@ from distgnn.operators.operator import DistSparse
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.sampling.block import Block, Sample
+from distgnn.sampling.fetch import Coming
 from distgnn.sampling.fetch import Features as FeatureRows
 from distgnn.sampling.sampler import Sampler
 from distgnn.train.full_graph import Before, Record, run_epochs, update
-from distgnn.train.minibatches import Minibatches, Turn, after, bulks, training_nodes, turns
+from distgnn.train.minibatches import Turn, after, bulks, training_nodes, turns
+from distgnn.train.part_batches import minibatches_of
 from distgnn.train.stopping import Begun, PausedError
 
 Array = Any
@@ -86,7 +88,7 @@ class MinibatchTraining:
             raise ValueError("the sampler's graph is on a GPU and the network is not; give both one backend")
         nodes, self.labels = map(there.asarray, training_nodes(targets))
         self.nothing = nodes[:0]
-        self.minibatches = Minibatches(nodes, batch_size, seed)
+        self.minibatches = minibatches_of(sampler, nodes, batch_size, seed)
         self.turns = turns(len(self.minibatches), per_update, self.grid.size)
         self.features, self.alone = FeatureRows(X), Alone(self.grid)
         self.clock, self.losses = StepClock(self.grid.backend), list[float]()
@@ -132,36 +134,57 @@ class MinibatchTraining:
         if before is not None:
             before(epoch, scores)
         totals = [*begun.totals] if begun is not None and epoch == begun.epoch else []
-        for total in self.updates(optimizer, epoch, len(totals)):
-            totals.append(total)
-            if pause is not None and len(totals) < sum(turn.updates for turn in self.turns) and pause():
-                raise PausedError(Begun(epoch, totals, scores))
+        with closing(self.updates(optimizer, epoch, len(totals))) as updates:
+            for total in updates:
+                totals.append(total)
+                if pause is not None and len(totals) < sum(turn.updates for turn in self.turns) and pause():
+                    raise PausedError(Begun(epoch, totals, scores))
         self.losses = [loss / max(nodes, 1) for loss, nodes in totals]
         loss, nodes = np.sum(totals, axis=0)
         loss = float(loss / nodes) if nodes else float("nan")
         return {"loss": loss, "lr": optimizer.lr, "steps": self.clock.seconds()}
 
-    def updates(self, optimizer: Optimizer, epoch: int, made: int = 0) -> Iterator[list[float]]:
+    def updates(self, optimizer: Optimizer, epoch: int, made: int = 0) -> Generator[list[float], None, None]:
         """Make the updates of an epoch, of which so many are made; yield after each the sum of the losses
         before it and the number of their nodes. Collective.
         """
-        sums, batches = GradientSums(self.model), self.minibatches.epoch(epoch)
-        step = self.clock.step
+        sums, step, sampled = GradientSums(self.model), self.clock.step, self._sampled(epoch, made)
         self.clock.spans.clear()
-        for bulk in bulks(after(self.turns, made), self.bulk):
-            with step("sampling"):
-                samples = self._sample(epoch, bulk, batches)
-            for turn, sample in zip(bulk, samples, strict=True):
+        with ExitStack() as messages:  # what is under way: the features of the next turn
+            following = next(sampled, None)
+            coming = self._coming(messages, following)
+            while following is not None:
+                turn, sample = following
                 with step("fetching"):
-                    H = self.features.borrow(self.nothing if sample is None else sample.inputs)
+                    H = coming.take()
+                    messages.close()
+                following = next(sampled, None)
+                coming = self._coming(messages, following)
                 number = turn.numbers[self.grid.rank]
-                with step("propagation"):
+                with step("propagation"), coming.driven():
                     if sample is not None and number is not None:
-                        self._propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
+                        self.propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:
                     with step("update"):
                         total = self._update(sums, optimizer).tolist()
                     yield total
+
+    def _coming(self, messages: ExitStack, following: tuple[Turn, Sample | None] | None) -> Coming:
+        """Begin to fetch the features of a turn's sample; of no turn nothing. Collective."""
+        if following is None:
+            return Coming(self.features, self.nothing)
+        inputs = self.nothing if following[1] is None else following[1].inputs
+        with self.clock.step("fetching"):
+            return messages.enter_context(self.features.coming(inputs, self.grid.overlap))
+
+    def _sampled(self, epoch: int, made: int) -> Iterator[tuple[Turn, Sample | None]]:
+        """Yield turns and their samples, made a bulk at a time. Collective."""
+        batches = self.minibatches.epoch(epoch)
+        for bulk in bulks(after(self.turns, made), self.bulk):
+            with self.clock.step("sampling"):
+                samples = self._sample(epoch, bulk, batches)
+            yield from zip(bulk, samples, strict=True)
+            del samples
 
     def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:
         """Sample this rank's minibatches of some turns, on a partitioned graph with all ranks."""
@@ -170,7 +193,7 @@ class MinibatchTraining:
         drawn = iter(self.sampler.sample_at([batches[n] for n in wanted], epoch=epoch, first=wanted))
         return [None if number is None else next(drawn) for number in numbers]
 
-    def _propagate(self, sample: Sample, H: Array, step: int, sums: GradientSums) -> None:
+    def propagate(self, sample: Sample, H: Array, step: int, sums: GradientSums) -> None:
         """Add loss and gradients of a minibatch to `sums`."""
         weights, on = sample.loss_weights, self.grid.backend
         sums.nodes += len(sample.batch) if weights is None else sample.population

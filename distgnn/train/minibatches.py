@@ -14,16 +14,20 @@ from distgnn.errors import ArgumentError
 from distgnn.nn.loss import Targets
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.sources import BlockSource
+from distgnn.sampling.cluster import Cluster
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import FastGCN, Ladies
 from distgnn.sampling.sage import GraphSage
 from distgnn.sampling.saint import Saint
 from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.shadow import Shadow
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.store.read.neighbours import neighbours_of
 from distgnn.store.read.root import RootOrder
 from distgnn.store.read.store import Store
-from distgnn.train.settings import Settings
+from distgnn.train.parts import shared_parts
+from distgnn.train.settings import CLUSTER, SHADOW, Settings
+from distgnn.train.stored import stored_matrix
 
 
 class Minibatches:
@@ -111,14 +115,20 @@ def training_nodes(targets: Targets) -> tuple[np.ndarray, np.ndarray]:
 
 def make_sampler(settings: Settings, store: Store, order: str, grid: Grid, targets: Targets) -> Sampler:
     """Make a sampler for resolved settings. Collective."""
-    return sampler_on(settings, _graph(settings, store, order, grid), lambda: training_nodes(targets)[0])
+    whole = store.order(order)
+    matrix = lambda: stored_matrix(store, whole, settings.dtype)  # noqa: E731
+    parts = lambda: shared_parts(settings, whole, grid, matrix)  # noqa: E731
+    graph = _graph(settings, store, order, grid)
+    return sampler_on(settings, graph, lambda: training_nodes(targets)[0], parts)
 
 
-def sampler_on(settings: Settings, graph: Graph, training: Callable[[], np.ndarray]) -> Sampler:
+def sampler_on(
+    settings: Settings, graph: Graph, training: Callable[[], np.ndarray], parts: Callable[[], np.ndarray]
+) -> Sampler:
     """Make the sampler on this graph.
 
-    `training` gives the positions of the training nodes where they are needed. Collective where one of them
-    is.
+    `training` gives the positions of the training nodes, `parts` the part of each node, where they are
+    needed. Collective where one of them is.
     """
     fanout = settings.fanout or ()
     options: Any = {"seed": settings.seed, "rescale": bool(settings.rescale)}
@@ -128,7 +138,14 @@ def sampler_on(settings: Settings, graph: Graph, training: Callable[[], np.ndarr
         return Ladies(graph, fanout, importance=settings.importance or "zou", **options)
     if settings.sampler == "fastgcn":
         return FastGCN(graph, fanout, **options)
-    saint = Saint(graph, fanout[0], len(settings.hidden_widths) + 1, **options)
+    layers = len(settings.hidden_widths) + 1
+    if settings.sampler == SHADOW:
+        return Shadow(graph, fanout, layers, seed=settings.seed)
+    if settings.sampler == CLUSTER:
+        made = Cluster(graph, layers, parts(), **options)
+        made.count(training())
+        return made
+    saint = Saint(graph, fanout[0], layers, **options)
     saint.count(training())
     return saint
 

@@ -27,8 +27,9 @@ from distgnn.store.format import manifest
 from distgnn.store.importers.names import Names
 from distgnn.store.read.root import ROOT, Arrays, RootStore
 from distgnn.train.another import OWN, Another
+from distgnn.train.answers import sigmoid, softmax
 from distgnn.train.checkpoint import Collected, check_path, saved_settings, writer
-from distgnn.train.predict import Predictor, chosen, sigmoid, softmax
+from distgnn.train.predict import Predictor, chosen
 from distgnn.train.settings import Settings
 
 log = logging.getLogger(__name__)

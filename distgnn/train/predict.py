@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from distgnn import operators
 from distgnn.arrays import backend as backends
-from distgnn.arrays.blocking import Blocks, rows_within
+from distgnn.arrays.blocking import rows_within
+from distgnn.arrays.memory import trim
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.agree import agree
 from distgnn.comm.group import Comm
 from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced, writing
-from distgnn.files.sheet import Sheet
 from distgnn.nn.features import OwnedFeatures, gone, normalize_rows
 from distgnn.nn.gcn import collect
 from distgnn.nn.loss import outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
-from distgnn.nn.norm import EPSILON
 from distgnn.operators.dense import DistDense, by_node
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
@@ -39,8 +36,10 @@ from distgnn.store.read.distributed import StoreOrPath, identity, load, load_fea
 from distgnn.store.read.root import RootStore
 from distgnn.store.read.store import Store
 from distgnn.train import room
+from distgnn.train.answers import ACTIVE, Answer, finite, normal, one_class, several_classes, unchanged
 from distgnn.train.checkpoint import OWN, Collected, opened, saved_scaling, take_features, take_over
 from distgnn.train.data import as_taken, standardized, targets_of
+from distgnn.train.prediction_files import Csv, Npz
 from distgnn.train.resolve import from_files, special
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun
@@ -90,7 +89,7 @@ class Predictor:
         comm = MPI.COMM_WORLD if comm is None else comm
         with task(comm) as ours:
             arguments = {"algorithm": algorithm, "grid": grid, "order": order, "which": which}
-            agree(ours, identity(store) | arguments)
+            agree(ours, identity(store, ours) | arguments)
             self._make(store, weights, ours, arguments | {"backend": backend})
 
     def _make(self, store: Any, weights: Any, comm: Any, given: Mapping[str, Any]) -> None:
@@ -99,7 +98,7 @@ class Predictor:
         reader = weights if isinstance(weights, Collected) else opened(weights, alone)
         trained = reader.meta["run"]
         filled = from_files(
-            Settings(algorithm=given["algorithm"], order=given["order"], model=trained["model"]), store
+            Settings(algorithm=given["algorithm"], order=given["order"], model=trained["model"]), store, comm
         )
         algorithm = filled.algorithm or "1d"
         sizes = parse_grid(given["grid"], algorithm)
@@ -131,6 +130,7 @@ class Predictor:
         self._scaling = saved_scaling(reader.meta) if trained.get("standardize_features") else None
         self._load(trained, algorithm, order)
         self._X = self._features()
+        trim()  # of what reading left
         with self.grid.world.together():
             stored = self.store.order(trained["order"]).layer(-1) if trained["train_features"] else None
         places = None if stored is None else stored.positions
@@ -278,7 +278,7 @@ class Predictor:
             agree(self.grid.world.mpi, {"layer": layer})
             self._check_layer(layer)
             hidden, world = layer < len(self.model.layers), self.grid.world
-            Z, answer = self._forward(layer), self._activation(layer) if hidden else _unchanged
+            Z, answer = self._forward(layer), self._activation(layer) if hidden else unchanged
             with world.together():
                 whole, done = np.empty(Z.shape, Z.dtype) if world.rank == 0 else None, 0
             for rows in by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1])):
@@ -295,11 +295,11 @@ class Predictor:
 
     def _activation(self, layer: int) -> Callable[[np.ndarray], Answer]:
         """Apply the activation to whole rows of a hidden layer's output. Collective."""
-        norm, active = self.model.layers[layer].norm, _ACTIVE[self.model.activation]
+        norm, active = self.model.layers[layer].norm, ACTIVE[self.model.activation]
         if norm is None:
             return active
         gain, shift = collect(norm.gain), collect(norm.shift)
-        return lambda rows: active(_normal(rows) * gain + shift)
+        return lambda rows: active(normal(rows) * gain + shift)
 
     def _forward(self, layer: int) -> DistDense:
         """Return a layer's output, before its activation; begin at an earlier result if there is one."""
@@ -348,14 +348,14 @@ class Predictor:
                 check_output("out", path, force)
         Z = self._forward(last if layer is None else layer)
         hidden = layer is not None and layer < last
-        kind = {"mse": _unchanged, "binary": _several, "softmax": _one}[self.loss]
+        kind = {"mse": unchanged, "binary": several_classes, "softmax": one_class}[self.loss]
         name = "embedding" if layer is not None else "prediction" if self.loss == "mse" else "probability"
-        answer: Any = kind if layer is None else self._activation(layer) if hidden else _unchanged
+        answer: Any = kind if layer is None else self._activation(layer) if hidden else unchanged
         with ExitStack() as stack:
             writer = None
             with world.together(), writing("out", path):
                 if world.rank == 0:
-                    form = _Csv if path.suffix == ".csv" else _Npz
+                    form = Csv if path.suffix == ".csv" else Npz
                     like = answer(np.zeros((0, Z.shape[1])))[1]
                     opened = stack.enter_context(replaced(path))
                     writer = form(opened, Z, name, like, self.store, self.class_names)
@@ -398,142 +398,5 @@ def reported(Z: DistDense, store: Store, loss: str, names: Sequence[str] | None)
     for rows in by_node(Z, rows_within(TUNING.written_numbers, Z.shape[1])):
         with world.together():
             if report is not None and rows is not None:
-                report.add(_finite(rows))
+                report.add(finite(rows))
     return report
-
-
-Answer = tuple[np.ndarray, "np.ndarray | None"]  # numbers, and labels where they are asked for
-
-
-def softmax(rows: np.ndarray) -> np.ndarray:
-    """Convert logits to probabilities, row by row."""
-    powers = np.exp(rows - rows.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
-def sigmoid(rows: np.ndarray) -> np.ndarray:
-    """Convert logits to probabilities, each by itself."""
-    powers = np.exp(-abs(rows))
-    return np.where(rows >= 0, rows.dtype.type(1), powers) / (1 + powers)
-
-
-def _normal(rows: np.ndarray) -> np.ndarray:
-    centred = rows - rows.mean(axis=1, keepdims=True, dtype=np.float64)
-    scales = np.sqrt((centred**2).mean(axis=1, keepdims=True) + EPSILON)
-    return (centred / scales).astype(rows.dtype)
-
-
-def _one(rows: np.ndarray) -> Answer:
-    return _finite(softmax(rows)), rows.argmax(axis=1).astype(np.int32)
-
-
-def _several(rows: np.ndarray) -> Answer:
-    return sigmoid(_finite(rows)), (rows > 0).astype(np.int8)
-
-
-def _positive(rows: np.ndarray) -> Answer:
-    return _finite(np.maximum(rows, 0)), None
-
-
-def _elu(rows: np.ndarray) -> Answer:
-    return _finite(np.maximum(rows, np.expm1(np.minimum(rows, 0)))), None
-
-
-_ACTIVE = {"relu": _positive, "elu": _elu}
-
-
-def _unchanged(rows: np.ndarray) -> Answer:
-    return _finite(rows), None
-
-
-def _finite(rows: np.ndarray) -> np.ndarray:
-    if not np.isfinite(rows).all():
-        raise UserError("a prediction is not finite; the weights or the features are too large")
-    return rows
-
-
-class _Archive(zipfile.ZipFile):
-    """An archive without a finalizer, which would write to the closed file after an error."""
-
-    def __del__(self) -> None:
-        pass
-
-
-class _Npz:
-    """An archive of ``numpy.savez``, in parts; labels wait, narrow. `like`: labels of no nodes, or None."""
-
-    def __init__(
-        self, file: IO[bytes], Z: DistDense, name: str, like: np.ndarray | None, store: Store,
-        names: list[str] | None,
-    ) -> None:  # fmt: skip
-        self.store, self.names = store, names
-        self.archive = _Archive(file, "w", zipfile.ZIP_STORED, allowZip64=True)
-        self.labels: list[np.ndarray] = []
-        self.like, self.rows, self.narrow = like, Z.shape[0], np.min_scalar_type(Z.shape[1])
-        self.member = self._begin(name, Z.shape, Z.dtype)
-
-    def _begin(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> IO[bytes]:
-        member = self.archive.open(f"{name}.npy", "w", force_zip64=True)
-        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_2_0(member, header)
-        return member
-
-    def write(self, rows: np.ndarray, labels: np.ndarray | None) -> None:
-        self.member.write(np.ascontiguousarray(rows).data)
-        if labels is not None:
-            several = labels.ndim == 2
-            self.labels.append(np.packbits(labels, axis=1) if several else labels.astype(self.narrow))
-
-    def close(self) -> None:
-        self.member.close()
-        if self.like is not None:
-            width = self.like.shape[1:]
-            with self._begin("label", (self.rows, *width), self.like.dtype) as member:
-                for labels in self.labels:
-                    wide = np.unpackbits(labels, axis=1, count=width[0]) if width else labels
-                    member.write(np.ascontiguousarray(wide, self.like.dtype).data)
-            if self.names:
-                with self.archive.open("class_name.npy", "w") as member:
-                    np.lib.format.write_array(member, np.array(self.names), version=(2, 0))
-        if self.store.has_ids:
-            self._add_ids()
-        self.archive.close()
-
-    def _add_ids(self) -> None:
-        """Write the ids in parts, once the longest is known."""
-        parts = Blocks(self.rows, TUNING.written_numbers)
-        dtype = max((self.store.ids(rows).dtype for rows in parts), key=lambda dtype: dtype.itemsize)
-        with self._begin("id", (self.rows,), dtype) as member:
-            for rows in parts:
-                member.write(self.store.ids(rows).astype(dtype).tobytes())
-
-
-class _Csv:
-    """Lines of text: node, label or labels, numbers."""
-
-    def __init__(
-        self, file: IO[bytes], Z: DistDense, name: str, like: np.ndarray | None, store: Store,
-        names: list[str] | None,
-    ) -> None:  # fmt: skip
-        self.text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-        names = None if like is None else names
-        self.store, self.names = store, names if like is not None and like.ndim == 1 else None
-        self.lines, self.node = Sheet(self.text), 0
-        width = names or range(Z.shape[1])
-        labels = ["label"] if like is None or like.ndim == 1 else [f"label_{column}" for column in width]
-        columns = [f"{name}_{column}" for column in width]
-        self.lines.writerow(["node", *([] if like is None else labels), *columns])
-
-    def write(self, rows: np.ndarray, labels: np.ndarray | None) -> None:
-        labels_written = [[]] * len(rows) if labels is None else labels.reshape(len(rows), -1).tolist()
-        if self.names is not None:
-            labels_written = [[self.names[label]] for (label,) in labels_written]
-        nodes = self.store.ids((self.node, self.node + len(rows))).tolist()
-        numbers = (f"{number:.7g}" for number in rows.reshape(-1).tolist())
-        for node, label in zip(nodes, labels_written, strict=True):
-            self.lines.writerow([node, *label, *(next(numbers) for _ in range(rows.shape[1]))])
-        self.node += len(rows)
-
-    def close(self) -> None:
-        self.text.flush()
-        self.text.detach()

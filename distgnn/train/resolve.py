@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from distgnn import operators
-from distgnn.comm.agree import agree
+from distgnn.comm.agree import agree, together
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError, offered
 from distgnn.files.output import check_output
@@ -33,10 +33,21 @@ from distgnn.train import checkpoint
 from distgnn.train import settings as defaults
 from distgnn.train.minibatches import check_batch_size
 from distgnn.train.schedule import Schedule
-from distgnn.train.settings import AUTO, EVERY, FOR_MINIBATCHES, OF_ATTENTION, Settings, check_fields
+from distgnn.train.settings import (
+    AUTO,
+    CLUSTER,
+    EVERY,
+    FOR_MINIBATCHES,
+    OF_ATTENTION,
+    SHADOW,
+    VERTICES,
+    Settings,
+    check_fields,
+)
 from distgnn.train.ways import arrangements, parse_grid, ways
 
 _GIVEN = "a run takes what it is given; distgnn.plan.settle chooses"
+_CHOSEN = {"algorithm": f"one of {', '.join(operators.ALGORITHMS)}"}
 #: The algorithm that takes an order with two versions of the matrix.
 ALTERNATING = "3d"
 _UNREADABLE = (UserError, AttributeError, KeyError, TypeError)
@@ -99,6 +110,8 @@ def _rules(s: Settings, model: str) -> Iterator[Rule]:
         yield name, not s.eval_every, problem
     yield "resume", s.resume and not s.checkpoint, "say with checkpoint=DIR where to go on from"
     yield "checkpoint_every", s.checkpoint_every and not s.checkpoint, "say with checkpoint=DIR where to save"
+    for name in ("algorithm", "replication"):
+        yield name, getattr(s, name) == AUTO, f"{_GIVEN} {_CHOSEN.get(name, 'a number')}"
     yield from _rules_of_minibatches(s, model) if s.samples else _rules_of_the_whole_graph(s)
 
 
@@ -106,35 +119,57 @@ def _rules_of_the_whole_graph(s: Settings) -> Iterator[Rule]:
     for name in FOR_MINIBATCHES:
         given = bool(s.partition_graph) if name == "partition_graph" else getattr(s, name) is not None
         yield name, given, "is for minibatches; say with sampler=NAME how to make them"
-    yield "algorithm", s.algorithm == AUTO, f"{_GIVEN} one of {', '.join(operators.ALGORITHMS)}"
     yield "order", s.order == AUTO, f"{_GIVEN} one of the store's orders"
 
 
 def _rules_of_minibatches(s: Settings, model: str) -> Iterator[Rule]:
-    problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
-    yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
-    for name in ("grid", "order"):
-        problem = f"excludes sampler={s.sampler}; minibatches are not planned"
-        yield name, getattr(s, name) == AUTO, problem
+    yield from _rules_of_subgraphs(s) if s.together else _rules_of_samples(s, model)
+    problem = f"excludes sampler={s.sampler}; of minibatches the grid and the bulk are planned, not the order"
+    yield "order", s.order == AUTO, problem
     problem = "excludes train_features=True; minibatches read features and do not change them"
     yield "sampler", s.train_features, problem
-    if s.sampler != "sage" and (NETWORKS[model].needs_own or s.residual):
-        name, value = ("model", model) if NETWORKS[model].needs_own else ("residual", True)
-        problem = f"needs every vertex's own features, which only sampler=sage keeps, not {s.sampler}"
-        raise ArgumentError(name, value, problem)
     problem = f"is for model=gcn; the mean over sampled neighbours of model={model} is what it is"
     yield "rescale", NETWORKS[model].means and s.rescale is not None, problem
     yield "importance", s.importance and s.sampler != "ladies", f"is for sampler=ladies, not {s.sampler}"
+
+
+def _rules_of_subgraphs(s: Settings) -> Iterator[Rule]:
+    for name in ("fanout", "batches_per_update", "bulk", "partition_graph", "parts"):
+        given = bool(s.partition_graph) if name == "partition_graph" else getattr(s, name) is not None
+        yield name, given, f"is not for sampler={VERTICES}, whose step is one subgraph on all ranks"
+    problem = f"excludes sampler={VERTICES}; rows that are needed would be agreed on for each subgraph"
+    yield "sparsity_aware", s.sparsity_aware, problem
+
+
+def _rules_of_samples(s: Settings, model: str) -> Iterator[Rule]:
+    problem = f"excludes sampler={s.sampler}; minibatches take features from block rows of 1.5d, which with "
+    yield "algorithm", s.algorithm not in (None, "1.5d"), f"{problem}replication=1 is 1d"
+    yield "bulk", s.bulk == AUTO, f"{_GIVEN} a number"
+    if s.sampler not in defaults.KEEP_OWN and (NETWORKS[model].needs_own or s.residual):
+        name, value = ("model", model) if NETWORKS[model].needs_own else ("residual", True)
+        able = f"{', '.join(defaults.KEEP_OWN[:-1])} and {defaults.KEEP_OWN[-1]}"
+        problem = f"needs every vertex's own features, which the samplers {able} keep, not {s.sampler}"
+        raise ArgumentError(name, value, problem)
+    problem = f"is not for sampler={SHADOW}, whose subgraphs are what the network is trained on"
+    yield "rescale", s.sampler == SHADOW and s.rescale is not None, problem
+    yield "parts", s.sampler != CLUSTER and s.parts is not None, f"is for sampler={CLUSTER}, not {s.sampler}"
+    problem = f"is not for sampler={CLUSTER}, which draws whole parts; say with batch_size how many"
+    yield "fanout", s.sampler == CLUSTER and s.fanout is not None, problem
     problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
     yield "fanout", s.sampler == "saint" and s.fanout is not None and len(s.fanout) != 1, problem
 
 
 def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
     """Return the defaults of minibatches."""
-    filled: dict[str, Any] = {"algorithm": "1.5d", "fanout": _fanout(s), "bulk": s.bulk or defaults.BULK}
+    filled: dict[str, Any] = {} if NETWORKS[model].means else {"rescale": s.rescale is not False}
+    if s.together:
+        return filled | {"algorithm": s.algorithm or "1d"}
+    if s.sampler in (CLUSTER, SHADOW):
+        filled["rescale"] = bool(s.rescale)
+    if s.sampler != CLUSTER:
+        filled["fanout"] = _fanout(s)
+    filled |= {"algorithm": "1.5d", "bulk": s.bulk or defaults.BULK}
     filled["batches_per_update"] = s.batches_per_update or max(defaults.PER_UPDATE, ranks)
-    if not NETWORKS[model].means:
-        filled["rescale"] = s.rescale is not False
     if s.sampler == "ladies":
         filled["importance"] = s.importance or "zou"
     if s.grid is None and s.replication is None:
@@ -145,6 +180,8 @@ def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
 def _fanout(s: Settings) -> list[int]:
     """Return the fanout of each layer; of one subgraph for all layers, its number of nodes."""
     layers = 1 if s.sampler == "saint" else len(s.hidden_widths) + 1
+    if s.sampler == SHADOW:
+        layers = defaults.HOPS if s.fanout is None else max(len(s.fanout), 1)
     sizes = defaults.FANOUTS.get(s.recipe, ()) if s.sampler == "sage" else ()
     sizes = sizes or (defaults.FANOUT[str(s.sampler)],)
     default = [*sizes, *[sizes[-1]] * layers][:layers]
@@ -190,8 +227,10 @@ def special(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def from_files(settings: Settings, store: StoreOrPath) -> Settings:
-    """Fill in the order of the nodes and the algorithm where they are not given. Local to a rank.
+def from_files(settings: Settings, store: StoreOrPath, comm: MPI.Intracomm | None = None) -> Settings:
+    """Fill in the order of the nodes and the algorithm where they are not given.
+
+    Local to a rank; with a communicator collective, and its first rank reads.
 
     The order is that of the checkpoint to resume, where the checkpoint depends on one; else the first of the
     store that the other settings can take. The algorithm is ``3d`` on an order with two versions, and stays
@@ -200,14 +239,24 @@ def from_files(settings: Settings, store: StoreOrPath) -> Settings:
     """
     s = settings
     to_plan = s.order == AUTO  # the algorithm is then the one for the first order
-    if s.algorithm == AUTO or (s.order is not None and (s.algorithm is not None or s.samples)):
+    known = s.order is not None and (s.algorithm is not None or s.samples)
+    if known or (s.algorithm == AUTO and not s.samples):
         return s
-    doubled = _doubled(store)
-    given, first = (None if to_plan else s.order) or resumed_order(s), next(iter(doubled), None)
+    doubled, resumed = _read(s, store, comm)
+    given, first = (None if to_plan else s.order) or resumed, next(iter(doubled), None)
     single = [name for name, two in doubled.items() if not two]
     order = given or (single[0] if single and doubled.get(first) and takes_one(s) else first)
     algorithm = ALTERNATING if doubled.get(order) and not takes_one(s) else s.algorithm
     return replace(s, order=s.order if to_plan or order == first else order, algorithm=algorithm)
+
+
+def _read(s: Settings, store: StoreOrPath, comm: MPI.Intracomm | None) -> Any:
+    """Return `_doubled` and `resumed_order`, by the first rank of a communicator for all."""
+    if comm is None:
+        return _doubled(store), resumed_order(s)
+    with together(comm):
+        read = _read(s, store, None) if comm.Get_rank() == 0 else None
+    return comm.bcast(read)
 
 
 def resumed_order(settings: Settings) -> str | None:
@@ -254,23 +303,28 @@ def left_open(comm: MPI.Intracomm, settings: Settings, store: StoreOrPath) -> Le
         ArgumentError: settings that a run would refuse, or ranks that disagree in them or in the store; on
             every rank.
     """
-    agree(comm, identity(store) | settings.shared())
-    filled = from_files(settings, store)
+    agree(comm, identity(store, comm) | settings.shared())
+    filled = from_files(settings, store, comm)
     return LeftOpen(filled, to_plan(filled, comm.Get_size()))
 
 
 def to_plan(settings: Settings, ranks: int) -> Settings | None:
     """Return the settings to plan with on so many ranks: resolved, and without a grid or an order "auto"; or
     None where nothing is open. The algorithm "auto" stays, and only with it is open whether blocks are sent
-    whole. Minibatches are not planned.
+    whole. Of minibatches a replication and a bulk "auto" stay.
 
     Raises:
         ArgumentError: settings that a run would refuse.
     """
     if settings.samples:
-        return None
+        return _minibatches_to_plan(settings, ranks)
     grid = None if settings.grid == AUTO else settings.grid
-    s = replace(settings, grid=grid, order=None if settings.order == AUTO else settings.order)
+    copies = None if settings.replication == AUTO else settings.replication
+    if settings.replication == AUTO and settings.algorithm not in (AUTO, "1.5d"):
+        problem = f"{settings.algorithm or '1d'} keeps no copies; only 1.5d does"
+        raise ArgumentError("replication", AUTO, problem)
+    order = None if settings.order == AUTO else settings.order
+    s = replace(settings, grid=grid, replication=copies, order=order)
     if s.algorithm != AUTO:
         s = resolved(s, ranks)
         return s if settings.order == AUTO or len(list(arrangements(s, ranks))) > 1 else None
@@ -282,10 +336,28 @@ def to_plan(settings: Settings, ranks: int) -> Settings | None:
     return s
 
 
+def _minibatches_to_plan(settings: Settings, ranks: int) -> Settings | None:
+    """Return the settings to plan minibatches with, whose defaults are those of a run; None: none is open."""
+    s, grid = settings, closed(settings).grid
+    if AUTO not in (s.algorithm, s.grid, s.replication, s.bulk):
+        return None
+    resolved(closed(s), ranks)
+    copies = s.replication or (AUTO if grid or AUTO in (s.algorithm, s.grid) else 1)
+    return replace(s, algorithm="1.5d", grid=grid, replication=copies, bulk=s.bulk or defaults.BULK)
+
+
+def closed(settings: Settings) -> Settings:
+    """Return settings for minibatches with the defaults of a run where they leave a choice to a plan."""
+    names = "algorithm", "grid", "replication", "bulk"
+    auto: Any = {name: None for name in names if getattr(settings, name) == AUTO}
+    return replace(settings, **auto)
+
+
 def make_grid(comm: Any, s: Settings, backend: Any = None) -> Grid:
     """Make the grid of a run with these resolved settings. Collective; errors of ``operators.make_grid``."""
     name = str(s.algorithm)
-    grid = operators.make_grid(comm, name, parse_grid(s.grid, name), s.replication, backend, s.wire)
+    copies: Any = s.replication
+    grid = operators.make_grid(comm, name, parse_grid(s.grid, name), copies, backend, s.wire)
     grid.overlap, grid.block_rows = s.overlap, s.block_rows
     return grid
 

@@ -118,10 +118,10 @@ def would_fit(needs: Needs, widths: Sequence[int], there: int) -> str:
     first, *hidden, last = widths
     if not hidden or needs.bytes([first, last]) > there:
         return "more nodes would do"
-    width = _most(lambda width: needs.bytes([first, *[width] * len(hidden), last]) <= there, max(hidden))
+    width = most(lambda width: needs.bytes([first, *[width] * len(hidden), last]) <= there, max(hidden))
     ways = [f"hidden={width}"] if width else []
     if len(hidden) > 1:
-        layers = _most(lambda count: needs.bytes([first, *hidden[:count], last]) <= there, len(hidden))
+        layers = most(lambda count: needs.bytes([first, *hidden[:count], last]) <= there, len(hidden))
         ways.append(f"layers={layers + 1}")
     return f"{' or '.join(ways)} may fit" if ways else "more nodes would do"
 
@@ -133,11 +133,11 @@ def enough(needs: Needs, widths: Sequence[int], there: int) -> str:
         copies = ranks if needs.copies == needs.ranks else needs.copies
         return replace(needs, ranks=ranks, copies=copies).bytes(widths) * needs.ranks > there * ranks
 
-    ranks = _most(short, RANKS) + 1
+    ranks = most(short, RANKS) + 1
     return f"; {ranks} ranks with as much each may do" if ranks <= RANKS else ""
 
 
-def _most(fits: Callable[[int], bool], limit: int) -> int:
+def most(fits: Callable[[int], bool], limit: int) -> int:
     """Return the largest number up to a limit that fits; 0: none does."""
     low, high = 0, limit + 1
     while high - low > 1:

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from distgnn import local, records
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.memory import trim
 from distgnn.comm.agree import agree, reduced
 from distgnn.comm.narrow import check_overflow
 from distgnn.comm.session import task
@@ -43,6 +44,7 @@ from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Reference
 from distgnn.train.settings import Settings
 from distgnn.train.stopping import Begun, PausedError, Stop
+from distgnn.train.vertices import VertexTraining
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +92,8 @@ class Run:
         with task(comm) as ours:
             settings = settings or Settings()
             check_type("settings", settings, Settings, "a Settings, after the store")
-            agree(ours, identity(store) | settings.shared())
-            s = resolve.resolved(resolve.from_files(settings, store), comm.Get_size())
+            agree(ours, identity(store, ours) | settings.shared())
+            s = resolve.resolved(resolve.from_files(settings, store, ours), comm.Get_size())
             self.grid = resolve.make_grid(ours, s, s.backend)
             try:
                 self._make(s, store)
@@ -122,6 +124,7 @@ class Run:
         room.check_room(self.grid, needs, self.widths, partial(ArgumentError, *asked))
         self._load(s)
         self._begin()
+        trim()  # of what reading left
 
     def _begin(self) -> None:
         """Go on from the checkpoint, and make the comparison and the first record. Collective."""
@@ -234,10 +237,13 @@ class Run:
         names, kept = self.store.manifest["class_names"], (self.parameters, self.optimizer, self.identity())
         self.state = checkpoint.State(*kept, rates, self.best, names, self.scaling, s)
         self.minibatches: MinibatchTraining | None = None
-        if s.samples:
+        given = self.model, self.X, self.targets
+        if s.together:
+            self.minibatches = VertexTraining.of(s, *given)
+        elif s.samples:
             drawn = make_sampler(s, self.store, self.order.name, self.grid, self.targets)
-            sizes = int(s.batch_size or 0), s.batches_per_update or 1, s.bulk or 1
-            self.minibatches = MinibatchTraining(self.model, self.X, self.targets, drawn, *sizes, s.seed)
+            sizes = int(s.batch_size or 0), s.batches_per_update or 1, int(s.bulk or 1)
+            self.minibatches = MinibatchTraining(*given, drawn, *sizes, s.seed)
 
     def _epochs(self) -> Iterator[records.Epoch]:
         """Train the epochs that are left, until the ranks agree to stop."""
@@ -269,7 +275,9 @@ class Run:
         if self.minibatches is not None:
             pause = None if self._stop is None or self.check else self._asked
             return self.minibatches.train(*until, pause=pause, begun=self.begun, **options)
-        options |= {"train_features": s.train_features, "cuda_graph": s.cuda_graph}
+        # A trace is of operations, which an epoch that is launched as a graph does not have.
+        cuda_graph = False if s.cuda_graph is None and s.trace else s.cuda_graph
+        options |= {"train_features": s.train_features, "cuda_graph": cuda_graph}
         return train(self.model, self.X, self.targets, *until, **options)
 
     def _before_update(self, epoch: int, accuracies: dict[str, float]) -> None:

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +15,6 @@ from mpi4py import MPI
 
 from distgnn import operators
 from distgnn.comm.grid import Grid
-from distgnn.layout import block as block_range
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.nn.networks import NETWORKS
@@ -24,18 +22,21 @@ from distgnn.nn.products import AGGREGATE
 from distgnn.operators.dense import DistDense
 from distgnn.sampling.block import Sample
 from distgnn.sampling.sage import GraphSage
+from distgnn.sampling.shadow import Shadow
 from distgnn.sampling.spgemm import Replicated
 from distgnn.store.checkpoint import CheckpointReader
-from distgnn.store.read.node_files import INDICES
 from distgnn.store.read.order import Order
-from distgnn.store.read.root import Held, RootStore
+from distgnn.store.read.root import Held
 from distgnn.store.read.store import Store
 from distgnn.train import checkpoint, resolve
 from distgnn.train.data import load_data
 from distgnn.train.full_graph import of_epoch, parameters, update
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
+from distgnn.train.parts import part_vector
 from distgnn.train.settings import Settings
+from distgnn.train.stored import stored_matrix
+from distgnn.train.vertices import VertexTraining
 
 Array = Any
 
@@ -80,7 +81,7 @@ class WholeData:
     ) -> None:  # fmt: skip
         s = replace(settings, product_order=AGGREGATE)
         inputs = order.layer(-1)  # features and labels as layer 0 takes them
-        stored = stored_matrix(store, order, s.dtype)
+        stored = whole = stored_matrix(store, order, s.dtype)
         if inputs is not order:  # rows in the order of the columns
             stored = stored[order.positions(inputs.permutation(0, store.n))]
         if NETWORKS[str(s.model)].neighbours:
@@ -92,9 +93,10 @@ class WholeData:
         X, self.targets, *_ = load_data(s, store, self.network(), "the check multiplies these")
         assert isinstance(X, DistDense)
         self.X = X.like(X.block.astype(dtype, copy=False))
-        if s.samples:
+        if s.samples and not s.together:
             graph = Replicated(Held(stored, inputs.row_order, s.dtype))
-            self.sampler = sampler_on(s, graph, lambda: training_nodes(self.targets)[0])
+            parts = partial(part_vector, s, order, lambda: whole)
+            self.sampler = sampler_on(s, graph, lambda: training_nodes(self.targets)[0], parts)
 
 
 class OnMinibatches(MinibatchTraining):
@@ -108,7 +110,8 @@ class OnMinibatches(MinibatchTraining):
     def _sample(self, *given: Any) -> list[Sample | None]:
         samples, sampler = super()._sample(*given), self.sampler
         for sample in filter(None, samples):
-            check_sample(self.stored, sample, sampler.fanout if isinstance(sampler, GraphSage) else None)
+            drawn = sampler.fanout if isinstance(sampler, GraphSage) else None
+            check_sample(self.stored, sample, drawn, isinstance(sampler, Shadow))
         return samples
 
 
@@ -131,7 +134,11 @@ class SerialTraining:
         self.trained = parameters(self.model, self.X, s.train_features)
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or (), s.momentum, s.clip)
         self.stepper: Any = self.optimizer
-        self.minibatches = OnMinibatches(data, self.model) if s.samples else None
+        self.minibatches: MinibatchTraining | None = None
+        if s.together:
+            self.minibatches = VertexTraining.of(s, self.model, data.X, data.targets)
+        elif s.samples:
+            self.minibatches = OnMinibatches(data, self.model)
         for p in self.trained:  # the numbers of the run
             p.block[...] = p.block.astype(s.dtype)
         if saved is not None:
@@ -218,28 +225,6 @@ class Reference(SerialTraining):
         return other
 
 
-def stored_matrix(store: Store, order: Any, dtype: Any) -> sp.csr_array:
-    """Put the stored entries together, zeros among them: (n, n), at the order's positions."""
-    if isinstance(store, RootStore):
-        entries = store.held.matrix.tocoo()
-        parts = [(order.positions(entries.row), order.positions(entries.col), entries.data)]
-    else:
-        places = product(range(len(order.rows) - 1), range(len(order.cols) - 1))
-        parts = [_shard(order, name, *place) for name, place in zip(order.files, places, strict=True)]
-    rows, columns, values = map(np.concatenate, zip(*parts, strict=True))
-    return sp.csr_array((values.astype(dtype), (rows, columns)), shape=order.shape)
-
-
-def _shard(order: Any, name: str, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    (top, bottom), left = block_range(order.rows, i), block_range(order.cols, j)[0]
-    nnz = int(order.shard_nnz[i, j])
-    with order.members.open(name) as file:
-        counts = np.diff(file.array("indptr", (bottom - top + 1,), *INDICES)[:])
-        columns = file.array("indices", (nnz,), *INDICES)[:].astype(np.int64)
-        values = file.array("values", (nnz,), order.stored_dtype)[:]
-    return np.repeat(np.arange(top, bottom), counts), columns + left, values
-
-
 def off_diagonal(A: sp.csr_array) -> sp.csr_array:
     """Put ones in place of all entries off the diagonal, and nothing on it."""
     entries = A.tocoo()
@@ -248,10 +233,13 @@ def off_diagonal(A: sp.csr_array) -> sp.csr_array:
     return sp.csr_array((ones, (entries.row[others], entries.col[others])), shape=A.shape)
 
 
-def check_sample(A: sp.csr_array, sample: Sample, fanout: tuple[int, ...] | None) -> None:
+def check_sample(
+    A: sp.csr_array, sample: Sample, fanout: tuple[int, ...] | None, some: bool = False
+) -> None:  # fmt: skip
     """Raise SampleError unless the blocks of a sample have entries of A only, each once.
 
-    They must be all between a block's rows and columns, or with `fanout`, so many of each row or all.
+    They must be all between a block's rows and columns, or with `fanout`, so many of each row or all; with
+    `some`, which are there does not matter.
     """
     for number, block in enumerate(reversed(sample.blocks)):
         whole = A[block.rows]
@@ -259,7 +247,7 @@ def check_sample(A: sp.csr_array, sample: Sample, fanout: tuple[int, ...] | None
         kinds = (stored + drawn).data  # 1: stored, 2: drawn, 3: both; drawn twice: more
         degrees = np.diff(whole.indptr)
         wanted = stored.nnz if fanout is None else int(np.minimum(degrees, fanout[number]).sum())
-        if np.isin(kinds, (1, 3)).all() and drawn.nnz == wanted:
+        if np.isin(kinds, (1, 3)).all() and (some or drawn.nnz == wanted):
             continue
         where = f"layer {len(sample.blocks) - 1 - number} of a sample has {drawn.nnz} entries"
         raise SampleError(f"{where}, expected {wanted} of the {stored.nnz} stored there")

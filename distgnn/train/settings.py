@@ -60,7 +60,14 @@ MOST_LAYERS = 10_000  # more are a slip
 PER_UPDATE = 8
 BATCH_SIZE, BULK = 1024, 4
 #: By sampler: the neighbours of a node, or the nodes of a layer or subgraph.
-FANOUT = {"sage": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
+FANOUT = {"sage": 10, "shadow": 10, "ladies": 512, "fastgcn": 512, "saint": 512}
+#: The sampler of a subgraph for each node of the batch, and its hops by default.
+SHADOW, HOPS = "shadow", 2
+#: The sampler whose subgraphs all ranks multiply together, by any algorithm; and its steps of an epoch, at
+#: most, where no batch size is given.
+VERTICES, STEPS_OF_VERTICES = "vertices", 4
+#: The sampler of parts of a partition, and how many of them a minibatch has by default.
+CLUSTER, PARTS_OF_BATCH = "cluster", 2
 
 #: Heads of attention, in all layers but the last.
 HEADS = 8
@@ -68,7 +75,7 @@ HEADS = 8
 CHECKED, EVERY = 5, "all"
 #: The value of `sampler` and `keep_best` that undoes a recipe's.
 NONE = "none"
-#: The value of `algorithm`, `grid` and `order` for which a plan chooses.
+#: The value of `algorithm`, `grid`, `order`, `replication` and `bulk` for which a plan chooses.
 AUTO = "auto"
 
 
@@ -83,7 +90,7 @@ def setting(
         help: one line without the default, unless None stands for one: then "(default: ...)" names it.
         metavar: the name of the value in ``--help``.
         least: the smallest whole number that is taken.
-        choices: all texts that are taken.
+        choices: all texts that are taken; with `least`, beside numbers.
         known: the texts that the command line takes. Python may give others, which the user of the setting
             checks, as a registry may hold more.
         switch: whether a Boolean has a flag ``--no-NAME`` beside ``--NAME``.
@@ -106,12 +113,13 @@ def check_fields(settings: Any) -> None:
     for field in public(settings):
         value, least = getattr(settings, field.name), field.metadata["least"]
         choices = field.metadata["choices"]
-        if value is None and _may_be_none(field):
+        if (value is None and _may_be_none(field)) or value in choices:
             continue
-        if choices and value not in choices:
+        if choices and least is None:
             raise ArgumentError(field.name, value, offered(value, choices))
         if least is not None and (not _is_whole(value) or value < least):
-            raise ArgumentError(field.name, value, f"expected a whole number, at least {least}")
+            words = "".join(f", or {word}" for word in choices)
+            raise ArgumentError(field.name, value, f"expected a whole number, at least {least}{words}")
 
 
 def kinds(field: dataclasses.Field) -> list[str]:
@@ -176,8 +184,8 @@ class Settings:
     """All of a training run but its store and its ranks, with a field for each flag of ``distgnn train``.
 
     Settings of the recipe (``distgnn.train.recipes``) are filled in where they are not given. None stands for
-    a default that depends on the others, on the store or on the ranks. An algorithm, a grid or an order
-    "auto" is for ``distgnn.plan.settle``, which puts what it chooses in its place.
+    a default that depends on the others, on the store or on the ranks. "auto" is for
+    ``distgnn.plan.settle``, which puts what it chooses in its place.
     """
 
     # fmt: off
@@ -185,8 +193,8 @@ class Settings:
         "(default: 1d; 3d on order double; of minibatches 1.5d)", metavar="NAME")
     grid: str | Mapping[str, int] | None = _product(None, "2x2 in the order of its axes, or rows=2,cols=2, "
         "the last within a node (default: by a plan)", metavar="SHAPE")
-    replication: int | None = _product(None, "copies of 1.5d, as --grid reps=C (minibatches: 1)",
-        metavar="C", least=1)
+    replication: int | str | None = _product(None, "copies of 1.5d, as --grid reps=C; auto: by a plan "
+        "(minibatches: 1)", metavar="C", least=1, choices=(AUTO,))
     sparsity_aware: bool | str | None = _product(None, "1d, 1.5d, rdm: send only the rows needed; =auto: "
         "or whole blocks where estimated faster; =cover: the fewest rows of H and of products",
         metavar="auto|cover")
@@ -210,28 +218,32 @@ class Settings:
     dtype: str = _product("float32", "of all matrices", choices=("float32", "float64"))
     tf32: bool = _product(False, "on a GPU dense products round what they multiply to 10 bits "
         "(TensorFloat-32), which is faster; sums stay in float32")
-    cuda_graph: bool = _product(False, "on one GPU queue an epoch as CUDA graphs, which spares the host "
-        "most of its time where graphs are small")
+    cuda_graph: bool | None = _product(None, "on one GPU queue an epoch as CUDA graphs, which spares the "
+        "host most of its time where graphs are small (default: there, where that is possible)", switch=True)
     backend: str | None = _product(None, "of arrays (default: a GPU if there is one)",
         known=("auto", "numpy", "cupy"))
 
     sampler: str | None = _batches(None, "train on minibatches drawn like this (default: none, but on the "
-        "whole graph)", choices=(*FANOUT, NONE))
+        "whole graph)", choices=(*FANOUT, CLUSTER, VERTICES, NONE))
     fanout: Sequence[int] | None = _batches(None, "per layer, that next to the batch first: sage: neighbours "
         f"per node (default {FANOUT['sage']}); ladies, fastgcn: nodes per layer ({FANOUT['ladies']}); saint: "
-        f"one number, nodes of the subgraph ({FANOUT['saint']})", metavar="S[,S...]")
-    batch_size: int | None = _batches(None, f"training nodes of a minibatch (default: {BATCH_SIZE})",
-        metavar="B", least=1)
+        f"one number, nodes of the subgraph ({FANOUT['saint']}); shadow: neighbours per node and hop "
+        f"({FANOUT['shadow']},{FANOUT['shadow']})", metavar="S[,S...]")
+    batch_size: int | None = _batches(None, f"training nodes of a minibatch (default: {BATCH_SIZE}); "
+        f"vertices: nodes of a subgraph (a quarter of all, or {BATCH_SIZE}); cluster: parts "
+        f"({PARTS_OF_BATCH})", metavar="B", least=1)
+    parts: str | None = _batches(None, "cluster: METHOD:K, such as metis:50, or FILE:K, as of prepare "
+        "--partition (default: the parts of the order)", metavar="METHOD:K")
     batches_per_update: int | None = _batches(None, "minibatches averaged in an update by all ranks "
         f"(default: {PER_UPDATE}, or the number of ranks)", metavar="N", least=1)
-    bulk: int | None = _batches(None, f"minibatches that a rank samples at a time (default: {BULK})",
-        metavar="K", least=1)
+    bulk: int | str | None = _batches(None, "minibatches that a rank samples at a time; auto: as many as it "
+        f"has room for, by a plan (default: {BULK})", metavar="K", least=1, choices=(AUTO,))
     partition_graph: bool | None = _batches(None, "cut the graph to sample from over the ranks (default: all "
         "of it on each)")
     importance: str | None = _batches(None, "ladies: sums of squared weights (Zou et al., default) or "
         "squared numbers of neighbours", choices=("zou", "counts"))
     rescale: bool | None = _batches(None, "gcn: divide by inclusion probabilities, for no bias "
-        "(default: yes)", switch=True)
+        "(default: yes; cluster: no)", switch=True)
 
     recipe: str = _network(DEFAULT, "settings of a paper, for all that is not given (docs/training.md)",
         choices=tuple(RECIPES))
@@ -336,6 +348,11 @@ class Settings:
         return self.sampler not in (None, NONE)
 
     @property
+    def together(self) -> bool:
+        """True where all ranks multiply a subgraph together, by any algorithm."""
+        return self.sampler == VERTICES
+
+    @property
     def decays(self) -> list[float]:
         """The weight decay of each layer."""
         layers = len(self.hidden_widths) + 1
@@ -360,6 +377,8 @@ class Settings:
         return {name: value for name, value in followed.items() if value is not None}
 
 
+#: Samplers whose blocks have the features of their rows' vertices first, beside vertices.
+KEEP_OWN = ("sage", CLUSTER, SHADOW)
 #: Settings that mean something for minibatches only.
 FOR_MINIBATCHES = [field.name for field in public(Settings) if field.metadata["group"] == "minibatches"]
 FOR_MINIBATCHES.remove("sampler")

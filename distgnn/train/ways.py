@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Any
+from typing import Any, cast
 
 from distgnn import operators
 from distgnn.errors import ArgumentError
@@ -121,7 +121,7 @@ def asked(settings: Settings) -> dict[str, Sizes]:
         ArgumentError: the settings name an algorithm that there is not, or what it can't read or send.
     """
     able: dict[str, Sizes] = {}
-    free, copies = settings.algorithm in (None, AUTO), settings.replication
+    free, copies = settings.algorithm in (None, AUTO), cast(Any, settings.replication)
     for name in operators.ALGORITHMS if free else [str(settings.algorithm)]:
         try:
             axes = operators.get(name, settings.sparsity_aware or False).axes

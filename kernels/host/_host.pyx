@@ -185,6 +185,91 @@ cdef extern from "sample.h" nogil:
     void relabel_run(const relabel *r)
 
 
+cdef extern from "neighbours.h" nogil:
+    enum:
+        NEIGHBOURS_GATHERED
+
+    struct graph:
+        int64_t nodes, nonzeros
+        address pointers, indices, values, table
+        bint wide_indices, wide_values
+
+    struct vertices:
+        int64_t blocks
+        address bounds, ids
+
+    struct neighbours_drawn "neighbours":
+        const graph *graph
+        const vertices *rows
+        int64_t count
+        address keys, picked, prefix, entries, labels, values, columns, column_bounds
+
+    struct edges_kept:
+        const graph *graph
+        const vertices *rows
+        const vertices *columns
+        address scale, ends, labels, values
+
+    int64_t neighbours_count(const graph *g, const vertices *v, int64_t count, int64_t *ends, int64_t *longest)
+    int64_t neighbours_run(const neighbours_drawn *n)
+    int64_t edges_run(const edges_kept *k)
+
+
+cdef extern from "spgemm.h" nogil:
+    struct spgemm_product "spgemm":
+        int64_t rows, width
+        address a_pointers, a_indices, b_pointers, b_indices, a_values, b_values
+        address sums, bits, pointers, indices, values
+        bint wide_indices, wide
+
+    int64_t spgemm_words(int64_t width)
+    int64_t spgemm_run(const spgemm_product *s)
+
+
+cdef extern from "entries.h" nogil:
+    struct entry_keys:
+        int64_t count
+        address positions, shifts, out
+        const int64_t *first
+        const int64_t *next
+        bint wide
+        int shift, bits
+
+    struct entry_records:
+        int64_t count
+        int size, low, high
+        address records, room
+
+    struct entry_rows_arguments "entry_rows":
+        int64_t count, first
+        address keys, counts, columns
+        int bits
+        bint wide
+
+    struct entry_pattern:
+        int64_t rows
+        address counts, columns
+        bint wide
+
+    struct entry_hashes:
+        entry_pattern at
+        address row_ids, column_ids, weights, loops
+        uint64_t n, key, sum, mirrored
+        bint wide_ids, both
+
+    struct entry_scales:
+        entry_pattern at
+        address left, right, weights, out
+        bint wide_out
+
+    void entry_keys_run(const entry_keys *k)
+    int entry_sort_run "entry_sort"(const entry_records *r)
+    int64_t entry_merge_run "entry_merge"(const entry_records *r)
+    void entry_rows_run(const entry_rows_arguments *r)
+    void entry_hash_run "entry_hash"(entry_hashes *h)
+    void entry_scale_run "entry_scale"(const entry_scales *s)
+
+
 cdef class Array:
     """An array that C may use: its address, shape and leading dimension, held until this object goes away."""
 
@@ -1020,3 +1105,332 @@ def relabel_blocks(bounds, ids, seed_bounds, seeds, table, labels, added, added_
     r.added, r.added_bounds = pointer(A), pointer(E)
     with nogil:
         relabel_run(&r)
+
+
+cdef class Rows:
+    """A matrix whose rows and columns are nodes, as neighbours.h has it: pointers int64 (n + 1); indices int32 or
+    int64; values of 4 or 8 bytes, or None; table int32 (n), -1 throughout.
+    """
+
+    cdef graph g
+    cdef Array values
+    cdef list held
+
+    def __cinit__(self, pointers, indices, values, table):
+        cdef Array P = Array("pointers", pointers, "int64", 1), J = Array("indices", indices, "int32 int64", 1)
+        cdef Array T = Array("table", table, "int32", 1, True)
+        self.values = None if values is None else Array("values", values, "float32 float64 int32 int64", 1)
+        self.held = [P, J, T]
+        self.g.nodes, self.g.nonzeros, self.g.wide_indices = T.extent(0), J.extent(0), J.kind == "int64"
+        P.must_have(self.g.nodes + 1)
+        if self.values is not None:
+            self.values.must_have(self.g.nonzeros)
+            self.g.wide_values = self.values.view.itemsize == 8
+        self.g.pointers, self.g.indices, self.g.table = pointer(P), pointer(J), pointer(T)
+        self.g.values = pointer(self.values)
+
+
+cdef class Lists:
+    """Ids of nodes by minibatch, as neighbours.h has them: bounds and ids, int64. ValueError: an id of none."""
+
+    cdef vertices v
+    cdef Array bounds, ids
+
+    def __cinit__(self, bounds, ids, Rows graph not None):
+        self.bounds, self.ids = Array("bounds", bounds, "int64", 1), Array("ids", ids, "int64", 1)
+        check_bounds(self.bounds, self.ids.extent(0))
+        check_rows(self.ids, graph.g.nodes)
+        self.v.blocks, self.v.bounds, self.v.ids = self.bounds.extent(0) - 1, pointer(self.bounds), pointer(self.ids)
+
+
+cdef class Neighbours:
+    """At most `count` of the entries of each of these rows. Sets `ends`, int64 (rows + 1), to where those of each
+    begin. ValueError: pointers that fall, or exceed the entries.
+
+    Attributes:
+        longest: the entries of the longest of the rows.
+    """
+
+    cdef Rows graph
+    cdef Lists rows
+    cdef int64_t count, total
+    cdef readonly int64_t longest
+
+    def __cinit__(self, Rows graph not None, Lists rows not None, ends, int64_t count):
+        cdef Array E = Array("ends", ends, "int64", 1, True)
+        cdef int64_t wrong
+        cdef int64_t *filled = <int64_t *>E.view.buf
+        self.graph, self.rows, self.count = graph, rows, count
+        E.must_have(rows.ids.extent(0) + 1)
+        if count < 0:
+            raise ValueError(f"count: must not be negative, got {count}")
+        with nogil:
+            wrong = neighbours_count(&graph.g, &rows.v, count, filled, &self.longest)
+        if wrong >= 0:
+            raise ValueError(f"pointers: those of row number {wrong} fall, or exceed {graph.g.nonzeros} entries")
+        self.total = filled[rows.ids.extent(0)]
+
+    def draw(self, keys, picked, prefix, labels, values, columns, column_bounds):
+        """Draw and number them, as neighbours.h says. keys uint64, one per minibatch; picked uint8, all 0, and
+        prefix float64, `longest`; labels int32, one per entry, and values, of the graph's type, or None; columns
+        int64, one per row and entry; column_bounds int64, as many as there are bounds.
+
+        Raises ValueError for a column that is no node, or a shape that doesn't fit.
+        """
+        cdef Array K = Array("keys", keys, "uint64", 1), X = Array("prefix", prefix, "float64", 1, True)
+        cdef Array T = Array("picked", picked, "uint8", 1, True), L = Array("labels", labels, "int32", 1, True)
+        cdef Array C = Array("columns", columns, "int64", 1, True)
+        cdef Array D = Array("column_bounds", column_bounds, "int64", 1, True)
+        cdef Array V = None if self.graph.values is None else Array("values", values, self.graph.values.kind, 1, True)
+        cdef Array room = Array("room", bytearray(8 * (NEIGHBOURS_GATHERED + min(self.count, self.longest))), ANY, 1)
+        cdef neighbours_drawn n
+        cdef int64_t wrong
+        for given, size in ((K, self.rows.v.blocks), (T, self.longest), (X, self.longest), (L, self.total),
+                            (C, self.rows.ids.extent(0) + self.total), (D, self.rows.v.blocks + 1)):
+            (<Array>given).must_have(size)
+        if V is not None:
+            V.must_have(self.total)
+        n.graph, n.rows, n.count, n.entries = &self.graph.g, &self.rows.v, self.count, pointer(room)
+        n.keys, n.picked, n.prefix, n.labels = pointer(K), pointer(T), pointer(X), pointer(L)
+        n.values, n.columns, n.column_bounds = pointer(V), pointer(C), pointer(D)
+        with nogil:
+            wrong = neighbours_run(&n)
+        if wrong >= 0:
+            raise ValueError(f"indices: entry {wrong} must lie in 0..{self.graph.g.nodes - 1}, and does not")
+
+
+def keep_edges(Rows graph not None, Lists rows not None, Lists columns not None, scale, ends, labels, values):
+    """Keep the entries of rows in their minibatch's columns, as neighbours.h says. scale float64, one per column,
+    or None; ends int64 (rows + 1); labels int32 and values, float32 or float64 as the graph's, with room for as
+    many of each row as it has entries, or its minibatch columns.
+
+    Raises ValueError for pointers that fall or exceed the entries, a column that is no node, or a shape that
+    doesn't fit.
+    """
+    cdef Array S = None if scale is None else Array("scale", scale, "float64", 1)
+    cdef Array E = Array("ends", ends, "int64", 1, True), L = Array("labels", labels, "int32", 1, True)
+    cdef Array V = Array("values", values, "float32 float64", 1, True)
+    cdef const int64_t *bounds = <const int64_t *>columns.v.bounds
+    cdef int64_t b, i, first, last, wrong, room = 0
+    cdef edges_kept k
+    graph.values.must_have(graph.g.nonzeros)
+    if V.kind != graph.values.kind or rows.v.blocks != columns.v.blocks:
+        raise ValueError("values and columns: need the graph's type, and lists for as many minibatches as rows")
+    if S is not None:
+        S.must_have(columns.ids.extent(0))
+    E.must_have(rows.ids.extent(0) + 1)
+    for b in range(rows.v.blocks):
+        for i in range((<const int64_t *>rows.v.bounds)[b], (<const int64_t *>rows.v.bounds)[b + 1]):
+            first = (<const int64_t *>graph.g.pointers)[(<const int64_t *>rows.v.ids)[i]]
+            last = (<const int64_t *>graph.g.pointers)[(<const int64_t *>rows.v.ids)[i] + 1]
+            if first < 0 or last < first or last > graph.g.nonzeros:
+                raise ValueError(f"pointers: row number {i} goes from {first} to {last}, of {graph.g.nonzeros}")
+            room += min(last - first, bounds[b + 1] - bounds[b])
+    L.must_have(room)
+    V.must_have(room)
+    k.graph, k.rows, k.columns, k.scale = &graph.g, &rows.v, &columns.v, pointer(S)
+    k.ends, k.labels, k.values = pointer(E), pointer(L), pointer(V)
+    with nogil:
+        wrong = edges_run(&k)
+    if wrong >= 0:
+        raise ValueError(f"indices: entry {wrong} must lie in 0..{graph.g.nodes - 1}, and does not")
+
+
+def spgemm(
+    a_pointers, a_indices, a_values, b_pointers, b_indices, b_values, sums, bits, pointers, indices, values
+):
+    """Multiply two sparse matrices, as spgemm.h says. a_pointers, a_indices and pointers int64; b_pointers,
+    b_indices and indices int32 or int64, all the same; values and sums float32 or float64, all the same. sums, one
+    per column, and bits, uint64, :func:`spgemm_bits`, all 0; indices and values with room for as many entries of
+    each row as it has products, or B columns.
+
+    Raises ValueError for pointers that are none, a column that is none or a shape that doesn't fit.
+    """
+    cdef Array P = Array("a_pointers", a_pointers, "int64", 1), J = Array("a_indices", a_indices, "int64", 1)
+    cdef Array Q = Array("b_pointers", b_pointers, "int32 int64", 1), K = Array("b_indices", b_indices, Q.kind, 1)
+    cdef Array U = Array("b_values", b_values, "float32 float64", 1), V = Array("a_values", a_values, U.kind, 1)
+    cdef Array S = Array("sums", sums, U.kind, 1, True), B = Array("bits", bits, "uint64", 1, True)
+    cdef Array E = Array("pointers", pointers, "int64", 1, True), I = Array("indices", indices, Q.kind, 1, True)
+    cdef Array X = Array("values", values, U.kind, 1, True)
+    cdef spgemm_product s
+    cdef int64_t r, a, k, first, last, most, room = 0, wrong
+    cdef bint wide = Q.kind == "int64"
+    s.rows, s.width = P.extent(0) - 1, S.extent(0)
+    check_bounds(P, J.extent(0))
+    check_rows(J, Q.extent(0) - 1)
+    V.must_have(J.extent(0))
+    U.must_have(K.extent(0))
+    B.must_have(spgemm_words(s.width))
+    E.must_have(s.rows + 1)
+    for r in range(s.rows):
+        most = 0
+        for a in range((<const int64_t *>P.view.buf)[r], (<const int64_t *>P.view.buf)[r + 1]):
+            k = (<const int64_t *>J.view.buf)[a]
+            first = (<const int64_t *>Q.view.buf)[k] if wide else (<const int32_t *>Q.view.buf)[k]
+            last = (<const int64_t *>Q.view.buf)[k + 1] if wide else (<const int32_t *>Q.view.buf)[k + 1]
+            if first < 0 or last < first or last > K.extent(0):
+                raise ValueError(f"b_pointers: row {k} goes from {first} to {last}, of {K.extent(0)}")
+            most += last - first
+        room += min(most, s.width)
+    I.must_have(room)
+    X.must_have(room)
+    s.a_pointers, s.a_indices, s.a_values = pointer(P), pointer(J), pointer(V)
+    s.b_pointers, s.b_indices, s.b_values = pointer(Q), pointer(K), pointer(U)
+    s.sums, s.bits, s.pointers, s.indices, s.values = pointer(S), pointer(B), pointer(E), pointer(I), pointer(X)
+    s.wide_indices, s.wide = wide, U.kind == "float64"
+    with nogil:
+        wrong = spgemm_run(&s)
+    if wrong >= 0:
+        raise ValueError(f"b_indices: entry {wrong} must lie in 0..{s.width - 1}, and does not")
+
+
+def spgemm_bits(int64_t width):
+    """The words of bits that `spgemm` takes for B of so many columns."""
+    return spgemm_words(width)
+
+
+def entry_parts(positions, first, next, shifts, out, *, int shift, int bits, int64_t stop):
+    """Add to `out`, int64, the parts that positions, int32 or int64 in 0..stop-1, have in the keys of entries, as
+    entries.h says. Of the cells of 2^shift positions `first` and `next`, of the blocks `shifts`: int64.
+
+    Raises ValueError for a position outside, tables of other cells, or a block that is not there.
+    """
+    cdef Array P = Array("positions", positions, "int32 int64", 1), F = Array("first", first, "int64", 1)
+    cdef Array N = Array("next", next, "int64", 1), S = Array("shifts", shifts, "int64", 1)
+    cdef Array O = Array("out", out, "int64", 1, True)
+    cdef entry_keys k
+    cdef int64_t cell
+    check_rows(P, stop)
+    N.must_have(F.extent(0))
+    O.must_have(P.extent(0))
+    if not (0 <= shift < 63 and 0 <= bits < 63) or (stop and (stop - 1) >> shift >= F.extent(0)):
+        raise ValueError(f"first: {F.extent(0)} cells of 2**{shift} positions, of {stop} positions")
+    k.first, k.next = <const int64_t *>F.view.buf, <const int64_t *>N.view.buf
+    k.shifts, k.out = pointer(S), pointer(O)
+    check_rows(F, S.extent(0))
+    for cell in range(F.extent(0)):
+        if k.first[cell] + 1 >= S.extent(0) and k.next[cell] < stop:
+            raise ValueError(f"next: cell {cell} ends at {k.next[cell]}, and no block begins there")
+    k.count, k.positions, k.wide, k.shift, k.bits = P.extent(0), pointer(P), P.kind == "int64", shift, bits
+    with nogil:
+        entry_keys_run(&k)
+
+
+cdef int records_of(entry_records *r, Array records, Array room, int size) except -1:
+    """The arrays of bytes of `entry_sort` and `entry_merge`."""
+    if size not in (8, 12, 16) or records.extent(0) % size:
+        raise ValueError(f"records: {records.extent(0)} bytes are no records of {size} bytes, 8, 12 or 16")
+    if room is not None:
+        room.must_have(records.extent(0))
+        room.must_be_apart(records)
+    r.count, r.size, r.records, r.room = records.extent(0) // size, size, pointer(records), pointer(room)
+    return 0
+
+
+def entry_sort(records, room, *, int size, int low, int high):
+    """Sort records, bytes of `size` each, by bits low..high-1 of their keys, as entries.h says, with as much room.
+
+    Returns True where the sorted records are in `room`. Raises ValueError for other sizes or bits.
+    """
+    cdef Array R = Array("records", records, "uint8", 1, True), O = Array("room", room, "uint8", 1, True)
+    cdef entry_records r
+    cdef int moved
+    records_of(&r, R, O, size)
+    if not 0 <= low <= high <= 63:
+        raise ValueError(f"low: bits {low} to {high} of a key of 63 bits")
+    r.low, r.high = low, high
+    with nogil:
+        moved = entry_sort_run(&r)
+    return bool(moved)
+
+
+def entry_merge(records, *, int size):
+    """Keep of records with equal keys, side by side, the largest, as entries.h says; return how many are left."""
+    cdef Array R = Array("records", records, "uint8", 1, True)
+    cdef entry_records r
+    cdef int64_t left
+    records_of(&r, R, None, size)
+    with nogil:
+        left = entry_merge_run(&r)
+    return left
+
+
+def entry_rows(keys, counts, columns, *, int64_t first, int bits):
+    """Take apart ascending keys, int64, of rows from `first` on: add each row's to `counts`, int64, and put down
+    their columns, int32 or int64, as entries.h says. Raises ValueError for a key of no row, or that falls.
+    """
+    cdef Array K = Array("keys", keys, "int64", 1), N = Array("counts", counts, "int64", 1, True)
+    cdef Array C = Array("columns", columns, "int32 int64", 1, True)
+    cdef const int64_t *k = <const int64_t *>K.view.buf
+    cdef entry_rows_arguments r
+    cdef int64_t i, last = K.extent(0) - 1
+    C.must_have(last + 1)
+    if not 0 < bits < 63 or (C.kind == "int32" and bits > 31):
+        raise ValueError(f"bits: {bits} of {C.kind} columns")
+    for i in range(last):
+        if k[i + 1] < k[i]:
+            raise ValueError(f"keys: must not fall, got {k[i]} and {k[i + 1]} from position {i} on")
+    if last >= 0 and (first < 0 or k[0] >> bits < first or k[last] >> bits >= first + N.extent(0)):
+        raise ValueError(f"keys: of rows {k[0] >> bits} to {k[last] >> bits}; counts are of {N.extent(0)} from {first}")
+    r.count, r.first, r.bits, r.wide = last + 1, first, bits, C.kind == "int64"
+    r.keys, r.counts, r.columns = pointer(K), pointer(N), pointer(C)
+    with nogil:
+        entry_rows_run(&r)
+
+
+cdef int pattern_of(entry_pattern *at, Array counts, Array columns) except -1:
+    """Rows of so many entries."""
+    cdef const int64_t *n = <const int64_t *>counts.view.buf
+    cdef int64_t row, total = 0
+    for row in range(counts.extent(0)):
+        if n[row] < 0:
+            raise ValueError(f"counts: must be 0 or more, got {n[row]} at position {row}")
+        total += n[row]
+    columns.must_have(total)
+    at.rows, at.counts, at.columns = counts.extent(0), pointer(counts), pointer(columns)
+    at.wide = columns.kind == "int64"
+    return 0
+
+
+def entry_hash(counts, columns, row_ids, column_ids, weights, loops, *, uint64_t n, uint64_t key, bint both=False):
+    """Sum the hashes of entries, and those of the transpose with `both`, as entries.h says; count loops by row.
+
+    counts, loops: int64, by row; columns: int32 or int64; ids: the same, both alike; weights: float64, or None.
+    """
+    cdef Array N = Array("counts", counts, "int64", 1), C = Array("columns", columns, "int32 int64", 1)
+    cdef Array R = Array("row_ids", row_ids, "int32 int64", 1), I = Array("column_ids", column_ids, R.kind, 1)
+    cdef Array W = None if weights is None else Array("weights", weights, "float64", 1)
+    cdef Array L = Array("loops", loops, "int64", 1, True)
+    cdef entry_hashes h
+    pattern_of(&h.at, N, C)
+    check_rows(C, I.extent(0))
+    R.must_have(N.extent(0))
+    L.must_have(N.extent(0))
+    if W is not None:
+        W.must_have(C.extent(0))
+    h.row_ids, h.column_ids, h.weights, h.loops = pointer(R), pointer(I), pointer(W), pointer(L)
+    h.n, h.key, h.wide_ids, h.both = n, key, R.kind == "int64", both
+    with nogil:
+        entry_hash_run(&h)
+    return h.sum, h.mirrored
+
+
+def entry_scale(counts, columns, left, right, weights, out):
+    """Scale entries by row and column, as entries.h says. left, right (or None), weights (or None): float64; out:
+    float32 or float64.
+    """
+    cdef Array N = Array("counts", counts, "int64", 1), C = Array("columns", columns, "int32 int64", 1)
+    cdef Array L = Array("left", left, "float64", 1), O = Array("out", out, "float32 float64", 1, True)
+    cdef Array R = None if right is None else Array("right", right, "float64", 1)
+    cdef Array W = None if weights is None else Array("weights", weights, "float64", 1)
+    cdef entry_scales s
+    pattern_of(&s.at, N, C)
+    L.must_have(N.extent(0))
+    O.must_have(C.extent(0))
+    if R is not None:
+        check_rows(C, R.extent(0))
+    if W is not None:
+        W.must_have(C.extent(0))
+    s.left, s.right, s.weights, s.out, s.wide_out = pointer(L), pointer(R), pointer(W), pointer(O), O.kind == "float64"
+    with nogil:
+        entry_scale_run(&s)

@@ -2,13 +2,21 @@
 
 #include <math.h>
 
-/* The next number of the SplitMix64 generator (distgnn/rng.py), uniform in [0, 1). */
-static double next_uniform(uint64_t *state)
+/* SplitMix64 (distgnn/rng.py). */
+uint64_t sample_hash(uint64_t x)
 {
-    uint64_t x = *state += 0x9E3779B97F4A7C15u;
+    x += 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
+    return x ^ (x >> 31);
+}
+
+/* The next number of the generator, uniform in [0, 1). */
+static double next_uniform(uint64_t *state)
+{
+    double uniform = (double)(sample_hash(*state) >> 11) * 0x1p-53;
+    *state += 0x9E3779B97F4A7C15u;
+    return uniform;
 }
 
 /* Prefix sums of the weights that have not been drawn; returns their sum. */
@@ -124,22 +132,67 @@ static void collect(int64_t length, int64_t count, uint8_t *picked, int64_t firs
     }
 }
 
+typedef int32_t four __attribute__((vector_size(16)));
+
+#define FEW 8 /* vectors of entries that are compared with all at once */
+
+static inline four of(int32_t x)
+{
+    return (four){x, x, x, x};
+}
+
+/* As draw and collect do, of rows that are at least twice as long: no sum is made again. Entries are found among
+ * those drawn before, and sorted, without a branch that depends on them. */
+static void draw_few(int64_t count, int64_t first, int64_t length, uint64_t state, int64_t *positions)
+{
+    four order[FEW];
+    int32_t drawn[4 * FEW], vectors = (int32_t)(count + 3) / 4, unused = 4 * vectors - (int32_t)count;
+    for (int32_t v = 0; v < vectors; v++)
+        order[v] = of(-1);
+    for (int32_t j = 0; j < count; j++) {
+        four same;
+        do {
+            double x = next_uniform(&state) * (double)length;
+            drawn[j] = (int32_t)x;
+            same = of(0);
+            for (int32_t v = 0; v < vectors; v++)
+                same |= order[v] == of(drawn[j]);
+        } while (drawn[j] == length || (same[0] | same[1] | same[2] | same[3]));
+        order[j / 4][j % 4] = drawn[j];
+    }
+    for (int32_t j = 0; j < count; j++) {
+        four less = of(0);
+        for (int32_t v = 0; v < vectors; v++)
+            less -= order[v] < of(drawn[j]); /* true is -1, as all that is unused */
+        positions[less[0] + less[1] + less[2] + less[3] - unused] = first + drawn[j];
+    }
+}
+
+int64_t sample_ones(int64_t count, int64_t first, int64_t length, uint64_t key, uint8_t *picked, double *prefix,
+                    int64_t *positions)
+{
+    struct sample row = {.rows = 1, .count = count, .prefix = prefix, .order = positions};
+    if (length <= count) {
+        for (int64_t i = 0; i < length; i++)
+            positions[i] = first + i;
+        return length;
+    }
+    if (count <= 4 * FEW && length >= 2 * count && length < INT32_MAX) {
+        draw_few(count, first, length, key, positions);
+        return count;
+    }
+    draw(&row, length, 0, picked, key, 0);
+    collect(length, count, picked, first, positions);
+    return count;
+}
+
 int64_t sample_selected_run(const struct sample_selected *s)
 {
-    struct sample row = {.rows = 1, .count = s->count, .prefix = s->prefix};
     int64_t total = 0;
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t first = s->pointers[s->selected[r]], length = s->pointers[s->selected[r] + 1] - first;
-        int64_t *positions = s->positions + total;
-        if (length <= s->count) {
-            for (int64_t i = 0; i < length; i++)
-                positions[i] = first + i;
-        } else {
-            row.order = positions;
-            draw(&row, length, 0, s->picked, s->keys[r], 0);
-            collect(length, s->count, s->picked, first, positions);
-        }
-        total += s->counts[r] = length < s->count ? length : s->count;
+        total += s->counts[r] = sample_ones(s->count, first, length, s->keys[r], s->picked, s->prefix,
+                                            s->positions + total);
     }
     return total;
 }

@@ -22,6 +22,14 @@ struct sample {
 /* -1, or the first row with a weight that is negative or not a number, or a sum that is not finite. */
 int64_t sample_run(const struct sample *s);
 
+/* A hash: of a generator's state, its next number. */
+uint64_t sample_hash(uint64_t x);
+
+/* Draw `count` of a row's entries, all of weight 1 and `first` the first, or take all where there are no more:
+ * `positions`, ascending. picked, all 0 before and after, and prefix: room for the row. Returns how many. */
+int64_t sample_ones(int64_t count, int64_t first, int64_t length, uint64_t key, uint8_t *picked, double *prefix,
+                    int64_t *positions);
+
 /* Draw `count` of the entries of each of these rows of a matrix of ones, without a copy of the rows. */
 struct sample_selected {
     int64_t rows, count;

@@ -19,3 +19,5 @@ def test_who_was_beside_computes_on_the_same_stream_again(stand_in):
             assert len({0, computing, lane, on.stream()}) == 4
         assert on.stream() == lane
     assert on.stream() == computing != 0
+    priorities = [on._lanes[lane].priority for lane in ("sums", "out")]
+    assert priorities == [-5, -5], "what travels waits behind the blocks of a product"

@@ -6,6 +6,7 @@ import os
 import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distgnn.arrays import memory
@@ -62,3 +63,24 @@ def test_a_rank_has_its_share_and_no_more_than_its_limit(comm, monkeypatch) -> N
         assert memory.of_process() == 1 << 46
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_pages_go_back_with_the_last_view_of_them():
+    before = resident()
+    pages = memory.mapped(64 << 20)
+    assert pages.size == 64 << 20 and not pages.any()
+    pages[...] = 1
+    view = pages[5:].view(np.uint8)
+    assert resident() > before + (60 << 20)
+    del pages
+    assert int(view[7]) == 1 and resident() > before + (60 << 20)
+    del view
+    assert resident() < before + (4 << 20)
+    assert memory.mapped(0).size == 0
+    memory.trim()

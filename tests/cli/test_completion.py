@@ -29,7 +29,7 @@ def test_bash_completes_commands_flags_choices_and_files(tmp_path: Path) -> None
     (tmp_path / "graph.dg").mkdir()
     assert completed(script, "") >= {*cli.COMMANDS}
     assert completed(script, "train", "--batch") == {"--batch-size", "--batches-per-update"}
-    assert completed(script, "train", "--sampler", "s") == {"sage", "saint"}
+    assert completed(script, "train", "--sampler", "s") == {"sage", "saint", "shadow"}
     assert completed(script, "train", f"{tmp_path}/") == {f"{tmp_path}/graph.dg"}  # a directory, and no file
     assert str(script) in completed(script, "train", "--log", f"{tmp_path}/")
 

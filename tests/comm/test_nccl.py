@@ -225,6 +225,45 @@ def test_panels(comm, queued, order):
 
 
 @pytest.mark.ranks(3)
+def test_nothing_is_queued_between_the_steps_of_a_relay_upstream(comm, queued):
+    """Ranks with unequal numbers of panels are at different steps in the same turn."""
+    grid = dg.Grid(comm, backend=queued)
+    group, one = grid.along("rows"), queued.zeros((1,), np.float32)
+    roots = [0, 0, 0, 1, 2]
+    own = {k: queued.zeros((3,), np.float32) for k in range(5) if roots[k] == group.rank}
+    rooms = [queued.zeros((3,), np.float32) for _ in range(4)]
+    for order, buffers in ((range(5), 2), (upstream(group, roots), 4)):
+        place = lambda k, buffer: own[k] if k in own else rooms[buffer]  # noqa: E731
+        with group.relay(roots, order, place, "H", overlap=False, buffers=buffers) as panels:
+            next(panels)
+            if not isinstance(order, range):
+                with pytest.raises(AssertionError, match="in another order than a relay's steps"):
+                    grid.world.nccl.allreduce(one)
+            for _ in panels:
+                pass
+        queued.follow(grid.world.nccl.allreduce(one))
+    grid.free()
+
+
+@pytest.mark.ranks(4)
+def test_communicators_are_made_when_they_are_first_used(comm, queued, monkeypatch):
+    """But for that of all ranks, which says at once whether NCCL connects them; after an error, too."""
+    made, library = [], queued.nccl()
+    create = library.NcclCommunicator
+    monkeypatch.setattr(library, "NcclCommunicator", lambda *how: made.append(how[0]) or create(*how))
+    grid = dg.Grid(comm, backend=queued, rows=2, cols=2)
+    rows, cols = grid.along("rows"), grid.along("cols")
+    assert made == [4]
+    for group in (rows, rows, grid.world):
+        total = group.allreduce(queued.asarray([1.0], np.float32))
+        assert queued.to_host(total).tolist() == [group.size]
+    assert made == [4, 2]
+    cols.bcast(queued.zeros((3,), np.float32), 0)
+    assert made == [4, 2, 2]
+    grid.free()
+
+
+@pytest.mark.ranks(3)
 @pytest.mark.abandons
 def test_panels_after_an_error(comm, queued, monkeypatch):
     """Panels that the rank has not taken come all the same: the others' devices wait for them. They learn of
@@ -349,7 +388,9 @@ def test_all_ranks_choose_alike(comm, queued, change, caplog):
     with pytest.raises(dg.UserError, match="DISTGNN_TRANSPORT=nvlink: expected mpi, host or nccl"):
         chosen("nvlink")
     change.setenv("DISTGNN_TRANSPORT", "nccl")
+    change.setenv("DISTGNN_NCCL", "1")
     assert dg.Grid(comm, backend="numpy").transport == "host"
+    assert ("NCCL is not read any more: it is DISTGNN_TRANSPORT" in caplog.text) == (comm.Get_rank() == 0)
     assert ("is for arrays of a GPU" in caplog.text) == (comm.Get_rank() == 0)
 
 

@@ -97,7 +97,7 @@ def test_phases_are_measured_without_a_wait(comm, stand_in, network):
 
 @pytest.mark.ranks(1)
 def test_trials_of_attention_end(comm, stand_in, monkeypatch):
-    """Its products have other values each time, of the same pattern."""
+    """Attention multiplies other values each time, of the same pattern."""
     monkeypatch.setenv("DISTGNN_SPMM_TUNE", "1")
     monkeypatch.setattr("distgnn.arrays.tuning.TUNING.look_ahead_nonzeros", 1)
     _, model, H, targets = problem(comm, "1d", network=NETWORKS["gat"])

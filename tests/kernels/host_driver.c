@@ -10,7 +10,10 @@
 #include "aggregate.h"
 #include "edges.h"
 #include "elementwise.h"
+#include "entries.h"
+#include "neighbours.h"
 #include "sample.h"
+#include "spgemm.h"
 #include "spmm.h"
 #include "volume.h"
 
@@ -576,8 +579,238 @@ static void ids_renumbered(int64_t n, int64_t count)
         free(all[a]);
 }
 
+/* A triangle of `n` rows: row r has r columns, alternate ones from r % 2 on, modulo n. */
+struct triangle {
+    int64_t n, nonzeros;
+    int64_t *pointers;
+    void *indices, *values;
+    int32_t *table;
+};
+
+static struct triangle triangle(int64_t n, int wide_indices, int wide)
+{
+    struct triangle t = {n, n * (n - 1) / 2, malloc((size_t)(n + 1) * 8), 0, 0, malloc((size_t)n * 4)};
+    t.indices = malloc((size_t)t.nonzeros * (wide_indices ? 8 : 4));
+    t.values = malloc((size_t)t.nonzeros * (wide ? 8 : 4));
+    for (int64_t r = 0; r <= n; r++)
+        t.pointers[r] = r * (r - 1) / 2;
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t i = 0; i < r; i++) {
+            put_integer(t.indices, wide_indices, t.pointers[r] + i, (r % 2 + 2 * i) % n);
+            put(t.values, wide, t.pointers[r] + i, (double)(t.pointers[r] + i));
+        }
+    for (int64_t i = 0; i < n; i++)
+        t.table[i] = -1;
+    return t;
+}
+
+static void drop(struct triangle t)
+{
+    void *all[] = {t.pointers, t.indices, t.values, t.table};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
+static int64_t integer_at(const void *a, int wide, int64_t at)
+{
+    return wide ? ((const int64_t *)a)[at] : ((const int32_t *)a)[at];
+}
+
+/* Blocks of no rows, of all rows from the last on, of two: entries are of their row, labels of their columns;
+ * kept edges are those that lead to the columns. */
+static void rows_at_once(int64_t n, int64_t count, int wide_indices, int wide)
+{
+    struct triangle t = triangle(n, wide_indices, wide);
+    struct graph g = {n, t.nonzeros, t.pointers, t.indices, t.values, wide_indices, wide, t.table};
+    int64_t bounds[] = {0, 0, n, n + 2}, rows = n + 2, longest;
+    uint64_t keys[] = {1, 2, 3};
+    int64_t *ids = malloc((size_t)rows * 8), *ends = malloc((size_t)(rows + 1) * 8), column_bounds[4];
+    for (int64_t i = 0; i < rows; i++)
+        ids[i] = i < n ? n - 1 - i : i - n;
+    struct vertices v = {3, bounds, ids};
+    expect(neighbours_count(&g, &v, count, ends, &longest) == -1 && longest == n - 1, "longest row", longest);
+    int64_t total = ends[rows];
+    uint8_t *picked = calloc((size_t)longest, 1);
+    double *prefix = malloc((size_t)longest * 8);
+    int64_t most = longest < count ? longest : count,
+            *entries = malloc((size_t)(NEIGHBOURS_GATHERED + most) * 8), *columns = malloc((size_t)(rows + total) * 8);
+    int32_t *labels = malloc((size_t)total * 4);
+    void *values = malloc((size_t)total * (wide ? 8 : 4));
+    struct neighbours d = {&g, &v, count, keys, picked, prefix, entries, labels, values, columns, column_bounds};
+    expect(neighbours_run(&d) == -1, "columns are nodes", n);
+    for (int64_t b = 0; b < 3; b++)
+        for (int64_t r = bounds[b]; r < bounds[b + 1]; r++) {
+            int64_t length = ids[r], before = -1;
+            expect(ends[r + 1] - ends[r] == (length < count ? length : count), "entries of a row", r);
+            for (int64_t e = ends[r]; e < ends[r + 1]; e++) {
+                int64_t entry = (int64_t)get(values, wide, e);
+                expect(entry > before && entry >= t.pointers[ids[r]] && entry < t.pointers[ids[r] + 1], "entry", e);
+                expect(columns[column_bounds[b] + labels[e]] == integer_at(t.indices, wide_indices, entry), "label",
+                       e);
+                before = entry;
+            }
+            expect(columns[column_bounds[b] + r - bounds[b]] == ids[r], "rows first", r);
+        }
+    g.values = 0;
+    expect(neighbours_run(&d) == -1, "without values", n);
+    g.values = t.values;
+    double *scale = malloc((size_t)rows * 8);
+    for (int64_t i = 0; i < rows; i++)
+        scale[i] = (double)(i + 1);
+    int64_t room = 0;
+    for (int64_t b = 0; b < 3; b++)
+        for (int64_t r = bounds[b]; r < bounds[b + 1]; r++)
+            room += ids[r] < bounds[b + 1] - bounds[b] ? ids[r] : bounds[b + 1] - bounds[b];
+    int32_t *places = malloc((size_t)room * 4);
+    void *kept = malloc((size_t)room * (wide ? 8 : 4));
+    struct edges_kept k = {&g, &v, &v, scale, ends, places, kept};
+    expect(edges_run(&k) == -1, "columns are nodes", n);
+    for (int64_t b = 0, at = 0; b < 3; b++)
+        for (int64_t r = bounds[b]; r < bounds[b + 1]; r++) {
+            expect(ends[r] == at, "where a row begins", r);
+            for (int64_t e = t.pointers[ids[r]]; e < t.pointers[ids[r] + 1]; e++)
+                for (int64_t c = bounds[b]; c < bounds[b + 1]; c++)
+                    if (ids[c] == integer_at(t.indices, wide_indices, e)) {
+                        expect(places[at] == c - bounds[b], "place of a kept edge", at);
+                        expect(get(kept, wide, at++) == (double)e * scale[c], "value of a kept edge", e);
+                    }
+        }
+    put_integer(t.indices, wide_indices, t.nonzeros - 1, n);
+    expect(edges_run(&k) == t.nonzeros - 1, "a column that is none", n);
+    if (count >= longest)
+        expect(neighbours_run(&d) == t.nonzeros - 1, "a column that is none", n);
+    for (int64_t i = 0; i < n; i++)
+        expect(t.table[i] == -1, "table as it was", i);
+    drop(t);
+    void *all[] = {ids, ends, picked, prefix, entries, columns, labels, values, scale, places, kept};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
+/* Triangle by triangle, of `width` columns in all, beside sums in dense rows. */
+static void sparse_product(int64_t n, int64_t width, int wide_indices, int wide)
+{
+    struct triangle A = triangle(n, 1, wide), B = triangle(n, wide_indices, wide);
+    int64_t words = spgemm_words(width), room = 0;
+    for (int64_t r = 0; r < n; r++) {
+        int64_t products = 0;
+        for (int64_t a = A.pointers[r]; a < A.pointers[r + 1]; a++)
+            products += integer_at(A.indices, 1, a);
+        room += products < width ? products : width;
+    }
+    void *b_pointers = malloc((size_t)(n + 1) * 8), *sums = calloc((size_t)width, wide ? 8 : 4);
+    for (int64_t r = 0; r <= n; r++)
+        put_integer(b_pointers, wide_indices, r, B.pointers[r]);
+    for (int64_t e = 0; e < B.nonzeros; e++) /* spread over the columns */
+        put_integer(B.indices, wide_indices, e, integer_at(B.indices, wide_indices, e) * (width / n));
+    uint64_t *bits = calloc((size_t)words, 8);
+    int64_t *pointers = malloc((size_t)(n + 1) * 8);
+    void *indices = malloc((size_t)room * (wide_indices ? 8 : 4)), *values = malloc((size_t)room * (wide ? 8 : 4));
+    struct spgemm s = {n,    width, A.pointers, A.indices, b_pointers, B.indices, A.values, B.values, wide_indices,
+                       wide, sums,  bits,       pointers,  indices,    values};
+    expect(spgemm_run(&s) == -1, "columns are there", n);
+    double *dense = malloc((size_t)width * 8), *there = malloc((size_t)width * 8);
+    for (int64_t r = 0, at = 0; r < n; r++) {
+        memset(dense, 0, (size_t)width * 8);
+        memset(there, 0, (size_t)width * 8);
+        for (int64_t a = A.pointers[r]; a < A.pointers[r + 1]; a++)
+            for (int64_t k = integer_at(A.indices, 1, a), e = B.pointers[k]; e < B.pointers[k + 1]; e++) {
+                dense[integer_at(B.indices, wide_indices, e)] += get(A.values, wide, a) * get(B.values, wide, e);
+                there[integer_at(B.indices, wide_indices, e)] = 1;
+            }
+        expect(pointers[r] == at, "where a row begins", r);
+        for (int64_t c = 0; c < width; c++)
+            if (there[c]) {
+                expect(integer_at(indices, wide_indices, at) == c, "column", at);
+                expect(fabs(get(values, wide, at++) - dense[c]) <= 1e-5 * dense[c], "sum", c);
+            }
+    }
+    put_integer(B.indices, wide_indices, 0, width);
+    expect(n < 3 || spgemm_run(&s) >= 0, "a column that is none", n);
+    for (int64_t c = 0; c < width; c++)
+        expect(get(sums, wide, c) == 0, "sums as they were", c);
+    for (int64_t w = 0; w < words; w++)
+        expect(bits[w] == 0, "bits as they were", w);
+    drop(A);
+    drop(B);
+    void *all[] = {b_pointers, sums, bits, pointers, indices, values, dense, there};
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++)
+        free(all[a]);
+}
+
+/* Records of each size, with keys of few and of many bits: ascending, those of one key in the order they had, and
+ * then each key once, with its largest number. */
+static void records_sorted(int64_t count, int size, int bits)
+{
+    char *records = array((size_t)(count * size)), *room = array((size_t)(count * size)), *sorted;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t key = (int64_t)((uniform() + 1) * ldexp(1, bits - 1)) & ((1ll << bits) - 1);
+        memcpy(records + i * size, &key, 8);
+        if (size > 8)
+            put(records + i * size + 8, size == 16, 0, (double)i);
+    }
+    struct entry_records r = {count, size, 0, bits, records, room};
+    sorted = entry_sort(&r) ? room : records;
+    for (int64_t i = 1; i < count; i++) {
+        char *one = sorted + i * size, *before = one - size;
+        int64_t key, last;
+        memcpy(&key, one, 8), memcpy(&last, before, 8);
+        double rise = size > 8 ? get(one + 8, size == 16, 0) - get(before + 8, size == 16, 0) : 1;
+        expect(key > last || (key == last && rise > 0), "record in order", i);
+    }
+    r.records = sorted;
+    int64_t left = entry_merge(&r);
+    expect(left <= count && (left > 0) == (count > 0), "records left", left);
+    for (int64_t i = 1; i < left; i++)
+        expect(memcmp(sorted + i * size, sorted + (i - 1) * size, 8) != 0, "key once", i);
+    release(records), release(room);
+}
+
+/* Blocks 0..4, 5..6 and 7..stop-1, cells of 4 positions. */
+static void entries_keyed(int wide, int64_t stop)
+{
+    int64_t ends[] = {5, 7, stop}, shifts[] = {100, 2000, 30000}, cells = (stop + 3) / 4;
+    int64_t *first = malloc(8 * (size_t)cells), *next = malloc(8 * (size_t)cells), *out = calloc((size_t)stop, 8);
+    void *positions = array((size_t)stop * (wide ? 8 : 4));
+    for (int64_t cell = 0; cell < cells; cell++) {
+        first[cell] = 4 * cell >= 7 ? 2 : 4 * cell >= 5 ? 1 : 0;
+        next[cell] = ends[first[cell]];
+    }
+    first[1] = 1, next[1] = 7; /* the block of 4 is another then: a table is taken at its word */
+    for (int64_t i = 0; i < stop; i++)
+        put_integer(positions, wide, i, i);
+    struct entry_keys k = {stop, positions, first, next, shifts, out, wide, 2, 3};
+    entry_keys_run(&k);
+    int64_t *counts = malloc(8 * (size_t)stop), *loops = malloc(8 * (size_t)stop), entries = 0;
+    double *weights = malloc(8 * (size_t)stop), *scaled = malloc(8 * (size_t)stop);
+    for (int64_t i = 0; i < stop; i++) {
+        counts[i] = i % 3 < stop - entries ? i % 3 : stop - entries;
+        entries += counts[i], weights[i] = 2, scaled[i] = 0;
+    }
+    struct entry_pattern at = {stop, counts, positions, wide};
+    struct entry_hashes h = {at, positions, positions, NULL, 7, 9, 0, 0, loops, wide, 1};
+    entry_hash(&h);
+    uint64_t hashed = h.sum;
+    h.weights = weights;
+    entry_hash(&h);
+    expect(hashed != h.sum, "hashes of weights", stop);
+    entry_scale(&(struct entry_scales){at, weights, weights, weights, scaled, 1});
+    for (int64_t i = 0; i < stop; i++)
+        expect(scaled[i] == (i < entries ? 8 : 0), "scaled entry", i);
+    free(counts), free(loops), free(weights), free(scaled);
+    for (int64_t i = 0; i < stop; i++)
+        expect(out[i] == 8 * i + (i < 4 ? 100 : i < 7 ? 2000 : 30000), "key of a position", i);
+    free(first), free(next), free(out), release(positions);
+}
+
 int main(void)
 {
+    for (int64_t count = 0; count < 3000; count = 3 * count + 1)
+        for (int bits = 1; bits < 63; bits += 1 + bits / 3)
+            for (int size = 8; size <= 16; size += 4)
+                records_sorted(count, size, bits);
+    for (int64_t stop = 8; stop < 40; stop++)
+        entries_keyed((int)(stop % 2), stop);
     static const int64_t widths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 41, 64, 100, 129};
     for (int64_t nodes = 1; nodes < 200; nodes = 2 * nodes + 1)
         for (int32_t parts = 1; parts < 20; parts += 3)
@@ -589,6 +822,12 @@ int main(void)
         rows_selected(30, count);
     for (int64_t count = 0; count < 100; count = 3 * count + 1)
         ids_renumbered(10 + count, count);
+    for (int kinds = 0; kinds < 4; kinds++) {
+        for (int64_t count = 0; count < 70; count = 3 * count + 1)
+            rows_at_once(50, count, kinds % 2, kinds / 2);
+        for (int64_t width = 40; width < 400000; width *= 20)
+            sparse_product(40, width, kinds % 2, kinds / 2);
+    }
     for (int set = 0; spmm_sets()[set]; set++) {
         for (int wide = 0; wide < 2; wide++)
             for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)

@@ -21,6 +21,9 @@ ARCHITECTURES = ptxas.ARCHITECTURES
 OLDER = 70  # which nvcc 13 no longer knows, and an older NVRTC does
 
 without_nvcc = pytest.mark.skipif(ptxas.nvcc() is None, reason="no nvcc here (in PATH, or named by NVCC)")
+without_nvdisasm = pytest.mark.skipif(
+    ptxas.nvdisasm() is None, reason="no nvdisasm here (pip install nvidia-cuda-nvdisasm)"
+)
 
 
 def supported() -> list[int]:
@@ -28,19 +31,21 @@ def supported() -> list[int]:
     return sorted(map(int, re.findall(r"sm_(\d+)$", ptxas.run("--list-gpu-code"), re.MULTILINE)))
 
 
-def report_of(file: str, architecture: int) -> str:
-    """Return ptxas' report on the kernels; kept in a folder, because nothing changes the report but the
-    sources and the compiler.
+def compiled(file: str, architecture: int) -> tuple[str, bytes]:
+    """Return ptxas' report on the kernels, and the kernels; kept in a folder, as nothing but the sources and
+    the compiler changes them.
     """
     source = ptxas.unit(file, KERNELS[file])
     key = hashlib.sha256(f"{architecture}{ptxas.version()}{source}".encode()).hexdigest()[:32]
-    kept = emulator.cache_folder() / f"{key}.ptxas"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        made = kept.with_suffix(f".{os.getpid()}")
-        made.write_text(ptxas.report(source, architecture))
-        made.replace(kept)
-    return kept.read_text()
+    kept = [emulator.cache_folder() / f"{key}{suffix}" for suffix in (".cubin", ".ptxas")]
+    if not all(path.exists() for path in kept):
+        kept[-1].parent.mkdir(parents=True, exist_ok=True)
+        report, cubin = ptxas.compiled(source, architecture, ("-cubin", "-Xptxas", "-v"))
+        for path, content in zip(kept, (cubin, report.encode()), strict=True):
+            made = path.with_suffix(f"{path.suffix}.{os.getpid()}")
+            made.write_bytes(content)
+            made.replace(path)
+    return kept[-1].read_text(), kept[0].read_bytes()
 
 
 @without_nvcc
@@ -52,7 +57,7 @@ def test_registers(architecture):
     if architecture not in supported():
         pytest.skip(f"this nvcc does not compile for sm_{architecture}")
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        made = pool.map(lambda file: report_of(file, architecture), KERNELS)
+        made = pool.map(lambda file: compiled(file, architecture)[0], KERNELS)
         reports = dict(zip(KERNELS, made, strict=True))
     for file, report in reports.items():
         found = ptxas.uses(report)
@@ -85,14 +90,34 @@ def test_features_are_gathered_by_wide_read_only_loads():
     bodies = {body.split("(")[0].strip(): body for body in text.split(".visible .entry")[1:]}
     for name in names:
         (body,) = (body for known, body in bodies.items() if known.startswith(ptxas.mangled(name)))
-        number, _, V = name.partition("<")[2].split(",")[:3]
-        V, itemsize = int(V), {"float": 4, "double": 8}.get(number, 2)
-        wide = {4: "u32", 8: "v2.u32", 16: "v4.u32"}[V * itemsize]
-        U = csr.in_flight(V, itemsize)
-        bundles = (3 if V == 8 else U) if "true" in name else 0
-        gathers = 2 * U + bundles  # in whole turns and the last one of a row, and in turns of bundles
+        V, nbytes = int(name.split(",")[2]), ptxas.gathered(name)
+        wide = {4: "u32", 8: "v2.u32", 16: "v4.u32"}[nbytes]
+        U, bundles = csr.in_flight(V, nbytes // V), "true" in name
+        # In guarded turns and the steady loops; in whole and guarded turns of bundles.
+        gathers = 3 * U + 2 * (3 if V == 8 else U) if bundles else 4 * U
         loads = body.count(f"ld.global.nc.{wide}")
         assert loads == gathers if wide == "v4.u32" else loads >= gathers, (name, loads, gathers)
+
+
+@without_nvcc
+@without_nvdisasm
+def test_gathers_of_a_turn_come_before_its_first_sum():
+    """The compiler's order of a turn asks for all rows of B before it waits for one."""
+    bodies = ptxas.sass(compiled(csr.FILE, 90)[1])
+    for name in csr.kernel_names():
+        if not name.startswith("spmm"):
+            continue
+        bundles, nbytes = "true" in name, ptxas.gathered(name)
+        found = ptxas.loops(ptxas.of(name, bodies), nbytes)
+        steady = [loop for loop in found if loop.steady]
+        assert len(steady) == (2 if bundles else 3), name
+        # Those of bundles read row pointers, too, by loads of 4 or 8 bytes.
+        turns = [loop for loop in found if loop.steady or (nbytes == 16 and not loop.guarded)]
+        assert len(turns) == len(steady) + (bundles and nbytes == 16), name
+        for loop in turns:
+            assert loop.gathers[-1] < loop.first, (name, loop)
+        if name == "spmm<float,int,4,false>":
+            assert all(len(loop.instructions) <= 16 * len(loop.gathers) for loop in steady), steady
 
 
 @pytest.mark.parametrize("architecture", [OLDER, ARCHITECTURES[-2]])

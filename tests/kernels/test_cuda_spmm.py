@@ -296,6 +296,26 @@ def test_arrays_at_any_address(gpu, dtype, f):
         close(gpu.to_host(out), HUBS @ exact + C, dtype)
 
 
+@each("dtype, V", [("float32", 4), ("float64", 2), ("float64", 1)])
+def test_entries_at_any_address(gpu, dtype, V):
+    """Long rows are read by loads of several from where columns and weights may be: together, or never."""
+    lengths = np.array([3, 32, 37, 0, 34, 7, 41, 8, 9, 1, 70, 15, 33])
+    rng, indptr = np.random.default_rng(0), np.concatenate(([0], np.cumsum(lengths)))
+    entries = rng.standard_normal(indptr[-1]), rng.integers(0, 53, indptr[-1]), indptr
+    A = sp.csr_array(entries, shape=(lengths.size, 53))
+    B, way = dense((53, 2 * V), dtype)[0], Variant(V, 2, 1, 1 << 20)
+    expected = in_order(A, B, way.P, way.S)
+
+    def shifted(array, by):
+        return gpu.asarray(np.concatenate((np.zeros(by, array.dtype), gpu.to_host(array))))[by:]
+
+    for columns, weights in itertools.product(range(4), repeat=2):
+        block = block_of(gpu, A, dtype)
+        block.indices, block.data = shifted(block.indices, columns), shifted(block.data, weights)
+        out = gpu.to_host(product(gpu, block, gpu.asarray(B), variant=way))
+        np.testing.assert_allclose(out, expected, rtol=0 if gpu.emulation else 1e-4)
+
+
 @each("m", [64, 65, 72, 73])
 def test_the_last_bundle_has_a_block(gpu, m):
     """A block has eight bundles of eight rows."""

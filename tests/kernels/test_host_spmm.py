@@ -249,7 +249,7 @@ def test_the_look_ahead_is_chosen_once_and_said(
 
 
 def test_other_values_of_a_pattern_go_on_with_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As attention has them: every product has new values."""
+    """Attention has new values in every product."""
     monkeypatch.setattr(TUNING, "look_ahead_nonzeros", 1)
     A = CSR.from_scipy(SHAPES["prime"].astype(np.float32), backend.get("numpy"))
     B, out = np.ones((31, 16), np.float32), np.empty((31, 16), np.float32)

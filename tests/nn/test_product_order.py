@@ -179,6 +179,35 @@ def test_a_network_of_equal_widths_borrows_one_buffer_per_layer_and_one(comm, na
     assert grid.workspace.borrowed == (layers + 1) * X.block.nbytes
 
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", REPLICATED[:2])
+def test_a_narrow_last_layer_takes_no_wide_buffer(comm, name, backend):
+    """H of two layers and a gradient are wide when S = A'G of the last layer is in use."""
+    grid = wide_grid(comm, name, backend)
+    A = dg.distribute(PROBLEM.A, grid, name)
+    wide, narrow = 4 * PROBLEM.classes, PROBLEM.classes
+    model = dg.nn.GCN(A, [narrow, wide, wide, narrow])
+    targets = model.targets(PROBLEM.labels, PROBLEM.split)
+    X = dg.scatter(PROBLEM.X[:, :narrow], model.input_layout)
+    list(train(model, X, targets, make("adam"), 3, eval_every=0))
+    height, itemsize = len(X.block), X.dtype.itemsize
+    assert grid.workspace.borrowed == (3 * wide + narrow) * height * itemsize
+
+
+@pytest.mark.ranks(4)
+def test_panels_of_wide_features_go_with_their_product(comm, backend):
+    grid = wide_grid(comm, "1d", backend)
+    model = dg.nn.GCN(dg.distribute(PROBLEM.A, grid, "1d"), [PROBLEM.X.shape[1], 2, PROBLEM.classes])
+    targets = model.targets(PROBLEM.labels, PROBLEM.split)
+    X = dg.scatter(PROBLEM.X, model.input_layout)
+    model.gradients(X, targets)
+    panels = [array.nbytes for name, array in grid.workspace._named.items() if "panel" in name]
+    widest = max(2, PROBLEM.classes)
+    assert panels and widest < X.shape[1]
+    rows = max(grid.world.gather_objects(len(X.block)))
+    assert max(panels) <= rows * widest * X.dtype.itemsize
+
+
 @pytest.mark.ranks(1)
 def test_unknown_order_is_refused(comm, backend):
     with pytest.raises(ValueError, match="product_order"):

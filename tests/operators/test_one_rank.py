@@ -12,6 +12,10 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn import local
+from distgnn.arrays.csr import CSR
+from distgnn.arrays.tuning import TUNING
+from distgnn.local import tuner
 from distgnn.operators.dense import DistDense
 from distgnn.operators.one_rank import Alone, OneRank
 from distgnn.operators.operator import DistSparse
@@ -40,6 +44,22 @@ def test_products_and_adjoint(comm: Any, backend: Any, shape: tuple[int, int], d
     np.testing.assert_allclose(backend.to_host(Z.block), A @ H, **close)
     np.testing.assert_allclose(backend.to_host(back.block), A.T @ G, **close)
     assert operator.T.T is operator and ledger.words == 0
+
+
+@pytest.mark.ranks(1)
+def test_no_way_is_tried_out_on_a_block_of_a_minibatch(comm: Any, backend: Any, monkeypatch: Any) -> None:
+    """The block is gone before one could be chosen. Products of other blocks try them."""
+    monkeypatch.setattr(TUNING, "look_ahead_nonzeros", 1)
+    alone, A = Alone(dg.Grid(comm, backend=backend)), sp.csr_array(np.ones((20, 20)))
+    block = OneRank(alone, A.shape, A.data, A.indices, A.indptr, np.float32)
+    H = backend.asarray(np.ones((20, 8), np.float32))
+    trials = tuner.trials
+    for _ in range(3):
+        block.multiply(H, backend.empty(H.shape, H.dtype))
+        block.multiply_adjoint(H, backend.empty(H.shape, H.dtype))
+    assert tuner.trials == trials
+    local.spmm(CSR.from_scipy(A, backend, np.float32), H)
+    assert tuner.trials == trials + 1
 
 
 def test_a_block_does_not_outlive_its_minibatch() -> None:

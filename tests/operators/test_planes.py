@@ -6,11 +6,16 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import distgnn as dg
 from awkward_shapes import awkward
+from chosen_grids import some_grids
+from distgnn.arrays.tuning import TUNING
+from distgnn.comm.grid import Grid
 from distgnn.operators import make_grid
 
+from .counts import check_price
 from .test_products import Recorder
 
 
@@ -42,3 +47,34 @@ def test_planes_stay_as_they_are(comm, backend):
     operator = dg.distribute(awkward()["prime"], make_grid(comm, "3d", backend=backend), "3d")
     with pytest.raises(FrozenInstanceError):
         operator.algorithm.plane.A = None
+
+
+@pytest.mark.ranks(1, 3, 4, 12)
+def test_adjoints_without_room_for_transposes(comm, monkeypatch):
+    """Rows of a shard are transposed while they multiply, for the price of the product with all of it."""
+    monkeypatch.setattr(Grid, "share_of_memory", lambda grid: 1 << (5 if grid.rank == grid.size - 1 else 40))
+    large = sp.random_array((1500, 1500), density=0.01, rng=np.random.default_rng(1), format="csr")
+    empty = sp.csr_array((9, 9), dtype=np.float64)
+    for sizes in some_grids("3d", comm.size):
+        grid = make_grid(comm, "3d", sizes, backend="numpy")
+        for A, width, pieces in ((large, 40, 3), (awkward()["directed"], 3, 8), (empty, 2, 2)):
+            monkeypatch.setattr(TUNING, "transposed_pieces", pieces)
+            operator, Y = dg.distribute(A, grid, "3d"), np.random.default_rng(2).random((A.shape[0], width))
+            for layer in map(operator.layer, range(4)):
+                G = dg.scatter(Y, layer.output_layout)
+                for _ in range(2):
+                    found = dg.gather(layer.T @ G)
+                    with grid.world.together():
+                        if grid.rank == 0:
+                            np.testing.assert_allclose(found, A.T @ Y, rtol=1e-12, atol=1e-12)
+                check_price(lambda G=G, A=layer: A.T @ G, layer.prices.adjoint(width), str(sizes))
+                assert "At" not in layer.algorithm.plane.__dict__
+        grid.free()
+
+
+@pytest.mark.ranks(4)
+def test_transposes_are_kept_where_there_is_room(comm, backend):
+    A = awkward()["directed"]
+    operator = dg.distribute(A, make_grid(comm, "3d", backend=backend), "3d")
+    _ = operator.T @ dg.scatter(np.ones((A.shape[0], 2)), operator.output_layout)
+    assert "At" in operator.algorithm.plane.__dict__

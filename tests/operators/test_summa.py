@@ -115,3 +115,13 @@ def test_a_matrix_without_columns_has_a_product_of_zeros(comm, name, backend):
     T.block[...] = np.nan
     operator.multiply(H, T)
     assert backend.to_host(T.block).size == T.block.size and not backend.to_host(T.block).any()
+
+
+@pytest.mark.ranks(1, 4, 6)
+def test_a_layer_of_all_ranks_writes_its_product_in_place(comm, backend):
+    """Rows are gathered, and sums scattered, where a fiber has several ranks alone."""
+    for sizes in some_grids("3d-split", comm.Get_size()):
+        grid = make_grid(comm, "3d-split", sizes, backend=backend)
+        check_product(MATRICES["prime"], grid, "3d-split", WIDTH, label=str(sizes))
+        assert ("whole rows" in grid.workspace._named) == (grid.shape["fibers"] > 1)
+        grid.free()

@@ -275,6 +275,21 @@ def test_arrays_too_long_for_one_call_of_mpi_travel_in_several(monkeypatch, busi
     assert [costs.words for costs in parts.ranks] == [costs.words for costs in whole.ranks]
 
 
+def test_arrays_of_a_shape_are_packed_once_in_an_exchange(monkeypatch):
+    """A plan of many ranks does not pack rows for each of the 127 or 255 that they go to."""
+    pack, packed, counts = local.gather_rows, [], []
+    monkeypatch.setattr(local, "gather_rows", lambda *arrays: packed.append(arrays) or pack(*arrays))
+    for ranks in (128, 256):
+        packed.clear()
+        graph = Graph.of_size(1000 * ranks, 20_000 * ranks, 16, 4)
+        costs = dry_run(Settings(algorithm="1d", sparsity_aware=True), graph, ranks, evaluation=False).ranks[
+            0
+        ]
+        assert costs.epoch.touched["spmm"] > 0
+        counts.append(len(packed))
+    assert 0 < counts[1] <= counts[0]
+
+
 SMALL = {
     "panels": ([("1d", False), ("1.5d", True)], {"panel_nonzeros": 1, "group_nonzeros": 1}),
     "pieces": ([("rdm", False), ("1d", True)], {"packed_numbers": 50, "packed_at_a_time": 2}),

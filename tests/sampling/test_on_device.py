@@ -18,7 +18,7 @@ from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
 from distgnn.nn import GCN, Adam
 from distgnn.operators import make_grid
-from distgnn.sampling import Ladies, Replicated, Sample, Sampler
+from distgnn.sampling import Cluster, Ladies, Replicated, Sample, Sampler, Shadow
 from distgnn.train import MinibatchTraining
 from mpi_helpers import gpu
 
@@ -27,6 +27,10 @@ from .test_relabel import SIZES, problem
 from .test_samplers import SAMPLERS, batches_of
 
 N = 60
+ALL = SAMPLERS | {
+    "cluster": lambda G, _: Cluster(G, 2, np.arange(N) % 7, training=np.arange(0, N, 2), rescale=True),
+    "shadow": lambda G, fanout: Shadow(G, fanout, 3),
+}
 
 
 @pytest.fixture
@@ -77,7 +81,7 @@ def close(device: Any, one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), list(zip(SAMPLERS, cycle((np.float32, np.float64)), strict=False))
+    ("kind", "dtype"), list(zip(ALL, cycle((np.float32, np.float64)), strict=False))
 )
 def test_samples_are_those_of_the_host(
     kind: str, dtype: type, device: Any, monkeypatch: pytest.MonkeyPatch
@@ -85,7 +89,7 @@ def test_samples_are_those_of_the_host(
     """In ids, of a stored order, some minibatches empty; FastGCN's rows a few at a time."""
     monkeypatch.setattr(TUNING, "device_entries", 150)
     A, batches = Permuted(graph(dtype), np.random.default_rng(1).permutation(N)), batches_of(N)
-    there, here = (SAMPLERS[kind](Replicated(A, backend=on), [6, 4]) for on in (device, "numpy"))
+    there, here = (ALL[kind](Replicated(A, backend=on), [6, 4]) for on in (device, "numpy"))
     compare(device, there.sample(batches, epoch=2, first=3), here.sample(batches, epoch=2, first=3))
     on_device = [device.asarray(batch) for batch in batches[2:4]]
     compare(device, there.sample(on_device, first=5), here.sample(batches[2:4], first=5))

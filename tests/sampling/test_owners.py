@@ -166,7 +166,7 @@ def test_edges_for_the_words_of_the_formula(
     lists, cols = everybody[comm.rank], columns[comm.rank]
     scale = np.random.default_rng(comm.rank).uniform(1, 2, sum(map(len, cols))) if scaled else None
     tops = np.cumsum([0, *map(len, cols)])
-    sizes = comm.size, *(sum(len(ids) for own in each for ids in own) for each in (columns, everybody))
+    sizes = comm.size, *(sum(len(batch) for of in lists for batch in of) for lists in (columns, everybody))
     owners = picked_by_owners(*sizes, A.nnz / N) if by_owners is None else by_owners
     for _, parts, graph in graphs(comm, backend):
         stacks = Stack.of(lists, backend), Stack.of(cols, backend)

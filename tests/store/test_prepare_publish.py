@@ -212,6 +212,7 @@ class Disk:
                 return super().write(data[: -(-len(data) // 2)])
 
         monkeypatch.setattr(steady, "open", lambda *how, buffering: File(*how), raising=False)
+        monkeypatch.setattr(steady, "BUFFER", 1)  # each is one of the disk
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

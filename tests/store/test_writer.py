@@ -385,8 +385,8 @@ def test_a_hub_shard_is_sorted_in_ranges(
         sizes.append(len(entries))
         return original(entries)
 
-    original = adjacency.merge
-    monkeypatch.setattr(adjacency, "merge", merge)
+    original = adjacency.merged_records
+    monkeypatch.setattr(adjacency, "merged_records", merge)
     graph = random_graph(29, 2000)  # nearly all of 29 x 29, most of it several times
     prepare(graph, tmp_path / "g.dg", shards=(1, 1), order=("original",))
     assert max(sizes) <= max(LIMITS.sorted_entries, 2 * 29) + LIMITS.entries

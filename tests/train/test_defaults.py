@@ -12,9 +12,11 @@ from distgnn.errors import UserError
 from distgnn.operators.dense import gather
 from distgnn.plan.settle import settle
 from distgnn.store import prepare
+from distgnn.store.format import manifest
 from distgnn.store.format.limits import LIMITS
 from distgnn.train import Run, Settings
-from distgnn.train.predict import Predictor, softmax
+from distgnn.train.answers import softmax
+from distgnn.train.predict import Predictor
 from distgnn.train.resolve import from_files
 
 from .stores import Communities, run
@@ -60,6 +62,16 @@ def test_what_is_not_given(tmp_path, orders, given, algorithm, order) -> None:
     filled = from_files(Settings(**given), store)
     assert (filled.algorithm, filled.order) == (algorithm, order)
     assert from_files(filled, store) == filled
+
+
+@pytest.mark.ranks(4)
+def test_one_rank_of_a_node_reads_the_manifest(comm, shared_tmp_path, monkeypatch) -> None:
+    """A run compares it, takes order and algorithm from it, opens the store, and compares it in loading."""
+    store, text, read = store_with(shared_tmp_path, comm, "double", "random"), manifest.text, []
+    monkeypatch.setattr(manifest, "text", lambda root: read.append(root) or text(root))
+    made = Run(store, Settings(epochs=1), comm)
+    assert comm.allgather(len(read)) == [4, 0, 0, 0]
+    assert {*comm.allgather((made.settings.algorithm, made.order.name))} == {("3d", "double")}
 
 
 @pytest.mark.ranks(1, 4)

@@ -10,6 +10,7 @@ import pytest
 
 import distgnn as dg
 from distgnn import gallery
+from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError
 from distgnn.local import tuner
 from distgnn.local.cuda import cublas
@@ -212,6 +213,34 @@ def test_what_cannot_be_captured_is_queued(comm, device, monkeypatch, caplog):
             assert Problem(comm, dropout=0.5).trained(Adam(0.01)) == usual
         assert "no CUDA graph, epochs are queued kernel by kernel: RuntimeError: " in caplog.text
         assert problem in caplog.text and not seen.launches["graph"]
+
+
+def test_small_graphs_are_captured_by_default(comm, device, shared_tmp_path, monkeypatch, caplog):
+    """Epochs that cannot be captured are queued, without a warning. A trace is of operations."""
+    caplog.set_level(logging.INFO)
+    usual = Problem(comm).trained(Adam(0.01), cuda_graph=False)
+
+    def missing():
+        raise RuntimeError("cuBLAS is not loaded")
+
+    for where, name, value, graphs in (
+        (TUNING, "graph_rows", N, 10), (TUNING, "graph_rows", N - 1, 0), (cublas, "library", missing, 0),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch, device.observed() as seen:
+            patch.setattr(where, name, value)
+            assert Problem(comm).trained(Adam(0.01), cuda_graph=None) == usual
+        assert seen.launches["graph"] == graphs
+    Problem(comm, "gat", heads=2).trained(Adam(0.1), cuda_graph=None)
+    assert "no CUDA graph, epochs are queued kernel by kernel" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    store = small_store(shared_tmp_path, comm)
+    known = {"backend": "cupy", "algorithm": "1d", "hidden": (8,), "epochs": 5, "tune_gemm": False}
+    for trace in (None, str(shared_tmp_path / "trace.json")):
+        caplog.clear()
+        made = Run(store, Settings(trace=trace, **known), comm)
+        assert len(list(made.train())) == 5
+        assert ("an epoch is two CUDA graphs" in caplog.text) == (trace is None)
+        made.grid.free()
 
 
 def test_what_graphs_keep_is_noticed_when_it_changes(comm, device):

@@ -156,7 +156,7 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
             ["--sampler", "sage", "--batch-size", "0"],
             "--batch-size: expected a whole number, at least 1, not '0'",
         ),
-        (["--sampler", "sage", "--bulk", "0"], "--bulk: expected a whole number, at least 1, not '0'"),
+        (["--sampler", "sage", "--bulk", "0"], "--bulk: expected a whole number, at least 1, or auto, not"),
         (["--sampler", "sage", "--replication", "2"], "possible (rows x reps): 1x1"),
         (
             ["--sampler", "sage", "--algorithm", "2d"],
@@ -170,7 +170,7 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
         (["--sampler", "ladies", "--train-features"], "--sampler ladies: excludes --train-features"),
         (
             ["--sampler", "ladies", "--model", "sage"],
-            "--model sage: needs every vertex's own features, which only",
+            "--model sage: needs every vertex's own features, which the samplers sage and cluster keep",
         ),
         (["--sampler", "sage", "--importance", "zou"], "--importance zou: is for --sampler ladies, not sage"),
         (["--fanout", "5,5"], "--fanout 5,5: is for minibatches; say with --sampler NAME how to make them"),

@@ -18,7 +18,8 @@ from distgnn.operators.dense import gather
 from distgnn.sampling import GraphSage, Replicated
 from distgnn.store.read.distributed import load, load_features, load_targets
 from distgnn.train import Minibatches, MinibatchTraining, Run, Settings
-from distgnn.train.predict import Predictor, sigmoid
+from distgnn.train.answers import sigmoid
+from distgnn.train.predict import Predictor
 from oracle import GCNReference
 from oracle_scores import METRICS, labelled
 

@@ -108,16 +108,12 @@ def test_a_resumed_run_may_be_planned_anew(comm, shared_tmp_path, store):
     [
         (["--machine", "hal"], "machine hal: there is none"),
         (["--machine", "hal", "--algorithm", "1d"], "machine hal: there is none"),
-        (["--sampler", "sage"], "--algorithm auto: excludes --sampler sage; minibatches take features from"),
         (["--grid", "7x7"], "--grid 7x7: no algorithm can do this"),
         (["--order", "triple"], "no order 'triple'"),
-        (
-            ["--algorithm", "1.5d", "--sampler", "sage", "--grid", "auto"],
-            "--grid auto: excludes --sampler sage; minibatches are not planned",
-        ),
+        (["--sampler", "sage", "--fanout", "5"], "--fanout 5: has 1 numbers for 2 layers"),
         (
             ["--algorithm", "1.5d", "--sampler", "sage", "--order", "auto"],
-            "--order auto: excludes --sampler sage; minibatches are not planned",
+            "--order auto: excludes --sampler sage; of minibatches the grid and the bulk are planned",
         ),
     ],
 )

@@ -17,7 +17,8 @@ from distgnn.nn.layers import GraphConvolution
 from distgnn.operators.dense import gather
 from distgnn.store import checkpoint, prepare
 from distgnn.train import Run, Settings
-from distgnn.train.predict import Predictor, softmax
+from distgnn.train.answers import softmax
+from distgnn.train.predict import Predictor
 from train.stores import WIDTH, Communities, N, small_store
 
 

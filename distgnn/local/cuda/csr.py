@@ -20,7 +20,7 @@ from distgnn.local.cuda.elementwise import factors as mask_factors
 from distgnn.local.cuda.launch import THREADS, WARP, Array, address, blocks_for, c_type, check
 from distgnn.local.cuda.narrow import KINDS, Rounded, vector
 from distgnn.local.epilogue import Epilogue
-from distgnn.local.tuner import Tuner
+from distgnn.local.tuner import FLEETING, Tuner
 
 FILE = "csr_spmm.cu"
 VECTOR_BYTES = 16  # what one load instruction of a lane fetches at most
@@ -317,7 +317,7 @@ def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: RowFacts, ending: bool) ->
     key = f, alignment, number, ending
     if key not in plan.tuners:
         size = plan.size(f, stored.itemsize)
-        fixed = os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
+        fixed = FLEETING in A.pattern or os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
         tried = candidates(size, alignment)[: 1 if fixed else None]
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {number}"
         label += ", and what becomes of them" * ending

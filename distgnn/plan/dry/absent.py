@@ -23,7 +23,7 @@ from distgnn.comm.relay import Relay
 from distgnn.comm.sums import Series, Sums
 from distgnn.layout import Range
 from distgnn.plan.dry.ranks import VirtualComm
-from distgnn.plan.dry.recorder import repeated
+from distgnn.plan.dry.recorder import Recorder, add, aside, repeated
 
 Array = Any
 T = TypeVar("T")
@@ -113,10 +113,19 @@ class _Exchange(Exchange):
         if array.size:
             array = self._laid(array)
             self._tell(array)
-            for rows in array.cuts() if isinstance(array, Pieces) else ():
-                piece = self._piece(array, rows)
-                array.move(rows, piece.array)
-                self.rooms.append(piece.room)
+            if isinstance(array, Pieces):
+                add(self._packing(array))
+
+    def _packing(self, array: Pieces) -> Recorder:
+        """Pack an array in pieces, one for all arrays of its shape, and return what that is charged."""
+        known: dict[Shape, Recorder] = self.__dict__.setdefault("packed", {})
+        if array.shape not in known:
+            with aside() as known[array.shape]:
+                for rows in array.cuts():
+                    piece = self._piece(array, rows)
+                    array.move(rows, piece.array)
+                    self.rooms.append(piece.room)
+        return known[array.shape]
 
     def _delivery(self, array: Array) -> Any:
         """Make a delivery, one for all arrays of a size, where it takes no memory beside theirs."""

@@ -68,17 +68,29 @@ class Recorder(Ledger):
 
 
 @contextmanager
+def aside() -> Iterator[Recorder]:
+    """Charge what is charged inside to a recorder alone, which the books take with :func:`add`."""
+    books = ledger.books()
+    outer, books.open = books.open, []
+    try:
+        with Recorder() as once:
+            yield once
+    finally:
+        books.open = outer
+
+
+def add(once: Recorder, times: int = 1) -> None:
+    """Add what was charged aside to every open ledger, so many times over."""
+    for book in ledger.books().open:
+        book.add(once, times)
+
+
+@contextmanager
 def repeated(times: int) -> Iterator[None]:
     """Charge what is charged inside so many times: one turn of a loop stands for all."""
     if times == 1:
         yield
         return
-    books = ledger.books()
-    outer, books.open = books.open, []
-    try:
-        with Recorder() as once:
-            yield
-    finally:
-        books.open = outer
-    for book in outer:
-        book.add(once, times)
+    with aside() as once:
+        yield
+    add(once, times)

@@ -35,7 +35,7 @@ from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
 from distgnn.train.resolve import make_grid, network, resolved
-from distgnn.train.settings import BATCH_SIZE, Settings
+from distgnn.train.settings import BATCH_SIZE, CLUSTER, Settings
 
 SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not spread evenly
 
@@ -147,6 +147,8 @@ def _check(s: Settings, graph: Graph, busiest: bool, node: int | None) -> None:
         raise ArgumentError("sparsity_aware", s.sparsity_aware, problem)
     if graph.source.dtype != np.dtype(s.dtype):
         raise ArgumentError("dtype", s.dtype, f"the graph is planned with values of {graph.source.dtype}")
+    if s.together or s.sampler == CLUSTER:
+        raise ArgumentError("sampler", s.sampler, "subgraphs of drawn vertices, or of parts, are not planned")
     if s.samples and (busiest or isinstance(graph.source, Histogram)):
         problem = "minibatches are drawn: a dry run needs the graph itself, and all ranks"
         raise ArgumentError("sampler", s.sampler, problem)
@@ -211,7 +213,7 @@ def _held(ready: _Prepared) -> int:
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:
     with Ledger() as setup:
         grid = make_grid(comm, s, backend)
-        made = _network(s, graph, grid)
+        made = network_of(s, graph, grid)
         training = _minibatches(s, graph, *made) if s.samples else None
     return _Prepared(s, *made, training, setup)
 
@@ -245,9 +247,11 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
 def _minibatches(s: Settings, graph: Graph, model: GCN, X: Features, targets: Any) -> MinibatchTraining:
     cut: Any = s.partition_graph
     A: Any = Partitioned(model.grid, graph.source, graph.parts) if cut else Replicated(graph.source)
-    drawn = sampler_on(s, A, lambda: training_nodes(targets)[0])
+    drawn = sampler_on(s, A, lambda: training_nodes(targets)[0], lambda: np.empty(0, int))
     size = min(s.batch_size or BATCH_SIZE, targets.counts[TRAIN])
-    return MinibatchTraining(model, X, targets, drawn, size, s.batches_per_update or 1, s.bulk or 1, s.seed)
+    return MinibatchTraining(
+        model, X, targets, drawn, size, s.batches_per_update or 1, int(s.bulk or 1), s.seed
+    )
 
 
 def _features(graph: Graph, model: GCN) -> Features:
@@ -265,7 +269,7 @@ def _features(graph: Graph, model: GCN) -> Features:
     return SparseFeatures(block, layout, shape)
 
 
-def _network(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, Features, Targets]:
+def network_of(s: Settings, graph: Graph, grid: Grid) -> tuple[GCN, Features, Targets]:
     """Return network, features and targets, as a run makes them."""
     name = str(s.algorithm)
     partitions: dict[str, Any] = {}

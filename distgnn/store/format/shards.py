@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from distgnn.layout import Range, owner, partition
+from distgnn.local.entries import Cells, add_parts
 from distgnn.store.format.limits import LIMITS
 
-PIECE = 1 << 14  # numbers at a time in passes over arrays
 CELLS = 1 << 12  # of positions, which a table has the block of
 
 
@@ -20,21 +20,21 @@ class Blocks:
 
     def __init__(self, vector: np.ndarray) -> None:
         self.vector, n = vector, int(vector[-1])
-        self.shift = max(0, n.bit_length() - CELLS.bit_length() + 1)
-        ends = np.append(np.arange(0, n, 1 << self.shift), n)
-        self._first = self._search(ends[:-1])
-        last = self._search(ends[1:] - 1)
-        self._next = vector[self._first + 1]
-        self._tabled = bool(np.all(last - self._first <= 1))
+        shift = max(0, n.bit_length() - CELLS.bit_length() + 1)
+        ends = np.append(np.arange(0, n, 1 << shift), n)
+        first, last = self._search(ends[:-1]), self._search(ends[1:] - 1)
+        self._cells = Cells(first, vector[first + 1], shift, n) if np.all(last - first <= 1) else None
 
     def of(self, positions: np.ndarray) -> np.ndarray:
         """Return the block, never an empty one, of each position, int64."""
-        if not self._tabled:
-            return self._search(positions)
-        cells = positions >> self.shift
-        blocks: np.ndarray = self._first.take(cells)
-        blocks += positions >= self._next.take(cells)
-        return blocks
+        return self._search(positions) if self._cells is None else self._cells.of(positions)
+
+    def add_parts(self, out: np.ndarray, positions: np.ndarray, shifts: np.ndarray, bits: int) -> None:
+        """Add to `out`, int64, the positions shifted by `bits`, and what `shifts` has for their blocks."""
+        if self._cells is None:
+            out += (positions.astype(np.int64) << bits) + shifts[self._search(positions)]
+        else:
+            add_parts(out, positions, self._cells, shifts, bits)
 
     def _search(self, positions: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.vector, positions, side="right") - 1
@@ -45,7 +45,7 @@ class ShardGrid:
     """The partition vectors of rows and columns.
 
     The int64 key of an entry, ``local row << bits | local column``, sorts by row. Above these bits stands the
-    number of the shard in what :meth:`rows_part` and :meth:`cols_part` add up to, if `sortable`.
+    number of the shard in what :meth:`keys` returns, if `sortable`.
     """
 
     rows: np.ndarray
@@ -87,16 +87,14 @@ class ShardGrid:
     def _blocks(self) -> tuple[Blocks, Blocks]:
         return Blocks(self.rows), Blocks(self.cols)
 
-    def rows_part(self, row: np.ndarray) -> np.ndarray:
-        """Return the parts that row positions have in the numbers of entries' shards and their keys."""
-        i = np.arange(self.shape[0])
-        shifts = (i * self.shape[1] << self.key_bits) - (self.rows[:-1] << self.bits)
-        return _by_blocks(self._blocks[0], shifts, row, self.bits)
-
-    def cols_part(self, col: np.ndarray) -> np.ndarray:
-        """Return the parts that column positions have."""
-        shifts = (np.arange(self.shape[1]) << self.key_bits) - self.cols[:-1]
-        return _by_blocks(self._blocks[1], shifts, col, 0)
+    def keys(self, row: np.ndarray, col: np.ndarray) -> np.ndarray:
+        """Return the keys of entries at global positions, below the numbers of their shards."""
+        (height, width), keys = self.shape, np.zeros(len(row), np.int64)
+        shifts = (np.arange(height) * width << self.key_bits) - (self.rows[:-1] << self.bits)
+        self._blocks[0].add_parts(keys, row, shifts, self.bits)
+        shifts = (np.arange(width) << self.key_bits) - self.cols[:-1]
+        self._blocks[1].add_parts(keys, col, shifts, 0)
+        return keys
 
     def locate(self, row: np.ndarray, col: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (bucket, key) of entries at global positions."""
@@ -110,16 +108,6 @@ class ShardGrid:
 
 def _bits(vector: np.ndarray) -> int:
     return max(1, int(np.diff(vector).max(initial=1) - 1).bit_length())
-
-
-def _by_blocks(blocks: Blocks, shifts: np.ndarray, positions: np.ndarray, bits: int) -> np.ndarray:
-    """Shift positions by `bits`, and add the number that their block has; in pieces that stay in cache."""
-    result = np.empty(len(positions), np.int64)
-    for lo in range(0, len(positions), PIECE):
-        some = positions[lo : lo + PIECE].astype(np.int64, copy=False)
-        np.left_shift(some, bits, out=result[lo : lo + PIECE])
-        result[lo : lo + PIECE] += shifts.take(blocks.of(some))
-    return result
 
 
 def _snapped(bounds: np.ndarray, vector: np.ndarray) -> np.ndarray:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
+from mpi4py import MPI
 
 from distgnn.arrays.canonical import value_type
 from distgnn.comm.agree import short
+from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError, check_type
 from distgnn.layout import Cut, Layout
@@ -57,7 +59,7 @@ def load(
 
     check_type("grid", grid, Grid, "a Grid; load takes the store, the grid, the algorithm")
     asked = {"algorithm": algorithm, "order": order, "dtype": dtype, "sparsity_aware": sparsity_aware}
-    grid.world.agree(identity(store) | asked | {"neighbours": neighbours, "verify": verify})
+    grid.world.agree(identity(store, grid.world.mpi) | asked | {"neighbours": neighbours, "verify": verify})
     operators.get(algorithm, sparsity_aware)  # refused before anything is read
     opened = open_store(store, grid, verify, anew=True)
     with grid.world.together():
@@ -189,17 +191,27 @@ def open_store(store: StoreOrPath, grid: Grid, verify: bool = False, anew: bool 
     return opened[key]
 
 
-def identity(store: StoreOrPath) -> dict[str, str]:
-    """Return the facts of a store that ranks compare: the hash of its manifest.
+def identity(store: StoreOrPath, comm: Communicator) -> dict[str, str]:
+    """Return the facts of a store that ranks compare: the hash of its manifest. Collective.
 
-    The store may lie at another path on each rank.
+    The store may lie at another path on each rank. Of the ranks of a node that give the same path, one reads.
     """
     check_type("store", store, (Store, str, os.PathLike), "an opened store, or the path of one")
     path = store.path if isinstance(store, Store) else Path(store)
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     try:
-        state = f"sha256 {short(hashlib.sha256(manifest.text(path).encode()))}"
+        paths = node.allgather(os.path.abspath(path))
+        reader = paths.index(os.path.abspath(path))
+        states = node.allgather(_state(path) if reader == node.Get_rank() else "")
+    finally:
+        node.Free()
+    return {"the store's manifest": states[reader]}
+
+
+def _state(path: Path) -> str:
+    try:
+        return f"sha256 {short(hashlib.sha256(manifest.text(path).encode()))}"
     except OSError as error:
-        state = f"not to be read: {error.strerror}"
+        return f"not to be read: {error.strerror}"
     except ValueError as error:
-        state = f"not to be read: {error}"
-    return {"the store's manifest": state}
+        return f"not to be read: {error}"

@@ -61,7 +61,8 @@ class NodeFiles:
     def turns(self, name: str, ranks: int, cols: Range | None = None) -> list[np.ndarray]:
         """Return which rows each of so many ranks reads by turns: their first rows, and the ends of these.
 
-        Whole chunks, in all about as many for each rank, and LIMITS.row_bytes a turn or a chunk.
+        Whole chunks, in all about as many for each rank, and in a turn a chunk at least: an eighth of what a
+        rank reads, but LIMITS.row_bytes at most, as it holds what it reads, sends and receives in a turn.
         """
         n, inner = int(self.partition[-1]), () if cols is None else (self.widths[name],)
         size = np.dtype(self._types.get((name, 1 + len(inner)), index_type(n))).itemsize
@@ -71,8 +72,9 @@ class NodeFiles:
         chunks = [np.arange(*end, rows) for end, rows in zip(ends, shapes, strict=True)]
         bounds = np.concatenate([*chunks, [n]])
         shares = partition(len(bounds) - 1, ranks)
-        largest = max(int(np.diff(bounds).max(initial=1)) * size * int(np.prod(inner)), 1)
-        step = max(LIMITS.row_bytes // largest, 1)
+        row = size * int(np.prod(inner))
+        largest = max(int(np.diff(bounds).max(initial=1)) * row, 1)
+        step = max(min(LIMITS.row_bytes, max(n * row // ranks // 8, 1 << 20)) // largest, 1)
         starts = range(0, max(int(np.diff(shares).max()), 1), step)
         return [
             bounds[np.minimum(np.stack([shares[:-1] + k, shares[:-1] + k + step]), shares[1:])]

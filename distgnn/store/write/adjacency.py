@@ -11,15 +11,15 @@ whichever is less.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgnn.arrays.blocking import bounded
 from distgnn.arrays.csr import index_type
 from distgnn.layout import block
+from distgnn.local.entries import keys_of, merged_records, rows_of
 from distgnn.stages import followed
 from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
@@ -33,37 +33,24 @@ def bucket_entries(
     spill: Spill, grid: ShardGrid, row: np.ndarray, col: np.ndarray, weights: np.ndarray | None
 ) -> None:
     """Put entries into the buckets of their shards, by key, with weights if the spill's records have some."""
-    if spill.dtype.names is None and grid.sortable:
-        spill.add_keys(grid.rows_part(row) + grid.cols_part(col), grid.key_bits)
-        return
-    buckets, keys = grid.locate(row, col)
+    buckets, keys = (None, grid.keys(row, col)) if grid.sortable else grid.locate(row, col)
     records = keys
     if spill.dtype.names is not None:
         records = np.empty(len(row), spill.dtype)
         records["key"] = keys
         records["weight"] = 1 if weights is None else weights
-    spill.add(buckets, records)
+    if buckets is None:
+        spill.add_keyed(records, grid.key_bits)
+    else:
+        spill.add(buckets, records)
 
 
-@dataclass(frozen=True)
-class Run:
-    """Entries sorted by row: the different rows, how many entries each has, and the column of each entry."""
+class Run(NamedTuple):
+    """Entries sorted by row: how many each row has, from the `first` on, and the column of each entry."""
 
-    rows: np.ndarray
+    first: int
     counts: np.ndarray
     cols: np.ndarray
-
-    @classmethod
-    def of(cls, keys: np.ndarray, bits: int, mask: int) -> Run:
-        """Take apart ascending keys, at least one."""
-        row, changes = keys >> bits, np.ones(len(keys) + 1, bool)
-        np.not_equal(row[1:], row[:-1], out=changes[1:-1])
-        starts = np.flatnonzero(changes)
-        return cls(row[starts[:-1]], np.diff(starts), keys & mask)
-
-    def repeated(self, by_row: np.ndarray) -> np.ndarray:
-        """Repeat what is given for each of the rows, for all of its entries."""
-        return np.repeat(by_row, self.counts)
 
 
 def write_rows(
@@ -75,34 +62,17 @@ def write_rows(
     `take` gets runs of entries and their records, one after another. `expected`: about how many.
     """
     indptr = np.zeros(shape[0] + 1, index_type(expected))
-    indices, mask = hdf5.Growing(group, "indices", kind, expected, files), (1 << bits) - 1
+    indices = hdf5.Growing(group, "indices", kind, expected, files)
     for entries in merged:
         for start in range(0, len(entries), LIMITS.entries):
             some = entries[start : start + LIMITS.entries]
-            run = Run.of(_keys(some), bits, mask)
-            indptr[run.rows + 1] += run.counts
+            run = Run(*rows_of(keys_of(some), bits, kind))
+            indptr[run.first + 1 : run.first + 1 + len(run.counts)] += run.counts
             indices.append(run.cols)
             take(run, some)
     np.cumsum(indptr, dtype=indptr.dtype, out=indptr)
     hdf5.store_array(group, "indptr", indptr.astype(index_type(indices.length), copy=False), files)
     return indices.length
-
-
-def merge(entries: np.ndarray) -> np.ndarray:
-    """Sort records by key, in place if it can, and keep the largest weight of each key."""
-    weighted = entries.dtype.names is not None
-    if weighted:
-        entries = entries[np.argsort(np.ascontiguousarray(entries["key"]))]
-    else:
-        entries.sort()
-    keys, first = _keys(entries), np.ones(len(entries), bool)
-    np.not_equal(keys[1:], keys[:-1], out=first[1:])
-    if first.all():
-        return entries
-    merged = entries[first]
-    if weighted:
-        merged["weight"] = np.maximum.reduceat(entries["weight"], np.flatnonzero(first))
-    return merged
 
 
 def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[np.ndarray]:
@@ -112,12 +82,12 @@ def merged_ranges(spill: Spill, bucket: int, rows: int, bits: int) -> Iterator[n
         return
     counts = np.zeros(rows, np.int64)
     for some in spill.read(bucket, LIMITS.entries):
-        counts += np.bincount(_keys(some) >> bits, minlength=rows)
+        counts += np.bincount(keys_of(some) >> bits, minlength=rows)
     ranges = bounded(counts, LIMITS.sorted_entries)
     starts = np.array([lo for lo, _ in ranges])
     finer = Spill(spill.folder / f"{bucket:06d}-rows", len(ranges), spill.dtype)
     for some in spill.read(bucket, LIMITS.entries):
-        finer.add(np.searchsorted(starts, _keys(some) >> bits, side="right") - 1, some)
+        finer.add(np.searchsorted(starts, keys_of(some) >> bits, side="right") - 1, some)
     for part in range(len(ranges)):
         yield _merged(finer, part)
         finer.drop(part)
@@ -131,14 +101,17 @@ def _merged(spill: Spill, bucket: int) -> np.ndarray:
         held.append(some)
         size += len(some)
         if size > limit:
-            held = [merge(np.concatenate(held))]
+            held = [merged_records(_taken(held))]
             size = len(held[0])
             limit = max(limit, 2 * size)
-    return merge(np.concatenate(held))
+    return merged_records(_taken(held))
 
 
-def _keys(entries: np.ndarray) -> np.ndarray:
-    return entries if entries.dtype.names is None else entries["key"]
+def _taken(held: list[np.ndarray]) -> np.ndarray:
+    """Put arrays together, and let them go."""
+    entries = np.concatenate(held)
+    held.clear()
+    return entries
 
 
 class AdjacencyWriter:
@@ -165,8 +138,9 @@ class AdjacencyWriter:
             for bucket, i, j in followed(self._mine(), "sort and write shards", *self._work()):
                 if degrees is not None:
                     degrees.begin(i, j)
-                with hdf5.writing(self.path(i, j)) as file, open(self._weights(i, j), "wb") as weights:
-                    self._write_shard(file, weights, bucket, i, j, degrees)
+                kept = (open(path, "wb") for path in self._kept(i, j))
+                with hdf5.writing(self.path(i, j)) as file, next(kept) as weights, next(kept) as columns:
+                    self._write_shard(file, weights, columns, bucket, i, j, degrees)
                 if degrees is not None:
                     degrees.end()
                 self.spill.drop(bucket)
@@ -184,7 +158,9 @@ class AdjacencyWriter:
         total = sum(int(lengths[bucket]) for bucket, *_ in self._mine())
         return total, "entries", lambda shard: int(lengths[shard[0]])
 
-    def _write_shard(self, file: Any, weights_file: Any, bucket: int, i: int, j: int, degrees: Any) -> None:
+    def _write_shard(
+        self, file: Any, weights_file: Any, columns_file: Any, bucket: int, i: int, j: int, degrees: Any
+    ) -> None:  # fmt: skip
         (top, bottom), (left, right) = block(self.grid.rows, i), block(self.grid.cols, j)
         shape, bits = (bottom - top, right - left), self.grid.bits
 
@@ -195,7 +171,8 @@ class AdjacencyWriter:
                 weights[np.isneginf(weights)] = 1
                 weights_file.write(weights.view(np.uint8).data)
             if degrees is not None:
-                degrees.count(run.rows, run.counts, run.cols, weights)
+                columns_file.write(run.cols.view(np.uint8).data)
+                degrees.count(run.first, run.counts, run.cols, weights)
 
         merged, expected = merged_ranges(self.spill, bucket, shape[0], bits), int(self.spill.lengths[bucket])
         how = merged, shape, bits, expected, index_type(shape[1]), take, self.grid.shape[0]
@@ -205,13 +182,18 @@ class AdjacencyWriter:
         """Write the values, of shard (i, j) those that `scaling(i, j)` makes of weights. Collective."""
         with self.team.together():
             for _, i, j in followed(self._mine(), "write values", *self._work()):
-                path = self._weights(i, j)
-                with hdf5.writing(self.path(i, j), "r+") as file, open(path, "rb") as weights:
-                    scale = None if scaling is None else scaling(i, j)
-                    self._write_values(file, weights, int(self.nnz[i, j]), dtype, scale)
-                path.unlink()
+                kept = self._kept(i, j)
+                with hdf5.writing(self.path(i, j), "r+") as file:
+                    with open(kept[0], "rb") as weights, open(kept[1], "rb") as columns:
+                        scale = None if scaling is None else scaling(i, j)
+                        self._write_values(file, weights, columns, (i, j), dtype, scale)
+                for path in kept:
+                    path.unlink()
 
-    def _write_values(self, file: Any, weights: Any, nnz: int, dtype: Any, scale: Scale | None) -> None:
+    def _write_values(
+        self, file: Any, weights: Any, columns: Any, at: tuple[int, int], dtype: Any, scale: Scale | None
+    ) -> None:  # fmt: skip
+        nnz, kind = int(self.nnz[at]), index_type(int(np.diff(block(self.grid.cols, at[1]))[0]))
         values = hdf5.create(file, "values", (nnz,), dtype, self.grid.shape[0])
         indptr = file["indptr"][:]
         for lo, hi in bounded(np.diff(indptr), LIMITS.entries):
@@ -220,8 +202,9 @@ class AdjacencyWriter:
                 continue
             value = np.fromfile(weights, self.weight, b - a) if self.weighted else None
             if scale is not None:
-                value = scale(value, lo, np.diff(indptr[lo : hi + 1]), file["indices"][a:b])
+                value = scale(value, lo, np.diff(indptr[lo : hi + 1]), np.fromfile(columns, kind, b - a))
             values[a:b] = np.ones(b - a) if value is None else value
 
-    def _weights(self, i: int, j: int) -> Path:
-        return self.scratch / f"weights-{i:04d}-{j:04d}"
+    def _kept(self, i: int, j: int) -> list[Path]:
+        """Return the files of weights and of columns, which wait for the degrees that scale them."""
+        return [self.scratch / f"{name}-{i:04d}-{j:04d}" for name in ("weights", "columns")]

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
-from distgnn.store.format.shards import PIECE
+from distgnn.local.entries import hashed
 from distgnn.store.source import Source, label_type
 from distgnn.store.team import Team
 
@@ -30,25 +30,25 @@ class Content:
         words |= np.uint64(1)  # odd, so that no bit of a feature is lost
         self._factors = words.reshape(source.width, source.feature_type.itemsize // 4)
 
-    def add_entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> None:
-        """Add entries of A before they are scaled, by the ids of their rows and columns; each once in all."""
-        for lo in range(0, len(rows), PIECE):
-            some = slice(lo, lo + PIECE)
-            row, col, weight = rows[some], cols[some], None if weights is None else weights[some]
-            self._add(0, self._entries(row, col, weight))
-            if self._source.direction_open:
-                self._add(2, self._entries(col, row, weight))
+    def add_entries(
+        self, counts: np.ndarray, cols: np.ndarray, ids: tuple[np.ndarray, np.ndarray],
+        weights: np.ndarray | None,
+    ) -> np.ndarray:  # fmt: skip
+        """Add entries of A before they are scaled, in rows of so many; each once in all.
+
+        `ids`: of the rows and of the columns. Returns how many of each row are on the diagonal.
+        """
+        weights = None if weights is None else np.ascontiguousarray(weights, np.float64)
+        how = self._n, _EDGES, self._source.direction_open
+        total, mirrored, loops = hashed(counts, cols, ids, weights, *how)
+        self._add(0, total)
+        self._add(2, mirrored)
+        return loops
 
     def symmetric(self, team: Team) -> bool:
         """Return True if the entries added so far equal those of the transpose. Collective."""
         entries, _, mirrored = team.total(self._sums.copy()).tolist()
         return entries == mirrored
-
-    def _entries(self, rows: np.ndarray, cols: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-        keys = rng.hashes(_EDGES, rows.astype(np.int64) * self._n + cols)
-        if weights is None:
-            return keys
-        return rng.splitmix64(keys ^ np.asarray(weights, np.float64).view(np.uint64))
 
     def add_features(self, first: int, rows: Any) -> None:
         """Add features of consecutive ids, of the source's type; each once in all.
@@ -63,10 +63,10 @@ class Content:
         else:
             words = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64) @ self._factors.ravel()
         ids = rng.hashes(_FEATURES, np.arange(first, first + rows.shape[0]))
-        self._add(1, rng.splitmix64(words ^ ids))
+        self._add(1, rng.splitmix64(words ^ ids).sum(dtype=np.uint64))
 
-    def _add(self, index: int, hashes: np.ndarray) -> None:
-        self._sums[index : index + 1] += hashes.sum(dtype=np.uint64)  # NumPy warns if a scalar wraps
+    def _add(self, index: int, total: Any) -> None:
+        self._sums[index : index + 1] += np.uint64(total)  # NumPy warns if a scalar wraps
 
     def hashes(self, team: Team) -> dict[str, str | None]:
         """Return the entry `content` of the manifest. Collective."""

@@ -111,7 +111,7 @@ def answered(
 def fetch(team: Team, n: int, mine: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the numbers at `places` of an array of n, of which each rank holds its own range. Collective."""
     if team.size == 1:
-        return mine[places]
+        return mine.take(places)
     bounds, kind = partition(n, team.size), index_type(n)
     owners = Blocks(bounds).of(places)
     return answered(team, owners, places.astype(kind), lambda some: mine[some - bounds[team.rank]])

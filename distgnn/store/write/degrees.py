@@ -12,7 +12,8 @@ import numpy as np
 from distgnn.arrays.csr import index_type
 from distgnn.errors import ArgumentError
 from distgnn.layout import block, partition
-from distgnn.store.format.shards import PIECE, ShardGrid
+from distgnn.local.entries import scaled
+from distgnn.store.format.shards import ShardGrid
 from distgnn.store.team import Team
 from distgnn.store.write.content import Content
 from distgnn.store.write.cut import CutArray, fetch, own, pieces
@@ -45,35 +46,26 @@ class Degrees:
         self.shard, rows, cols = (i, j), block(self.grid.rows, i), block(self.grid.cols, j)
         self._sums, self._others = np.zeros(rows[1] - rows[0]), np.zeros(rows[1] - rows[0], self._kind)
         self._ids = self._nodes(rows, cols)
-        self._rows_of, ends = None, cols
-        if self._twins is not None:
-            self._rows_of = self._twins.read(*cols)  # of each column's node
-            ends = self._rows_of.min(initial=self.grid.rows[-1]), self._rows_of.max(initial=-1) + 1
-        self._crossed = max(ends[0], rows[0]) < min(ends[1], rows[1])
 
     def count(
-        self, rows: np.ndarray, counts: np.ndarray, cols: np.ndarray, weights: np.ndarray | None
+        self, first: int, counts: np.ndarray, cols: np.ndarray, weights: np.ndarray | None
     ) -> None:  # fmt: skip
-        """Count entries of the shard: their different rows, ascending, entries of each, columns, weights."""
+        """Count entries of the shard: how many each row has, from the `first` on, their columns, weights."""
+        rows, (row_ids, col_ids) = slice(first, first + len(counts)), self._ids
         if weights is None:
             self._sums[rows] += counts
         else:
-            lo, hi = int(rows[0]), int(rows[-1]) + 1
-            self._sums[lo:hi] += np.bincount(np.repeat(rows - lo, counts), weights)
+            at = np.repeat(np.arange(len(counts)), counts)
+            self._sums[rows] += np.bincount(at, weights, len(counts))
         self._others[rows] += counts
-        if self._crossed:
-            (i, j), at = self.shard, np.repeat(rows, counts)
-            own = cols + self.grid.cols[j] if self._rows_of is None else self._rows_of[cols]
-            self._others[at[at + self.grid.rows[i] == own]] -= 1  # one at most of each row
-        row_ids, col_ids = self._ids
-        self.content.add_entries(np.repeat(row_ids[rows], counts), col_ids[cols], weights)
+        self._others[rows] -= self.content.add_entries(counts, cols, (row_ids[rows], col_ids), weights)
 
     def end(self) -> None:
         """Keep the sums of a shard that is counted."""
         i, j = self.shard
         for array, counts in zip(self._parts[j], (self._sums, self._others), strict=True):
             array.write(i, counts)
-        del self._sums, self._others, self._ids, self._rows_of
+        del self._sums, self._others, self._ids
 
     def collect(self) -> None:
         """Add up the counts of all ranks. Collective."""
@@ -151,14 +143,8 @@ class Degrees:
         dtype: Any, weights: np.ndarray | None, first: int, counts: np.ndarray, cols: np.ndarray,
     ) -> np.ndarray:  # fmt: skip
         """Scale weights; ArgumentError for one that the dtype cannot hold then."""
-        values, by_row = np.empty(len(cols), dtype), left[first : first + len(counts)]
-        factors = np.repeat(by_row, counts)
         with np.errstate(over="ignore", invalid="ignore"):
-            for lo in range(0, len(cols), PIECE):
-                some = slice(lo, lo + PIECE)
-                if right is not None:
-                    factors[some] *= right[cols[some].astype(np.int64, copy=False)]  # of (i, j) as of (j, i)
-                values[some] = factors[some] if weights is None else weights[some] * factors[some]
+            values = scaled(counts, cols, left[first : first + len(counts)], right, weights, dtype)
         if not (good := np.isfinite(values)).all():
             k = int(np.argmin(good))
             row = first + int(np.searchsorted(np.cumsum(counts), k, side="right"))

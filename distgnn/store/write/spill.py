@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.local.entries import keys_of, sorted_records
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.team import Team
 
@@ -38,15 +39,17 @@ class Spill:
             records = records[np.argsort(narrow, kind="stable")]
         self._add(records, np.bincount(buckets, minlength=count))
 
-    def add_keys(self, keys: np.ndarray, bits: int) -> None:
-        """Put int64 keys, of `bits` bits each, into the buckets whose numbers stand above these bits.
+    def add_keyed(self, records: np.ndarray, bits: int) -> None:
+        """Put records, with keys of `bits` bits, into the buckets whose numbers stand above these bits.
 
-        Sorts them in place.
+        The given records are lost.
         """
-        keys.sort()
-        ends = np.searchsorted(keys, np.arange(1, len(self.lengths) + 1, dtype=np.int64) << bits)
+        count = len(self.lengths)
+        records = sorted_records(records, bits, bits + (count - 1).bit_length())
+        keys = keys_of(records)
+        ends = np.searchsorted(keys, np.arange(1, count + 1, dtype=np.int64) << bits)
         keys &= (1 << bits) - 1
-        self._add(keys, np.diff(ends, prepend=0))
+        self._add(records, np.diff(ends, prepend=0))
 
     def _add(self, records: np.ndarray, sizes: np.ndarray) -> None:
         """Add records that are sorted by bucket."""

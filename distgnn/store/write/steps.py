@@ -237,14 +237,15 @@ class Preparation:
     ) -> None:
         """Put edges, and reverses of an undirected graph, into buckets. Collective."""
         if self.source.directed:
-            rows, cols = version.rows.positions(dst), version.cols.positions(src)
+            entries = [(version.rows.positions(dst), version.cols.positions(src))]
         else:
-            ends = np.concatenate([dst, src])
+            ends, count = np.concatenate([dst, src]), len(src)
             rows = version.rows.positions(ends)
-            cols = np.roll(rows if version.alike else version.cols.positions(ends), len(src))
-            weights = None if weights is None else np.concatenate([weights, weights])
+            cols = rows if version.alike else version.cols.positions(ends)
+            entries = [(rows[:count], cols[count:]), (rows[count:], cols[:count])]
         with self.team.together():
-            writer.add(rows, cols, weights)
+            for row, col in entries:
+                writer.add(row, col, weights)
 
     def _write_other(self, path: str, version: Version, entry: Any, vector: np.ndarray | None) -> None:
         """Write the shards of a further order or version, from those of the first: the same values, moved."""

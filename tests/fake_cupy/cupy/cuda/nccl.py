@@ -123,8 +123,9 @@ class NcclCommunicator:
         for request in self._requests:
             if request and not request.Test():
                 request.Cancel()
-        while world.iprobe(tag=self._tag):
-            world.recv(tag=self._tag)
+        status = _mpi().Status()
+        while (message := world.Improbe(tag=self._tag, status=status)) is not None:
+            message.Recv(bytearray(status.Get_count()))  # no object: its sender may have let go of it
 
     def rank_id(self) -> int:
         return self._rank

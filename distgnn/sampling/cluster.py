@@ -1,0 +1,82 @@
+"""Cluster-GCN (Chiang et al., KDD 2019): the subgraphs of some parts of a partition, section 3.2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distgnn.sampling.block import Sample
+from distgnn.sampling.graph import Graph
+from distgnn.sampling.layerwise import LayerWise
+from distgnn.sampling.sampler import EXTRACT, step
+from distgnn.sampling.subgraph import counted_first, induced, samples, some_rows, undo_beside
+
+Array = Any
+
+
+class Cluster(LayerWise):
+    """A sampler of the subgraphs that some parts induce, with the edges between these parts.
+
+    A minibatch is the vertices of its parts, which :class:`distgnn.train.part_batches.PartBatches` draws.
+    Values are those of A, normalised on the whole graph; means are taken in the subgraph, whose degrees then
+    normalise, as in the paper. There is no diagonal enhancement (its section 3.3).
+
+    Rescaling: of p parts q are drawn uniformly, so that entries (u, v) between parts are divided by
+    (q - 1) / (p - 1), the inclusion of v given u, and the loss of u by q / p, that of u. The expected value
+    of Σ_u loss weight_u (A H)_u over a sample is then that over the graph, for one layer and q of 2 or more.
+
+    The first vertices of a block are those whose loss counts: the rows of every block are the first of its
+    columns.
+
+    Args:
+        layers: of the network.
+        part: of each vertex, at the positions of the graph's order, int (n); vertices of a negative part are
+            in no minibatch.
+        training: ids of the vertices whose loss counts, None for all.
+    """
+
+    rows_first = True
+
+    def __init__(
+        self, graph: Graph, layers: int, part: np.ndarray, *, training: Any = None, rescale: bool = False,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(graph, [1] * layers, rescale=rescale, **options)
+        self.part = self.graph.backend.asarray(part, np.int64)
+        self.parts = len(np.unique(part[part >= 0]))
+        self.count(slice(None) if training is None else self.positions(training)[0])
+
+    def count(self, positions: Any) -> None:
+        """Count the loss of the vertices at these positions from now on, and of no others."""
+        counts = np.zeros(self.graph.n, bool)
+        counts[positions] = True
+        self.population = int(counts.sum())
+        self.counts = self.graph.backend.asarray(counts)
+
+    def distributions(self, frontier: Any) -> Any:
+        raise NotImplementedError("parts are drawn, not vertices")
+
+    def sample_at(
+        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
+    ) -> list[Sample]:
+        """Make the subgraph of each minibatch: the vertices of whole parts."""
+        if not len(batches) and not self.graph.collective:
+            return []
+        on = self.graph.backend
+        vertices, drawn = counted_first(batches, self.counts, on), on.asarray(self._drawn(batches))
+        parts, of_rows = max(self.parts - 1, 1), drawn[vertices.owners]
+        between = parts / on.xp.maximum(of_rows - 1, 1)  # 1 / inclusion; one part has no edges between parts
+        layer = induced(self, vertices, between)
+        with step(EXTRACT, on):
+            if self.rescale:
+                undo_beside(layer, between, self.part)
+            last, numbers = some_rows(layer, self.counts[vertices.ids])
+            weighted = (self.parts / of_rows[numbers], self.population) if self.rescale else ()
+            return samples(layer, last, len(self.fanout), *weighted)
+
+    def _drawn(self, batches: Sequence[Any]) -> np.ndarray:
+        """Count the parts in each minibatch: int64."""
+        xp = self.graph.backend.xp
+        return np.array([len(xp.unique(self.part[batch])) for batch in batches], np.int64)
