@@ -111,7 +111,6 @@ class Grid(Axes):
         weakref.finalize(self, self.links.drop).atexit = False
         self.checks = checks(self.links)
         self.world = self._group("world", lambda world: world, range(size))
-        self.world.nccl  # ranks that NCCL does not connect say so now; other groups when they are used
         alone = Comm(MPI.COMM_SELF, self.backend, "self", ranks=[rank])
         self._along: dict[tuple[str, ...], Comm] = {(): alone}
 

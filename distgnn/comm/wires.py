@@ -42,7 +42,7 @@ class Wires:
         mpi: the communicator of the group.
         backend: where the arrays live.
         name: the group's name in the ledger (grid axes, as a rule).
-        transport: how its arrays travel; default: by MPI.
+        transport: how its arrays travel; default: by MPI. With NCCL, which connects the ranks, collective.
         ranks: who they are in the grid, for the ledger; default: all of it.
         nodes: the node of each; default: one for all.
         links: the communicators of the grid that the group belongs to, which are replaced after an error;
@@ -51,6 +51,7 @@ class Wires:
 
     Attributes:
         direct: MPI is given the arrays themselves, not host copies.
+        nccl: NCCL's communicator, on several ranks whose arrays travel by it.
         queued: arrays travel by NCCL. MPI is then given host copies of what still goes by it.
         charge: the group's entries in the ledger.
         ring: the ranks in an order in which panels go around, those of a node one after another.
@@ -71,7 +72,7 @@ class Wires:
         self.backend, self.name, self.links, self.narrow = backend, name, links, narrow
         transport = by_mpi(backend) if transport is None else transport
         self.direct, self.queued = transport in (HOST, DIRECT), transport == NCCL
-        self._nccl: Nccl | None = None
+        self.nccl: Nccl | None = None
         if links is None or derive is None or ranks is None:
             self.connect(watched(mpi, name))
         else:
@@ -87,9 +88,9 @@ class Wires:
     def connect(self, mpi: Any) -> None:
         """Use this communicator from now on."""
         self._mpi, self._tags = mpi, 0
-        if self._nccl is not None:
-            self._nccl.abort()
-        self._nccl = None
+        if self.nccl is not None:
+            self.nccl.abort()
+        self.nccl = Nccl(mpi, self.backend, self.fail) if self.queued and mpi.Get_size() > 1 else None
 
     @property
     def mpi(self) -> Any:
@@ -98,22 +99,10 @@ class Wires:
             self.links.renew()
         return self._mpi
 
-    @property
-    def nccl(self) -> Nccl | None:
-        """NCCL's communicator, on several ranks whose arrays travel by it.
-
-        Made when it is first asked for, as each takes memory and a second or so. Collective over the group
-        then, and like :attr:`mpi` after an error.
-        """
-        mpi = self.mpi if self.queued and self.size > 1 else None
-        if mpi is not None and self._nccl is None:
-            self._nccl = Nccl(mpi, self.backend, self.fail)
-        return self._nccl
-
     def fail(self) -> None:
         """Note that an operation of this group has failed on this rank."""
-        if self._nccl is not None:
-            self.backend.follow(self._nccl.last)  # before its memory is used again
+        if self.nccl is not None:
+            self.backend.follow(self.nccl.last)  # before its memory is used again
         if self.links is not None:
             self.links.fail()
 
@@ -124,9 +113,9 @@ class Wires:
 
     def end(self) -> None:
         """End what stands on the communicator. Collective."""
-        if self._nccl is not None:
+        if self.nccl is not None:
             self.backend.synchronize()
-            self._nccl.free()
+            self.nccl.free()
 
     def others(self) -> list[int]:
         """List the other ranks, the next one first, as an exchange brings what they send."""
@@ -162,8 +151,8 @@ class Wires:
         mpi = self.mpi
         check = mpi.begin(flight=True) if isinstance(mpi, Watched) else None
         waits: tuple[Any, bool] = check or (lambda: None), not self.has_core
-        if self._nccl is not None:
-            self._nccl.check = waits[0]
+        if self.nccl is not None:
+            self.nccl.check = waits[0]
         return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, *waits)
 
     def narrows(self, array: Array, narrow: bool = True) -> bool:

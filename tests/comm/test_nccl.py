@@ -245,24 +245,6 @@ def test_nothing_is_queued_between_the_steps_of_a_relay_upstream(comm, queued):
     grid.free()
 
 
-@pytest.mark.ranks(4)
-def test_communicators_are_made_when_they_are_first_used(comm, queued, monkeypatch):
-    """But for that of all ranks, which says at once whether NCCL connects them; after an error, too."""
-    made, library = [], queued.nccl()
-    create = library.NcclCommunicator
-    monkeypatch.setattr(library, "NcclCommunicator", lambda *how: made.append(how[0]) or create(*how))
-    grid = dg.Grid(comm, backend=queued, rows=2, cols=2)
-    rows, cols = grid.along("rows"), grid.along("cols")
-    assert made == [4]
-    for group in (rows, rows, grid.world):
-        total = group.allreduce(queued.asarray([1.0], np.float32))
-        assert queued.to_host(total).tolist() == [group.size]
-    assert made == [4, 2]
-    cols.bcast(queued.zeros((3,), np.float32), 0)
-    assert made == [4, 2, 2]
-    grid.free()
-
-
 @pytest.mark.ranks(3)
 @pytest.mark.abandons
 def test_panels_after_an_error(comm, queued, monkeypatch):
