@@ -310,7 +310,8 @@ class Ledger(Totals):
         words, nbytes, flops = entry.at_event
         charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
         if self.events is not None:
-            self._origin = self._origin or (region.start, region.on_host[0])
+            if region.clock is not HOST:
+                self._origin = self._origin or (region.start, region.on_host[0])
             entry.at_event = entry.words, entry.bytes, entry.flops
 
         def settled() -> None:
