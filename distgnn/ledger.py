@@ -545,8 +545,8 @@ def _timed(timing: list[Ledger], key: Key, on: Any) -> Iterator[None]:
     finally:
         region.end()
         books.regions.pop()
-        outer = books.regions[-1] if books.regions else None
-        if outer is not None and outer.clock == clock:
+        outer = next((outer for outer in reversed(books.regions) if outer.clock == clock), None)
+        if outer is not None:
             outer.inside.append(region)
         measured = [ledger._measured(key, region) for ledger in timing]
         if clock is HOST:

@@ -153,6 +153,15 @@ def test_traces_begin_with_regions_of_the_host(clock):
     assert found == [("bcast", 0.0, 1.0), ("spmm", 2.0, 2.5), ("spmm", 4.0, 4.5)]
 
 
+def test_seconds_of_the_host_are_exclusive_around_a_device(clock):
+    """What a region of a device stands between is within the outer region of the same clock."""
+    with Ledger(timing=True) as ledger, timed("sampling", "draw"):
+        with timed("spmm", "spmm", on=Device()), timed("comm", "bcast", "rows"):
+            clock[0] = 3.0
+        clock[0] = 4.0
+    assert ledger.seconds["sampling"] == 1.0 and ledger.seconds["comm"] == 3.0
+
+
 def test_marks_of_a_device_are_read_before_they_are_too_many(clock, monkeypatch):
     monkeypatch.setattr("distgnn.ledger.MOST_PENDING", 3)
     on = Device()
