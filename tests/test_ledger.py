@@ -154,7 +154,7 @@ def test_traces_begin_with_regions_of_the_host(clock):
 
 
 def test_seconds_of_the_host_are_exclusive_around_a_device(clock):
-    """What a region of a device stands between is within the outer region of the same clock."""
+    """A region is inside the next outer one of the same clock, over one of another clock."""
     with Ledger(timing=True) as ledger, timed("sampling", "draw"):
         with timed("spmm", "spmm", on=Device()), timed("comm", "bcast", "rows"):
             clock[0] = 3.0
