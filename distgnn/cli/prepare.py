@@ -76,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "permuted differently, for algorithm 3d)")
     writing("--partition", action=AddedUp, metavar="METHOD:K[,...]",
             help="further orders METHOD-K, whose K parts become the block rows of products: random, metis, "
-            "metis-volume, kaminpar, hypergraph, volume, or a FILE with every node's part; holds the graph "
-            "in memory")
+            "metis-volume, kaminpar, hypergraph, volume, auto, or a FILE with every node's part; holds the "
+            "graph in memory")
     writing("--seed", type=int, default=0, metavar="S", help="of permutations, partitions and split")
     writing("--normalize", default="gcn", choices=("gcn", "row", "none"),
             help="scale by degrees on both sides, by row, or not")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.errors import ArgumentError, offered
-from distgnn.partition import hypergraph, kaminpar, metis, random, volume
+from distgnn.partition import auto, hypergraph, kaminpar, metis, random, volume
 from distgnn.partition.packages import need
 from distgnn.partition.pattern import Pattern
 from distgnn.partition.quality import Quality, largest_over_mean, measure
@@ -28,6 +28,7 @@ from distgnn.partition.vectors import read_part_vector
 IMBALANCE = 1.10  # most non-zeros of a part, relative to the average
 
 METHODS: dict[str, Callable[[Pattern, int, int, float], np.ndarray]] = {
+    "auto": auto.partition,
     "random": random.partition,
     "metis": metis.partition,
     "metis-volume": partial(metis.partition, volume=True),
@@ -43,7 +44,7 @@ __all__ = [
 
 
 def partition(
-    A: Any, parts: int, method: str = "volume", seed: int = 0, imbalance: float = IMBALANCE
+    A: Any, parts: int, method: str = "auto", seed: int = 0, imbalance: float = IMBALANCE
 ) -> np.ndarray:
     """Assign every row of A to a part: int32 (n,), in 0..parts-1. In this process, with all of A in memory.
 
@@ -51,7 +52,8 @@ def partition(
         A: (n, n) sparse, anything SciPy turns into CSR; row i holds the columns from which node i gathers.
             Need not be symmetric; only the positions of its entries count. A `Pattern` saves the conversion.
         parts: the number of parts; some may come out empty.
-        method: one of METHODS, or a file with the part of every node.
+        method: one of METHODS, or a file with the part of every node. "auto" is `volume`, or a cut of edges
+            from ``auto.LARGE`` non-zeros on, where that would take minutes: `kaminpar`, or `metis` without.
         seed: the same seed gives the same parts, of `kaminpar` on one thread (``OMP_NUM_THREADS=1``).
         imbalance: bound on the non-zeros of a part, relative to the average. Long rows may exceed it.
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays.kernels import Kernel
 from distgnn.layout import partition
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
@@ -57,6 +58,17 @@ class Watched(Replicated):
     def __init__(self, A: Any, ranks: int) -> None:
         super().__init__(A)
         self.ends, self.asked = partition(self.n, ranks), list[Question]()
+
+    def kernel(self, operation: str) -> Kernel | None:
+        """Return the kernel of the graph, whose draws are noted."""
+        found = super().kernel(operation)
+
+        def noted(A: Any, indptr: Any, vertices: Stack, fanout: int, *others: Any) -> Any:
+            assert found is not None and operation == "neighbours"
+            self._note(DRAWS, vertices.ids, fanout)
+            return found(A, indptr, vertices, fanout, *others)
+
+        return found and noted
 
     def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
         found = super().edges(rows, cols, scale, labels)

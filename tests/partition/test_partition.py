@@ -17,6 +17,7 @@ from distgnn.partition import (
     METHODS,
     Pattern,
     Wanted,
+    auto,
     largest_over_mean,
     measure,
     packages,
@@ -82,6 +83,15 @@ def counted(A: sp.csr_array, part: np.ndarray, parts: int) -> tuple[list[int], l
 
 @graphs
 @each("parts", [1, 2, 5, 30])
+@each("large, there, method", [(False, True, "volume"), (True, True, "kaminpar"), (True, False, "metis")])
+def test_auto_takes_a_cut_of_edges_where_volume_takes_minutes(monkeypatch, large, there, method):
+    available(method)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(auto, "LARGE", Pattern.of(communities()).nnz + (not large))
+    monkeypatch.setattr(auto, "find_spec", lambda _: "kaminpar" if there else None)
+    assert (partition(communities(), 8) == partition(communities(), 8, method)).all()
+
+
 def test_quality_is_what_counting_finds(graph: str, parts: int) -> None:
     A = GRAPHS[graph]
     part = np.random.default_rng(parts).integers(0, max(parts - 1, 1), A.shape[0])

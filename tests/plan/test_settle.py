@@ -163,8 +163,9 @@ def test_bad_settings_are_one_line(store, asked, problem):
 def test_a_run_does_not_plan():
     with pytest.raises(ArgumentError, match="algorithm=auto: a run takes what it is given"):
         resolved(AUTO, 4)
-    with pytest.raises(ArgumentError, match="algorithm=auto: excludes sampler=sage"):
-        resolved(replace(AUTO, sampler="sage"), 4)
+    for sampler in ("sage", "vertices"):
+        with pytest.raises(ArgumentError, match="algorithm=auto: a run takes what it is given"):
+            resolved(replace(AUTO, sampler=sampler), 4)
 
 
 def test_a_grid_or_an_order_to_choose_is_not_for_a_run():
@@ -301,4 +302,4 @@ def test_the_default_grid_of_3d_receives_about_the_fewest_words(P):
 
 def test_open_or_not_needs_no_store():
     assert is_open(AUTO, 1) and is_open(Settings(algorithm="2d"), 2)
-    assert not is_open(Settings(algorithm="2d"), 1) and not is_open(replace(AUTO, sampler="sage"), 4)
+    assert not is_open(Settings(algorithm="2d"), 1) and is_open(replace(AUTO, sampler="sage"), 4)
