@@ -310,7 +310,8 @@ class Ledger(Totals):
         words, nbytes, flops = entry.at_event
         charged = round(entry.words - words), round(entry.bytes - nbytes), entry.flops - flops
         if self.events is not None:
-            self._origin = self._origin or (region.start, region.on_host[0])
+            if region.clock is not HOST:
+                self._origin = self._origin or (region.start, region.on_host[0])
             entry.at_event = entry.words, entry.bytes, entry.flops
 
         def settled() -> None:
@@ -544,8 +545,8 @@ def _timed(timing: list[Ledger], key: Key, on: Any) -> Iterator[None]:
     finally:
         region.end()
         books.regions.pop()
-        outer = books.regions[-1] if books.regions else None
-        if outer is not None and outer.clock == clock:
+        outer = next((outer for outer in reversed(books.regions) if outer.clock == clock), None)
+        if outer is not None:
             outer.inside.append(region)
         measured = [ledger._measured(key, region) for ledger in timing]
         if clock is HOST:

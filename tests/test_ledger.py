@@ -110,6 +110,12 @@ class Device:
         self.reads += 1
         return end - start
 
+    def mark_alone(self):
+        return (self.mark(),)  # no number, as marks of CUDA are none
+
+    def seconds_between(self, start, end):
+        return self.seconds(*start, *end)
+
 
 def test_a_device_is_read_when_somebody_asks(clock):
     on = Device()
@@ -130,6 +136,30 @@ def test_a_device_is_read_when_somebody_asks(clock):
     assert whole.seconds == ledger.seconds == {"spmm": 3.0, "gemm": 1.0, "comm": 0.5}
     found = [(e.operation, e.start, e.stop) for e in whole.events]
     assert found == [("bcast", 4.0, 4.5), ("gemm", 3.0, 4.0), ("spmm", 1.0, 4.5), ("spmm", 4.5, 5.0)]
+
+
+def test_traces_begin_with_regions_of_the_host(clock):
+    """Marks of a device are compared with marks of a device alone, whatever came before."""
+    on = Device()
+    on.kept = on.mark_alone, on.seconds_between
+    with Ledger(trace=True) as ledger:
+        with timed("comm", "bcast", "rows"):
+            clock[0] = 1.0
+        for start in (2.0, 4.0):
+            clock[0] = start
+            with timed("spmm", "spmm", on=on):
+                clock[0] += 0.5
+    found = [(e.operation, e.start, e.stop) for e in ledger.events]
+    assert found == [("bcast", 0.0, 1.0), ("spmm", 2.0, 2.5), ("spmm", 4.0, 4.5)]
+
+
+def test_seconds_of_the_host_are_exclusive_around_a_device(clock):
+    """A region is inside the next outer one of the same clock, over one of another clock."""
+    with Ledger(timing=True) as ledger, timed("sampling", "draw"):
+        with timed("spmm", "spmm", on=Device()), timed("comm", "bcast", "rows"):
+            clock[0] = 3.0
+        clock[0] = 4.0
+    assert ledger.seconds["sampling"] == 1.0 and ledger.seconds["comm"] == 3.0
 
 
 def test_marks_of_a_device_are_read_before_they_are_too_many(clock, monkeypatch):

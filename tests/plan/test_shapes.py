@@ -5,7 +5,7 @@ import pytest
 
 from distgnn import local
 from distgnn.arrays import backend
-from distgnn.arrays.csr import CSR
+from distgnn.arrays.csr import CSR, ThinCSR
 from distgnn.arrays.workspace import Workspace
 from distgnn.ledger import Ledger
 from distgnn.plan.dry.backend import SHAPES
@@ -107,6 +107,14 @@ def test_a_terabyte_costs_nothing_and_products_are_charged():
     assert counted.peak["adjacency"] >= A.buffer.nbytes
     with pytest.raises(ValueError, match="don't multiply"):
         local.spmm(A, Z.T)
+
+
+def test_rows_of_a_block_of_few_filled_rows():
+    """A block row in many blocks is multiplied in parts, too."""
+    A = ThinCSR.made((1000, 50), 40, np.dtype(np.float32), SHAPES, 30)
+    rows = A.rows(200, 700)
+    assert (rows.shape, rows.nnz, rows.indptr.shape) == ((500, 50), 20, (501,))
+    assert A.with_values(SHAPES.empty((40,), np.float64)).header() == (*A.header()[:3], np.float64)
 
 
 def test_buffers_are_told_apart_and_used_again():
