@@ -56,8 +56,8 @@ EPOCH = {
 FOUR_MINIBATCHES = {
     (1, "cupy"): (185, 34, 12, 32),
     (1, "cupy-staged"): (185, 34, 12, 32),
-    (2, "cupy"): (99, 20, 8, 22),
-    (2, "cupy-staged"): (99, 20, 12, 26),
+    (2, "cupy"): (99, 14, 8, 22),
+    (2, "cupy-staged"): (99, 14, 12, 26),
 }
 OPTIONS = {"plain": {}, "dropout and bias": {"dropout": 0.5, "bias": True}}
 
