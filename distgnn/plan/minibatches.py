@@ -28,7 +28,7 @@ from distgnn.sampling import prices
 from distgnn.store.read.store import Store
 from distgnn.train.minibatch import STEPS
 from distgnn.train.minibatches import turns
-from distgnn.train.resolve import closed, of_store, resolved
+from distgnn.train.resolve import check_planned, closed, of_store, resolved
 from distgnn.train.room import most
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, arrangements
@@ -125,6 +125,7 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
     Raises:
         UserError: settings that a run would refuse, or nothing that fits (the message says what would).
     """
+    check_planned(settings)
     settings, order = of_store(settings, store)
     s, itemsize = resolved(closed(settings), ranks), np.dtype(settings.dtype).itemsize
     needed, there = store.nnz * (itemsize + 4), machine.memory * (machine.node or 1)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgnn import local
+from distgnn.arrays.kernels import Kernel
 from distgnn.layout import partition
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
@@ -57,6 +58,17 @@ class Watched(Replicated):
     def __init__(self, A: Any, ranks: int) -> None:
         super().__init__(A)
         self.ends, self.asked = partition(self.n, ranks), list[Question]()
+
+    def kernel(self, operation: str) -> Kernel | None:
+        found = super().kernel(operation)
+        if found is None or operation != "neighbours":
+            return found
+
+        def noted(A: Any, indptr: Any, rows: Stack, fanout: int, *how: Any) -> Any:
+            self._note(DRAWS, rows.ids, fanout)
+            return found(A, indptr, rows, fanout, *how)
+
+        return noted
 
     def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
         found = super().edges(rows, cols, scale, labels)

@@ -7,7 +7,7 @@ holds of them: adjacency, features and labels stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ class VertexTraining(MinibatchTraining):
         """Make the training of settings whose batch size is known. Collective."""
         return cls(model, X, targets, int(s.batch_size or 0), s.seed, bool(s.rescale))
 
-    def updates(self, optimizer: Optimizer, epoch: int, made: int = 0) -> Iterator[list[float]]:
+    def updates(self, optimizer: Optimizer, epoch: int, made: int = 0) -> Generator[list[float], None, None]:
         step, drawn = self.clock.step, self.vertices.epoch(epoch)
         self.clock.spans.clear()
         for number, nodes in enumerate(drawn[made:], made):

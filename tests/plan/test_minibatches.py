@@ -120,7 +120,7 @@ def test_copies_move_fewer_features_and_a_bulk_fewer_rows(store: Store) -> None:
 
     assert of(2, 1)["features"] == pytest.approx(2 / 3 * of(1, 1)["features"])  # 1 - c/P of them
     assert "features" not in of(4, 1)
-    assert of(1, 8)["adjacency"] < 0.9 * of(1, 1)["adjacency"]
+    assert of(1, 8)["sums"] < 0.9 * of(1, 1)["sums"]
 
 
 def test_a_bulk_takes_what_its_memory_was_planned_as(store: Store) -> None:

@@ -16,6 +16,7 @@ from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import Graph, dry_run, settle
 from distgnn.plan.choices import plan
 from distgnn.plan.machine import read, with_nodes_of
+from distgnn.plan.minibatches import plan_minibatches
 from distgnn.split import TRAIN
 from distgnn.store import Store, prepare
 from distgnn.store.source import Source
@@ -163,8 +164,17 @@ def test_bad_settings_are_one_line(store, asked, problem):
 def test_a_run_does_not_plan():
     with pytest.raises(ArgumentError, match="algorithm=auto: a run takes what it is given"):
         resolved(AUTO, 4)
-    with pytest.raises(ArgumentError, match="algorithm=auto: excludes sampler=sage"):
+    with pytest.raises(ArgumentError, match="algorithm=auto: a run takes what it is given"):
         resolved(replace(AUTO, sampler="sage"), 4)
+
+
+@pytest.mark.parametrize("name", ["algorithm", "grid", "replication", "bulk"])
+@pytest.mark.parametrize("sampler", ["vertices", "shadow", "cluster"])
+def test_minibatches_of_subgraphs_are_not_planned(store, sampler, name):
+    asked = Settings(**{"sampler": sampler, name: "auto"})
+    for call in (settle, plan_minibatches):
+        with pytest.raises(ArgumentError, match=f"sampler={sampler}: minibatches of subgraphs are not"):
+            call(asked, store, 4, HOSTS)
 
 
 def test_a_grid_or_an_order_to_choose_is_not_for_a_run():
@@ -301,4 +311,4 @@ def test_the_default_grid_of_3d_receives_about_the_fewest_words(P):
 
 def test_open_or_not_needs_no_store():
     assert is_open(AUTO, 1) and is_open(Settings(algorithm="2d"), 2)
-    assert not is_open(Settings(algorithm="2d"), 1) and not is_open(replace(AUTO, sampler="sage"), 4)
+    assert not is_open(Settings(algorithm="2d"), 1) and is_open(replace(AUTO, sampler="sage"), 4)

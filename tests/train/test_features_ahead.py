@@ -44,7 +44,7 @@ def training(comm: Any, backend: Any, overlap: bool, partitioned: bool = False, 
 def trains(run: Any, monkeypatch: Any, before: Any = lambda number: None) -> Iterator[list[bool]]:
     """List of every minibatch that is trained whether features were under way; call ``before`` first."""
     seen: list[bool] = []
-    whole = MinibatchTraining._propagate
+    whole = MinibatchTraining.propagate
 
     def propagate(self: Any, *arguments: Any) -> None:
         seen.append(progress.pending())
@@ -52,7 +52,7 @@ def trains(run: Any, monkeypatch: Any, before: Any = lambda number: None) -> Ite
         whole(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(MinibatchTraining, "_propagate", propagate)
+        patched.setattr(MinibatchTraining, "propagate", propagate)
         yield seen
 
 
