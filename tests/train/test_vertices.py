@@ -127,6 +127,8 @@ def test_products_of_a_subgraph(comm: Any, algorithm: str, kind: str, backend: A
                 part = made.layer(layer)
                 for ours, theirs in ((part, expected), (part.T, expected.T)):
                     np.testing.assert_allclose(product(comm, ours, H), theirs @ H, rtol=1e-10, atol=1e-10)
+                back = comm.bcast(dg.gather(part.multiply_adjoint(dg.scatter(H, part.output_layout))))
+                np.testing.assert_allclose(back, expected.T @ H, rtol=1e-10, atol=1e-10)
             dissolve([made])
         grid.free()
 
