@@ -60,13 +60,13 @@ class Watched(Replicated):
         self.ends, self.asked = partition(self.n, ranks), list[Question]()
 
     def kernel(self, operation: str) -> Kernel | None:
-        found = super().kernel(operation)
-        if found is None or operation != "neighbours":
-            return found
+        kernel = super().kernel(operation)
+        if kernel is None or operation != "neighbours":
+            return kernel
 
         def noted(A: Any, indptr: Any, rows: Stack, fanout: int, *how: Any) -> Any:
             self._note(DRAWS, rows.ids, fanout)
-            return found(A, indptr, rows, fanout, *how)
+            return kernel(A, indptr, rows, fanout, *how)
 
         return noted
 

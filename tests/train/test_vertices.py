@@ -283,8 +283,8 @@ def test_an_error_of_one_rank_ends_all(comm: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(progress, "LONG", 0.05)
     grid = make_grid(comm, "1d", backend="numpy")
     model = GCN(dg.distribute(GRAPHS["directed"], grid, "1d"), [WIDTH, 16, CLASSES])
-    X_, targets = dg.scatter(X, model.input_layout), model.targets(LABELS, SPLIT)
-    training, whole = VertexTraining(model, X_, targets, 120), VertexTraining._targets
+    features, targets = dg.scatter(X, model.input_layout), model.targets(LABELS, SPLIT)
+    training, whole = VertexTraining(model, features, targets, 120), VertexTraining._targets
 
     def fail(self: Any, nodes: Any) -> Any:
         if comm.rank == 1:
