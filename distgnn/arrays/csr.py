@@ -163,21 +163,14 @@ class CSR:
 
     def with_values(self, data: Any) -> CSR:
         """Make a block of the same structure, which is shared, with other values."""
-        other = self._derived(self.shape)
+        other = _derived(CSR, self, self.shape)
         other.indptr, other.indices, other.data = self.indptr, self.indices, data
         other.pattern = self.pattern
         return other
 
-    def _derived(self, shape: Shape) -> Any:
-        """Make a block of this class without arrays."""
-        other = object.__new__(type(self))
-        other.shape, other.buffer, other.purpose = shape, None, self.purpose
-        other.cached, other.pattern = {}, {}
-        return other
-
     def _view(self, first: int, last: int) -> CSR:
         start, stop = KERNELS.kernel("row_starts", self.indptr)(self, first, last)
-        rows = self._derived((last - first, self.shape[1]))
+        rows = _derived(CSR, self, (last - first, self.shape[1]))
         rows.pattern["first entry"] = start
         rows.data, rows.indices = self.data[start:stop], self.indices[start:stop]
         rows.indptr = self.indptr[first : last + 1] - self.indptr[first]
@@ -255,12 +248,20 @@ class ThinCSR(CSR):
         return KERNELS.kernel("thin rows", self.data)(self, first, last)
 
     def _sharing(self, shape: Shape, filled: Any, ends: Any, indices: Any, data: Any) -> CSR:
-        other = self._derived(shape)
+        other = _derived(ThinCSR, self, shape)
         other.filled, other.ends, other.indices, other.data = filled, ends, indices, data
         return other
 
     def transposed(self, backend: Backend) -> CSR:
         return CSR.from_scipy(self.to_scipy().T, backend, thin=True)
+
+
+def _derived(kind: type[CSR], A: CSR, shape: Shape) -> Any:
+    """Make a block without arrays for the same purpose."""
+    other = object.__new__(kind)
+    other.shape, other.buffer, other.purpose = shape, None, A.purpose
+    other.cached, other.pattern = {}, {}
+    return other
 
 
 def _pointers(A: ThinCSR) -> np.ndarray:

@@ -20,7 +20,7 @@ from distgnn.errors import ArgumentError, DisagreementError, UserError, did_you_
 from distgnn.files.text import read_toml
 
 #: Variables DISTGNN_NAME that are read beside those of the flags: for kernels, MPI and tests.
-_NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "init-timeout", "spmm",
+_NAMES = ("backend", "config", "cuda-aware", "emulation-cache", "host-isa", "init-timeout", "nccl", "spmm",
           "spmm-tune", "stall", "transport")  # fmt: skip
 
 #: Settings for some algorithms only: these, or (none) the one that was chosen where they are set.

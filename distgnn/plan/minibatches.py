@@ -26,9 +26,10 @@ from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import Machine
 from distgnn.sampling import prices
 from distgnn.store.read.store import Store
+from distgnn.train import settings as defaults
 from distgnn.train.minibatch import STEPS
 from distgnn.train.minibatches import turns
-from distgnn.train.resolve import check_planned, closed, of_store, resolved
+from distgnn.train.resolve import closed, of_store, resolved
 from distgnn.train.room import most
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, arrangements
@@ -36,6 +37,7 @@ from distgnn.train.ways import Way, arrangements
 #: Non-zeros of a sparse product with one column, of 0.3 ns, that take as long as an edge which is drawn, and
 #: as an entry of a product of sampling: 65 and 21 ns on a core of an AMD EPYC.
 EDGE, ENTRY = 220.0, 70.0
+UNPLANNED = (defaults.VERTICES, defaults.SHADOW, defaults.CLUSTER)
 INDEXED = 12  # bytes of an entry of a sparse matrix at most
 #: The operation by which each matrix travels, and bytes of a word, where these are not the values' own.
 TRAVELS = {
@@ -123,9 +125,12 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
         settings: replication and bulk may be "auto", and the grid open.
 
     Raises:
+        ArgumentError: a sampler of :data:`UNPLANNED`.
         UserError: settings that a run would refuse, or nothing that fits (the message says what would).
     """
-    check_planned(settings)
+    if settings.sampler in UNPLANNED:
+        problem = "is not planned; give the algorithm and the grid, or numbers for bulk and replication"
+        raise ArgumentError("sampler", settings.sampler, problem)
     settings, order = of_store(settings, store)
     s, itemsize = resolved(closed(settings), ranks), np.dtype(settings.dtype).itemsize
     needed, there = store.nnz * (itemsize + 4), machine.memory * (machine.node or 1)

@@ -60,15 +60,15 @@ class Watched(Replicated):
         self.ends, self.asked = partition(self.n, ranks), list[Question]()
 
     def kernel(self, operation: str) -> Kernel | None:
-        kernel = super().kernel(operation)
-        if kernel is None or operation != "neighbours":
-            return kernel
+        """Return the kernel of the graph, whose draws are noted."""
+        found = super().kernel(operation)
 
-        def noted(A: Any, indptr: Any, rows: Stack, fanout: int, *how: Any) -> Any:
-            self._note(DRAWS, rows.ids, fanout)
-            return kernel(A, indptr, rows, fanout, *how)
+        def noted(A: Any, indptr: Any, vertices: Stack, fanout: int, *others: Any) -> Any:
+            assert found is not None and operation == "neighbours"
+            self._note(DRAWS, vertices.ids, fanout)
+            return found(A, indptr, vertices, fanout, *others)
 
-        return noted
+        return found and noted
 
     def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
         found = super().edges(rows, cols, scale, labels)

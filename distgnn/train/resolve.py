@@ -342,16 +342,8 @@ def _minibatches_to_plan(settings: Settings, ranks: int) -> Settings | None:
     if AUTO not in (s.algorithm, s.grid, s.replication, s.bulk):
         return None
     resolved(closed(s), ranks)
-    check_planned(s)
     copies = s.replication or (AUTO if grid or AUTO in (s.algorithm, s.grid) else 1)
     return replace(s, algorithm="1.5d", grid=grid, replication=copies, bulk=s.bulk or defaults.BULK)
-
-
-def check_planned(s: Settings) -> None:
-    """Raise ArgumentError for minibatches of a kind that is not planned."""
-    if s.sampler in (CLUSTER, SHADOW, VERTICES):
-        problem = "minibatches of subgraphs are not planned; give names and numbers where auto is"
-        raise ArgumentError("sampler", s.sampler, problem)
 
 
 def closed(settings: Settings) -> Settings:

@@ -68,7 +68,7 @@ def batches(s: Settings, known: Graph, even: Graph, ranks: int, most: int = DRAW
         model, X, targets = network_of(s, replace(known, source=even.source), make_grid(_one(1), s, SHAPES))
         before = books.held["adjacency"]
         watched = Watched(known.source, ranks)
-        drawn = sampler_on(s, watched, lambda: training_nodes(targets)[0], lambda: np.empty(0, int))
+        drawn = sampler_on(s, watched, lambda: training_nodes(targets)[0], lambda: np.empty(0, np.int64))
         graph = books.held["adjacency"] - before
         size = min(s.batch_size or BATCH_SIZE, targets.counts[TRAIN])
         training = MinibatchTraining(model, X, targets, drawn, size, 1, 1, s.seed)
