@@ -78,7 +78,8 @@ def _compiled(A: Any, B: Any) -> sp.csr_array:
     built.spgemm(*left, B.indptr, B.indices, B.data, *sums, pointers, columns, values)
     for array in (columns, values):
         array.resize(int(pointers[-1]), refcheck=False)
-    return sp.csr_array((values, columns, pointers), shape=(m, k))
+    kind = np.result_type(columns, index_type(int(pointers[-1])))
+    return sp.csr_array((values, columns.astype(kind, copy=False), pointers.astype(kind)), shape=(m, k))
 
 
 def _by_sparsetools(A: Any, B: Any) -> sp.csr_array:

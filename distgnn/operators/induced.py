@@ -82,6 +82,8 @@ class Subgraphs:
         self.strips = list(map(Strip.of, made.values()))
         if not whole.self_adjoint and whole.moves_of_transpose is not None:
             self.strips.append(Strip.of(whole.moves_of_transpose, transposed=True))
+        if whole.self_adjoint:  # its own adjoint's blocks are its own
+            self.strips += [strip._replace(transposed=True) for strip in self.strips]
 
     def of(self, nodes: np.ndarray, inclusion: float = 1.0) -> DistSparse:
         """Make the operator of these nodes, on the same grid, without their own copies in shared memory.

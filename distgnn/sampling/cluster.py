@@ -52,6 +52,7 @@ class Cluster(LayerWise):
         """Count the loss of the vertices at these positions from now on, and of no others."""
         counts = np.zeros(self.graph.n, bool)
         counts[positions] = True
+        counts &= self.graph.backend.to_host(self.part) >= 0
         self.population = int(counts.sum())
         self.counts = self.graph.backend.asarray(counts)
 

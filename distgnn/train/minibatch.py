@@ -26,6 +26,7 @@ from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import LossRows, Targets
 from distgnn.nn.optim import Optimizer
 from distgnn.operators.dense import DistDense
+from distgnn.operators.moves import told
 from distgnn.operators.one_rank import Alone, OneRank
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sparse_features import SparseFeatures
@@ -161,7 +162,7 @@ class MinibatchTraining:
                 following = next(sampled, None)
                 coming = self._coming(messages, following)
                 number = turn.numbers[self.grid.rank]
-                with step("propagation"), coming.driven():
+                with step("propagation"), told(self.grid), coming.driven():
                     if sample is not None and number is not None:
                         self.propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
                 if turn.updates:

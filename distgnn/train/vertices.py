@@ -22,6 +22,7 @@ from distgnn.nn.loss import LossRows, Targets
 from distgnn.nn.optim import Optimizer
 from distgnn.operators.dense import DistDense
 from distgnn.operators.induced import Subgraphs, dissolve
+from distgnn.operators.moves import told
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
@@ -150,7 +151,7 @@ class VertexTraining(MinibatchTraining):
             with step("sampling"):
                 A = self.subgraphs.of(nodes, self.inclusion(nodes.size))
                 graphs = self._graphs(A, nodes)
-            with step("fetching"):
+            with step("fetching"), told(self.grid):
                 X = self._features(graphs[0].A.input_layout, nodes)
                 targets = self._targets(nodes)
             with step("propagation"):

@@ -43,6 +43,7 @@ def test_products_are_those_of_scipy(
             patch.setattr(host, "module", lambda: None)
             expected = spgemm(A, B)
         assert found.shape == expected.shape and found.dtype == expected.dtype
+        assert found.indices.itemsize == found.indptr.itemsize <= np.dtype(kind).itemsize
         for name in ("indptr", "indices", "data"):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
         for row in range(rows):  # of a serial sum that shares no code with either

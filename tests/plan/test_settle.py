@@ -16,6 +16,7 @@ from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import Graph, dry_run, settle
 from distgnn.plan.choices import plan
 from distgnn.plan.machine import read, with_nodes_of
+from distgnn.plan.minibatches import plan_minibatches
 from distgnn.split import TRAIN
 from distgnn.store import Store, prepare
 from distgnn.store.source import Source
@@ -166,6 +167,15 @@ def test_a_run_does_not_plan():
     for sampler in ("sage", "vertices"):
         with pytest.raises(ArgumentError, match="algorithm=auto: a run takes what it is given"):
             resolved(replace(AUTO, sampler=sampler), 4)
+
+
+@pytest.mark.parametrize("name", ["algorithm", "grid", "replication", "bulk"])
+@pytest.mark.parametrize("sampler", ["vertices", "shadow", "cluster"])
+def test_minibatches_of_subgraphs_are_not_planned(store, sampler, name):
+    asked = Settings(**{"sampler": sampler, name: "auto"})
+    for call in (settle, plan_minibatches):
+        with pytest.raises(ArgumentError, match=f"sampler={sampler}: is not planned"):
+            call(asked, store, 4, HOSTS)
 
 
 def test_a_grid_or_an_order_to_choose_is_not_for_a_run():

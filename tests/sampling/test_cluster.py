@@ -81,3 +81,12 @@ def test_all_pairs_of_parts_are_equally_likely() -> None:
         for number, batch in enumerate(batches.epoch(epoch)):
             members[number, epoch, batch] = True
     assert min(p_value(one, subsets) for one in members) > LEVEL
+
+
+def test_vertices_of_no_part_are_not_of_the_population() -> None:
+    part = np.where(np.isin(np.arange(len(PART)), TRAINING[:2]), -1, PART)
+    sampler = Cluster(Replicated(A), 1, part, training=TRAINING, rescale=True)
+    nodes = np.flatnonzero(part >= 0)
+    (drawn,) = sampler.sample([nodes])
+    assert drawn.population == len(TRAINING) - 2 == len(drawn.batch)
+    np.testing.assert_array_equal(drawn.loss_weights, 1)

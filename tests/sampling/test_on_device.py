@@ -80,9 +80,7 @@ def close(device: Any, one: Any, other: Any) -> None:
     np.testing.assert_allclose(device.to_host(one), other, rtol=1e-12 if other.dtype == np.float64 else 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), list(zip(ALL, cycle((np.float32, np.float64)), strict=False))
-)
+@pytest.mark.parametrize(("kind", "dtype"), list(zip(ALL, cycle((np.float32, np.float64)), strict=False)))
 def test_samples_are_those_of_the_host(
     kind: str, dtype: type, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

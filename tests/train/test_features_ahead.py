@@ -148,11 +148,14 @@ def test_numbers_that_are_not_finite_leave_nothing_under_way(
 
 @pytest.mark.ranks(3)
 @pytest.mark.abandons
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("kind", [ZeroDivisionError, KeyboardInterrupt])
-def test_an_error_of_one_rank_ends_all(comm: MPI.Intracomm, kind: Any, monkeypatch: Any) -> None:
-    """In the middle of a minibatch, with features on their way: others hear of it, and none waits."""
+def test_an_error_of_one_rank_ends_all(
+    comm: MPI.Intracomm, kind: Any, overlap: bool, monkeypatch: Any
+) -> None:
+    """In the middle of a minibatch, perhaps with features on their way: others hear of it, and none waits."""
     monkeypatch.setattr(progress, "LONG", 0.05)
-    run = training(comm, backends.get("numpy"), True)
+    run = training(comm, backends.get("numpy"), overlap)
     expected = (run.model.A @ run.X).block.copy()
     for failed in range(comm.size):
 

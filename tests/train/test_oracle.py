@@ -81,7 +81,7 @@ class Oracle:
 
     def of_minibatches(self, epoch: int) -> Iterator[tuple[float, dict[str, Any]]]:
         """Yield the mean loss and the mean gradients over the nodes of the minibatches of each update."""
-        s, sampler = self.settings, sampler_on(self.settings, Replicated(self.A), lambda: self.rows)
+        s, sampler = self.settings, sampler_on(self.settings, Replicated(self.A), lambda: self.rows, None)
         minibatches = Minibatches(self.rows, int(s.batch_size or 0), s.seed)
         batches, per_update = minibatches.epoch(epoch), int(s.batches_per_update or 0)
         for first in range(0, len(batches), per_update):

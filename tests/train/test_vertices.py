@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from chosen_grids import each_grid, wide_grid
-from distgnn.errors import ArgumentError, DisagreementError
+from distgnn import progress
+from distgnn.errors import ArgumentError, DisagreementError, PeerError
 from distgnn.layout import NodeOrder
 from distgnn.nn import GAT, GCN, SGD, Adam, SageMean
 from distgnn.operators import ALGORITHMS, make_grid
@@ -127,6 +128,8 @@ def test_products_of_a_subgraph(comm: Any, algorithm: str, kind: str, backend: A
                 part = made.layer(layer)
                 for ours, theirs in ((part, expected), (part.T, expected.T)):
                     np.testing.assert_allclose(product(comm, ours, H), theirs @ H, rtol=1e-10, atol=1e-10)
+                back = comm.bcast(dg.gather(part.multiply_adjoint(dg.scatter(H, part.output_layout))))
+                np.testing.assert_allclose(back, expected.T @ H, rtol=1e-10, atol=1e-10)
             dissolve([made])
         grid.free()
 
@@ -271,4 +274,25 @@ def test_bad_input_on_all_ranks(comm: Any) -> None:
         VertexTraining(model, features, model.targets(LABELS, SPLIT), 10 + comm.rank)
     with pytest.raises(ArgumentError, match="batch_size=10: the graph has no training nodes"):
         VertexTraining(model, features, model.targets(LABELS, 0 * SPLIT), 10)
+    grid.free()
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+def test_an_error_of_one_rank_ends_all(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    grid = make_grid(comm, "1d", backend="numpy")
+    model = GCN(dg.distribute(GRAPHS["directed"], grid, "1d"), [WIDTH, 16, CLASSES])
+    features, targets = dg.scatter(X, model.input_layout), model.targets(LABELS, SPLIT)
+    training, whole = VertexTraining(model, features, targets, 120), VertexTraining._targets
+
+    def fail(self: Any, nodes: Any) -> Any:
+        if comm.rank == 1:
+            raise ZeroDivisionError
+        return whole(self, nodes)
+
+    monkeypatch.setattr(VertexTraining, "_targets", fail)
+    with pytest.raises((ZeroDivisionError, PeerError)) as error:
+        list(training.train(SGD(0.2), 1, eval_every=0))
+    assert (error.type is ZeroDivisionError) == (comm.rank == 1)
     grid.free()

@@ -62,7 +62,7 @@ def batches(s: Settings, known: Graph, even: Graph, ranks: int, most: int = DRAW
     Args:
         s: resolved. known: the graph itself; even: the same by its numbers of non-zeros.
     """
-    s = replace(s, grid=None, replication=1, partition_graph=False)
+    cut, s = bool(s.partition_graph), replace(s, grid=None, replication=1, partition_graph=False)
     known, even = multiplied(s, known), multiplied(s, even)
     with ledger.apart() as books:
         model, X, targets = network_of(s, replace(known, source=even.source), make_grid(_one(1), s, SHAPES))
@@ -84,7 +84,7 @@ def batches(s: Settings, known: Graph, even: Graph, ranks: int, most: int = DRAW
     inputs, edges = (
         float(np.mean(of)) for of in zip(*((len(x.inputs), x.edges) for x in samples), strict=True)
     )
-    nbytes = sorted(map(nbytes_of, samples), reverse=True)
+    nbytes = sorted((nbytes_of(sample, cut) for sample in samples), reverse=True)
     counts = len(training.minibatches), len(samples)
     return Batches(*counts, calls, inputs, edges, nbytes, held, steps.steps, sums, graph, watched.indptr)
 
@@ -100,10 +100,14 @@ def _trained(training: MinibatchTraining, watched: Watched, most: int) -> Iterat
         yield sample, sum(book.peak.values()) - before
 
 
-def nbytes_of(sample: Sample) -> int:
-    """Count the bytes of a minibatch's blocks, in which the rows of one are the columns of the next."""
-    arrays = (array for b in sample.blocks for array in (b.cols, b.indptr, b.indices, b.data))
-    return sample.batch.nbytes + sum(array.nbytes for array in arrays)
+def nbytes_of(sample: Sample, cut: bool = False) -> int:
+    """Count the bytes of a minibatch's blocks, in which the rows of one are the columns of the next.
+
+    ``cut``: of a partitioned graph, whose samples have wide indices.
+    """
+    arrays = (array for b in sample.blocks for array in (b.cols, b.indptr, b.data))
+    indices = sum(b.nnz * (8 if cut else b.indices.itemsize) for b in sample.blocks)
+    return sample.batch.nbytes + indices + sum(array.nbytes for array in arrays)
 
 
 def scored(s: Settings, even: Graph, ranks: int) -> tuple[dict[str, int], dict[str, int]]:
