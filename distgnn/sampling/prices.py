@@ -61,19 +61,19 @@ class Watched(Replicated):
 
     def kernel(self, operation: str) -> Kernel | None:
         """Return the kernel of the graph, whose draws are noted."""
-        found = super().kernel(operation)
+        kernel = super().kernel(operation)
 
         def noted(A: Any, indptr: Any, vertices: Stack, fanout: int, *others: Any) -> Any:
-            assert found is not None and operation == "neighbours"
+            assert kernel is not None and operation == "neighbours"
             self._note(DRAWS, vertices.ids, fanout)
-            return found(A, indptr, vertices, fanout, *others)
+            return kernel(A, indptr, vertices, fanout, *others)
 
-        return found and noted
+        return kernel and noted
 
     def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
-        found = super().edges(rows, cols, scale, labels)
-        self._note(EDGES, rows.ids, self.n, len(found[-1]), len(cols.ids))
-        return found
+        edges = super().edges(rows, cols, scale, labels)
+        self._note(EDGES, rows.ids, self.n, len(edges[-1]), len(cols.ids))
+        return edges
 
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         self._note(DRAWS, vertices.ids, fanout)
@@ -167,13 +167,13 @@ def answered(asked: Asked, ranks: int) -> Price:
             price = Price({("world", "columns"): (others * (asked.columns + each), 2 * others)})
         else:
             each, vertices = 1, asked.distinct
-    told = 2 * others * each + away * vertices
+    questions = 2 * others * each + away * vertices
     if asked.kind == SUMS:
         rows = (asked.distinct + 2 * entries) / ranks
         sums = min(each + 2 * asked.partial / ranks, rows)
-        return Price({("world", "rows"): (told, 2 * others), ("world", "sums"): (others * sums, 3 * others)})
+        return Price({("world", "rows"): (questions, 2 * others), ("world", "sums"): (others * sums, 3 * others)})
     return price + Price({
-        ("world", "rows"): (told + away * vertices, 3 * others),
+        ("world", "rows"): (questions + away * vertices, 3 * others),
         ("world", "adjacency"): (2 * away * entries, 2 * others),
     })  # fmt: skip
 

@@ -83,15 +83,6 @@ def counted(A: sp.csr_array, part: np.ndarray, parts: int) -> tuple[list[int], l
 
 @graphs
 @each("parts", [1, 2, 5, 30])
-@each("large, there, method", [(False, True, "volume"), (True, True, "kaminpar"), (True, False, "metis")])
-def test_auto_takes_a_cut_of_edges_where_volume_takes_minutes(monkeypatch, large, there, method):
-    available(method)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(auto, "LARGE", Pattern.of(communities()).nnz + (not large))
-    monkeypatch.setattr(auto, "find_spec", lambda _: "kaminpar" if there else None)
-    assert (partition(communities(), 8) == partition(communities(), 8, method)).all()
-
-
 def test_quality_is_what_counting_finds(graph: str, parts: int) -> None:
     A = GRAPHS[graph]
     part = np.random.default_rng(parts).integers(0, max(parts - 1, 1), A.shape[0])
@@ -330,3 +321,12 @@ def test_patterns_do_not_care_how_a_matrix_is_stored() -> None:
     again = Pattern.of_entries(3, chunks)
     assert (again.indptr.tolist(), again.indices.tolist()) == ([0, 1, 2, 3], [1, 2, 0])
     assert Pattern.of_entries(2, []).nnz == 0
+
+
+@each("large, there, method", [(False, True, "volume"), (True, True, "kaminpar"), (True, False, "metis")])
+def test_auto_takes_a_cut_of_edges_where_volume_takes_minutes(monkeypatch, large, there, method):
+    available(method)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(auto, "LARGE", Pattern.of(communities()).nnz + (not large))
+    monkeypatch.setattr(auto, "find_spec", lambda _: "kaminpar" if there else None)
+    assert (partition(communities(), 8) == partition(communities(), 8, method)).all()

@@ -239,14 +239,14 @@ def test_products_of_a_loaded_matrix(comm, name, backend, shared_tmp_path, monke
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", list(operators.ALGORITHMS))
 def test_no_rank_multiplies_columns_that_do_not_rise(comm, name, shared_tmp_path, monkeypatch) -> None:
-    merge = writer.merge
+    merge = writer.merged_records
 
     def repeating(entries: np.ndarray) -> np.ndarray:
         merged = merge(entries)
         merged[1:2] = merged[:1]
         return merged
 
-    monkeypatch.setattr(writer, "merge", repeating)
+    monkeypatch.setattr(writer, "merged_records", repeating)
     path = store_of(PRIME, shared_tmp_path / "g.dg", comm, shards=(2, 2), self_loops=False)
     with pytest.raises(UserError, match=r"shard-.*.h5: the column numbers of a row are not ascending"):
         dg.load(path, wide_grid(comm, name), name)

@@ -74,8 +74,8 @@ def batches(s: Settings, known: Graph, even: Graph, ranks: int, most: int = DRAW
         training = MinibatchTraining(model, X, targets, drawn, size, 1, 1, s.seed)
         watched.asked.clear()
         with Recorder() as steps:
-            found = list(_trained(training, watched, most))
-        samples, held = [sample for sample, _ in found], max(nbytes for _, nbytes in found)
+            pairs = list(_trained(training, watched, most))
+        samples, held = [sample for sample, _ in pairs], max(nbytes for _, nbytes in pairs)
         asked = list(watched.asked)
         each = len(asked) // len(samples)
         calls = [Expected(asked[i::each], watched.n, watched.A.nnz) for i in range(each)]
