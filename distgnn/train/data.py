@@ -23,14 +23,7 @@ from distgnn.split import TRAIN, VAL, labelled
 from distgnn.store.read.distributed import load_features, load_targets
 from distgnn.store.read.store import Store
 from distgnn.train.parts import number_of
-from distgnn.train.settings import (
-    BATCH_SIZE,
-    CLUSTER,
-    NONE,
-    PARTS_OF_BATCH,
-    STEPS_OF_VERTICES,
-    Settings,
-)
+from distgnn.train.settings import BATCH_SIZE, CLUSTER, NONE, PARTS_OF_BATCH, STEPS_OF_VERTICES, Settings
 
 log = logging.getLogger(__name__)
 
