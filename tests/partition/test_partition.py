@@ -282,7 +282,7 @@ def test_refinement_refuses_what_is_no_matrix(changes: dict[str, list[int]], mes
 def test_bad_arguments() -> None:
     A = GRAPHS["directed"]
     for method, parts, message in (
-        ("magic", 4, "partition=magic:4: no such method or file; expected one of random, metis"),
+        ("magic", 4, "partition=magic:4: no such method or file; expected one of auto, random, metis"),
         ("random", 91, "more parts than the 90 nodes of this graph; expected at most 90"),
         ("random", 0, "expected at least one part"),
     ):

@@ -119,7 +119,7 @@ def test_edge_cut_in_info(tmp_path: Path) -> None:
             "--partition volume:41: more parts than the 40 nodes of this graph; expected at most 40",
         ),
         ("random:0", "--partition random:0: expected at least one part"),
-        ("nothing:4", "--partition nothing:4: no such method or file; expected one of random, metis,"),
+        ("nothing:4", "--partition nothing:4: no such method or file; expected one of auto, random, metis,"),
         ("random", "--partition random: expected METHOD:K or FILE:K"),
         ("@short:4", "has 3 numbers for the 40 nodes of this graph; expected one per node"),
         ("@high:4", "node 39 is in part 4; expected 0..3"),

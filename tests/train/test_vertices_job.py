@@ -112,7 +112,7 @@ def test_sparse_features(comm: Any) -> None:
         ("--batches-per-update 2", "--batches-per-update 2: is not for --sampler vertices"),
         ("--partition-graph", "--partition-graph: is not for --sampler vertices"),
         ("--sparsity-aware", "--sparsity-aware: excludes --sampler vertices; rows that are needed"),
-        ("--algorithm auto", "--algorithm auto: excludes --sampler vertices; minibatches are not planned"),
+        ("--algorithm auto", "--sampler vertices: is not planned; give the algorithm and the grid"),
         ("--train-features", "--sampler vertices: excludes --train-features"),
         ("--batch-size 0", "--batch-size: expected a whole number, at least 1, not '0'"),
         ("--model sage --rescale", "--rescale: is for --model gcn"),
