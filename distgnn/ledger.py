@@ -316,7 +316,7 @@ class Ledger(Totals):
 
         def settled() -> None:
             seconds = region.seconds
-            entry.seconds += seconds - sum(inner.seconds for inner in region.inside)
+            entry.seconds += max(seconds - sum(inner.seconds for inner in region.inside), 0.0)
             if self.events is not None:
                 start = region.began(self._origin)
                 self.events.append(Event(*key[:3], start, start + seconds, False, *charged, key[3]))
@@ -414,7 +414,7 @@ class Region:
 
     Attributes:
         start: its mark; on_host: when it was entered and left, by ``time.perf_counter``; inside: regions in
-            it that the same clock timed.
+            it whose seconds are not its own: of the same clock, in one of a device also the host's.
     """
 
     __slots__ = ("_seconds", "clock", "inside", "on_host", "start", "stop")
@@ -545,9 +545,11 @@ def _timed(timing: list[Ledger], key: Key, on: Any) -> Iterator[None]:
     finally:
         region.end()
         books.regions.pop()
-        outer = next((outer for outer in reversed(books.regions) if outer.clock == clock), None)
-        if outer is not None:
-            outer.inside.append(region)
+        for outer in reversed(books.regions):  # up to one of this clock; a device idles while its host waits
+            if outer.clock == clock or clock is HOST:
+                outer.inside.append(region)
+            if outer.clock == clock:
+                break
         measured = [ledger._measured(key, region) for ledger in timing]
         if clock is HOST:
             for add in measured:
