@@ -171,7 +171,8 @@ def answered(asked: Asked, ranks: int) -> Price:
     if asked.kind == SUMS:
         rows = (asked.distinct + 2 * entries) / ranks
         sums = min(each + 2 * asked.partial / ranks, rows)
-        return Price({("world", "rows"): (questions, 2 * others), ("world", "sums"): (others * sums, 3 * others)})
+        summed = {("world", "sums"): (others * sums, 3 * others)}
+        return Price({("world", "rows"): (questions, 2 * others), **summed})
     return price + Price({
         ("world", "rows"): (questions + away * vertices, 3 * others),
         ("world", "adjacency"): (2 * away * entries, 2 * others),

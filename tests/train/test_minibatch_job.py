@@ -170,7 +170,7 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
         (["--sampler", "ladies", "--train-features"], "--sampler ladies: excludes --train-features"),
         (
             ["--sampler", "ladies", "--model", "sage"],
-            "--model sage: needs every vertex's own features, which the samplers sage, cluster and shadow keep",
+            "--model sage: needs every vertex's own features, which the samplers sage, cluster and",
         ),
         (["--sampler", "sage", "--importance", "zou"], "--importance zou: is for --sampler ladies, not sage"),
         (["--fanout", "5,5"], "--fanout 5,5: is for minibatches; say with --sampler NAME how to make them"),
