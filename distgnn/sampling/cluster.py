@@ -9,14 +9,13 @@ import numpy as np
 
 from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.layerwise import LayerWise
 from distgnn.sampling.sampler import EXTRACT, step
-from distgnn.sampling.subgraph import counted_first, induced, samples, some_rows, undo_beside
+from distgnn.sampling.subgraph import SubgraphSampler, counted_first, induced, samples, some_rows, undo_beside
 
 Array = Any
 
 
-class Cluster(LayerWise):
+class Cluster(SubgraphSampler):
     """A sampler of the subgraphs that some parts induce, with the edges between these parts.
 
     A minibatch is the vertices of its parts, which :class:`distgnn.train.part_batches.PartBatches` draws.
@@ -37,8 +36,6 @@ class Cluster(LayerWise):
         training: ids of the vertices whose loss counts, None for all.
     """
 
-    rows_first = True
-
     def __init__(
         self, graph: Graph, layers: int, part: np.ndarray, *, training: Any = None, rescale: bool = False,
         **options: Any,
@@ -55,9 +52,6 @@ class Cluster(LayerWise):
         counts &= self.graph.backend.to_host(self.part) >= 0
         self.population = int(counts.sum())
         self.counts = self.graph.backend.asarray(counts)
-
-    def distributions(self, frontier: Any) -> Any:
-        raise NotImplementedError("parts are drawn, not vertices")
 
     def sample_at(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0

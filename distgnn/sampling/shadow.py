@@ -13,14 +13,13 @@ from distgnn.local.extract import row_entries
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Layer, Sample
 from distgnn.sampling.graph import Graph
-from distgnn.sampling.layerwise import LayerWise
 from distgnn.sampling.sampler import EXTRACT, step
-from distgnn.sampling.subgraph import induced, rows_of, samples, some_rows
+from distgnn.sampling.subgraph import SubgraphSampler, induced, rows_of, samples, some_rows
 
 Array = Any
 
 
-class Shadow(LayerWise):
+class Shadow(SubgraphSampler):
     """A sampler of the subgraph around each node of the batch, its root; all layers are of these subgraphs.
 
     Hop by hop, neighbours of all vertices found are drawn as by :class:`~distgnn.sampling.sage.GraphSage`,
@@ -37,17 +36,12 @@ class Shadow(LayerWise):
         layers: of the network, whatever the hops.
     """
 
-    rows_first = True
-
     def __init__(self, graph: Graph, fanout: Sequence[int], layers: int, **options: Any) -> None:
         self.layers = layers
         super().__init__(graph, fanout, rescale=False, **options)
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"the sampler's layers": self.layers}
-
-    def distributions(self, frontier: Any) -> Any:
-        raise NotImplementedError("neighbours are drawn, not the vertices of a layer")
 
     def sample_at(
         self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,15 @@ from distgnn.sampling.block import Block, Layer, Sample
 from distgnn.sampling.layerwise import Chosen, LayerWise
 
 Array = Any
+
+
+class SubgraphSampler(LayerWise):
+    """A base class of samplers whose minibatches bring their vertices, which are not drawn layer by layer."""
+
+    rows_first = True
+
+    def distributions(self, frontier: Stack) -> Iterator[Any]:
+        raise NotImplementedError("a minibatch brings its vertices")
 
 
 def induced(sampler: LayerWise, vertices: Stack, scale: Array) -> Layer:
