@@ -15,6 +15,7 @@ from distgnn.errors import ArgumentError, check_type
 from distgnn.ledger import timed
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
+from distgnn.operators.moves import told
 from distgnn.sampling.block import Layer, Sample, samples
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.ids import Ids
@@ -102,12 +103,13 @@ class Sampler(ABC):
         """
         if not len(batches) and not self.graph.collective:
             return []
-        frontier, layers = Stack.of(batches, self.graph.backend), []
-        for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
-            layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
-            frontier = layers[-1].cols
-        with step(EXTRACT, self.graph.backend):
-            return samples(layers)
+        with told(self.graph.grid) if self.graph.collective else nullcontext():  # type: ignore[attr-defined]
+            frontier, layers = Stack.of(batches, self.graph.backend), []
+            for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
+                layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
+                frontier = layers[-1].cols
+            with step(EXTRACT, self.graph.backend):
+                return samples(layers)
 
     def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> Any:
         """Make the keys of the minibatches first, first + 1, ..., or of those that are listed.

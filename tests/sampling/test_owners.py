@@ -12,14 +12,15 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
-from distgnn import rng
+from distgnn import progress, rng
+from distgnn.errors import PeerError
 from distgnn.gallery import rmat
 from distgnn.layout import nested, partition
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
 from distgnn.operators import grids, make_grid
-from distgnn.sampling import Ladies, Partitioned, sample_rows
-from distgnn.sampling.owners import picked_by_owners, words
+from distgnn.sampling import GraphSage, Ladies, Partitioned, sample_rows
+from distgnn.sampling.owners import Questions, picked_by_owners, words
 from loops import each
 
 from .test_spgemm import uneven
@@ -240,3 +241,22 @@ def test_copies_save_words_of_features_and_cost_none_elsewhere(comm: MPI.Intraco
     for _, other_graph, other_features in more:
         assert other_graph == graph_words and other_features < feature_words
         feature_words = other_features
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+def test_an_error_of_one_rank_between_messages_ends_all(comm: MPI.Intracomm, monkeypatch: Any) -> None:
+    """A rank without memory for its draws tells those that wait for them; afterwards all sample again."""
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    grid = make_grid(comm, "1.5d", replication=1)
+    sampler = GraphSage(Partitioned(grid, A), [5, 5], seed=3)
+    expected = sampler.sample(minibatches(comm.rank))
+    for failed in range(comm.size):
+        with monkeypatch.context() as patch, pytest.raises((MemoryError, PeerError)) as error:
+            if comm.rank == failed:
+                patch.setattr(Questions, "_drawn", lambda *_: (_ for _ in ()).throw(MemoryError()))
+            sampler.sample(minibatches(comm.rank))
+        assert (error.type is MemoryError) == (comm.rank == failed)
+        for sample, before in zip(sampler.sample(minibatches(comm.rank)), expected, strict=True):
+            np.testing.assert_array_equal(sample.inputs, before.inputs)
+    grid.free()
