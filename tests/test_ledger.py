@@ -163,7 +163,7 @@ def test_seconds_of_the_host_are_exclusive_around_a_device(clock):
 
 
 def test_marks_of_a_device_are_read_before_they_are_too_many(clock, monkeypatch):
-    monkeypatch.setattr("distgnn.ledger.MOST_PENDING", 3)
+    monkeypatch.setattr("distgnn.ledger.charges.MOST_PENDING", 3)
     on = Device()
     with Ledger(timing=True):
         for regions in range(1, 9):
@@ -222,7 +222,7 @@ def test_events_carry_what_was_charged_for_them(clock):
 
 
 def test_only_the_latest_events_stay(monkeypatch):
-    monkeypatch.setattr("distgnn.ledger.MOST_EVENTS", 3)
+    monkeypatch.setattr("distgnn.ledger.charges.MOST_EVENTS", 3)
     with Ledger(trace=True) as ledger:
         for second in range(10):
             flight("bcast", "rows", second, second + 0.5)
