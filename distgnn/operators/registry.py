@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays import foreign
 from distgnn.comm.agree import agree
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
@@ -17,6 +18,7 @@ from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
+from distgnn.operators.device_matrix import DeviceMatrix
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.plexus_3d import Plexus3D
 from distgnn.operators.rdm import Rdm
@@ -165,10 +167,13 @@ def _source(matrix: Any, grid: Grid, root: int | None, dtype: Any, parts: Parts 
         raise ArgumentError("root", root, f"expected a rank, 0 to {grid.size - 1}")
     if parts is not None:
         return _in_parts(matrix, grid, root, dtype, parts)
+    if grid.size == 1 and grid.backend.on_device and foreign.on_gpu(matrix):
+        return DeviceMatrix(matrix, grid.backend, dtype)
     if root is not None:
         return RootMatrix(grid, matrix, root, dtype)
     with grid.world.together():
         if not hasattr(matrix, "block"):
+            foreign.check_place("matrix", matrix, grid.backend)
             return MatrixSource(matrix, dtype)
         if dtype is not None and matrix.dtype != np.dtype(dtype):
             raise ArgumentError("dtype", np.dtype(dtype), f"the source of blocks gives {matrix.dtype}")

@@ -1,0 +1,298 @@
+"""A caller's own arrays on a GPU: taken where they are, in the order of the caller's streams, or one line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from mpi4py import MPI
+
+import distgnn as dg
+from distgnn.arrays import backend as backends
+from distgnn.arrays import foreign
+from distgnn.errors import ArgumentError
+from distgnn.operators import ALGORITHMS, grids
+from loops import each
+from own_arrays import Interface, SparseTensor, Tensor, filled, forms
+
+N, F = 23, 5
+RNG = np.random.default_rng(3)
+MATRIX = sp.random_array((N, N), density=0.3, rng=RNG, format="csr").astype(np.float32)
+X = RNG.standard_normal((N, F)).astype(np.float32)
+PARTS = RNG.integers(0, 3, N)
+
+
+def grid_of(comm, algorithm: str = "1d") -> dg.Grid:
+    return dg.Grid(comm, backend="cupy", **grids(algorithm, comm.size)[0])
+
+
+def streams(xp) -> list:
+    """Return streams of a caller: two of its own, and the one that takes turns with others."""
+    return [xp.cuda.Stream(), xp.cuda.Stream.null]
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_products_of_own_arrays_are_those_of_a_host(comm, backend, algorithm) -> None:
+    if not backend.on_device:
+        pytest.skip("needs a GPU, or its stand-in")
+    xp, grid = backend.xp, grid_of(comm, algorithm)
+    A = dg.distribute(MATRIX, grid, algorithm)
+    for stream in streams(xp):
+        for name, given in forms(xp, X, stream).items():
+            for op, expected in ((A, MATRIX @ X), (A.T, MATRIX.T @ X)):
+                Y = op @ given
+                assert type(Y) is xp.ndarray, name
+                if name != "cupy":  # the caller goes on at once
+                    given.spoil()
+                np.testing.assert_allclose(Y.get(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+                given = forms(xp, X, stream)[name]
+    grid.free()
+
+
+def test_nothing_goes_through_the_host(stand_in) -> None:
+    import cupy
+
+    for parts in (None, PARTS):
+        grid = grid_of(MPI.COMM_SELF)
+        A = dg.distribute(MATRIX, grid, "1d", parts=parts)
+        given = [*forms(cupy, X, cupy.cuda.Stream()).values()]
+        given += forms(cupy, X[:, 0], grid.backend.home).values()
+        A @ given[0], A.T @ given[0]  # places of rows, Aᵀ and what kernels need are made once
+        with stand_in.observed() as seen:
+            for own in given:
+                A @ own, A.T @ own
+            H = dg.scatter(given[1], A.input_layout) if parts is None else None
+        assert seen.counts["host to device bytes"] == 0 and not seen.counts["pinned"]
+        assert seen.counts["device to host bytes"] < 8 * N  # numbers that say how many
+        assert H is None or (H.block.get() == X).all()
+        grid.free()
+
+
+def test_a_matrix_stays_on_the_gpu(stand_in) -> None:
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    grid = grid_of(MPI.COMM_SELF)
+    stream = cupy.cuda.Stream()
+    parts = [filled(cupy, part, stream) for part in (MATRIX.data, MATRIX.indices, MATRIX.indptr)]
+    given = csr_matrix(tuple(parts), shape=MATRIX.shape)
+    own = filled(cupy, X, stream)
+    with stand_in.observed() as seen:
+        A = dg.distribute(given, grid, "1d")
+        products = A @ own, A.T @ own
+    assert seen.counts["host to device bytes"] == 0
+    assert seen.counts["device to host bytes"] < MATRIX.data.nbytes / 4
+    for product, expected in zip(products, (MATRIX @ X, MATRIX.T @ X), strict=True):
+        np.testing.assert_allclose(product.get(), expected, rtol=1e-5, atol=1e-6)
+    grid.free()
+
+
+def matrices(xp, stream) -> dict:
+    """Return matrices on a GPU, each with SciPy's form of it."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    def given(matrix, kind=lambda parts, shape: csr_matrix(tuple(parts), shape=shape)):
+        parts = [filled(xp, part, stream) for part in (matrix.data, matrix.indices, matrix.indptr)]
+        with stream:
+            return kind(parts, matrix.shape), matrix
+
+    shuffled = MATRIX.copy()
+    for first, last in zip(MATRIX.indptr[:-1], MATRIX.indptr[1:], strict=True):
+        order = first + RNG.permutation(last - first)
+        shuffled.indices[first:last], shuffled.data[first:last] = MATRIX.indices[order], MATRIX.data[order]
+    twice = sp.csr_array((np.r_[1.0, 2, 4, 8, 16], [2, 0, 2, 1, 1], [0, 3, 3, 5]), shape=(3, 3))
+    symmetric = (MATRIX + MATRIX.T).tocsr()
+    tensor = lambda parts, shape: SparseTensor(parts, shape, stream)  # noqa: E731
+    dense = MATRIX.toarray()
+    return {
+        "csr": given(MATRIX), "unsorted": given(shuffled), "duplicates": given(twice),
+        "symmetric": given(symmetric), "wide": given(sp.csr_array(MATRIX[:7])),
+        "empty": given(sp.csr_array((4, 3), dtype=np.float64)), "no columns": given(sp.csr_array((4, 0))),
+        "stored zeros": given(sp.csr_array(([0.0, 1], [1, 0], [0, 1, 2]), shape=(2, 2))),
+        "tensor": given(MATRIX, tensor), "dense": (Tensor(filled(xp, dense, stream), stream), MATRIX),
+    }  # fmt: skip
+
+
+@pytest.mark.ranks(1)
+def test_matrices_on_a_gpu_are_those_of_a_host(comm, backend) -> None:
+    if not backend.on_device:
+        pytest.skip("needs a GPU, or its stand-in")
+    grid = grid_of(comm)
+    for name, (given, matrix) in matrices(backend.xp, backend.xp.cuda.Stream()).items():
+        A, expected = dg.distribute(given, grid, "1d"), dg.distribute(matrix, grid, "1d")
+        assert (A.shape, A.dtype, A.nnz, A.symmetric) == (
+            expected.shape, expected.dtype, expected.nnz, expected.symmetric,
+        ), name  # fmt: skip
+        for op, other in ((A, matrix), (A.T, matrix.T)):
+            H = RNG.standard_normal((op.shape[1], 3)).astype(A.dtype)
+            np.testing.assert_allclose(op @ H, other @ H, rtol=1e-5, atol=1e-6, err_msg=name)
+        if matrix.shape[0] == matrix.shape[1]:
+            assert (dg.gather(A.diagonal())[:, 0] == dg.gather(expected.diagonal())[:, 0]).all()
+            double = dg.distribute(given, grid, "1d", root=0, dtype=np.float64, parts=[0] * matrix.shape[0])
+            assert double.dtype == np.float64 and double.nnz == A.nnz
+    grid.free()
+
+
+@pytest.mark.ranks(2, 3)
+def test_ranks_get_blocks_of_what_the_first_has_or_bring_their_own(comm, backend) -> None:
+    if not backend.on_device:
+        pytest.skip("needs a GPU, or its stand-in")
+    from cupyx.scipy.sparse import csr_matrix
+
+    xp, grid = backend.xp, grid_of(comm)
+    given = csr_matrix(tuple(map(xp.asarray, (MATRIX.data, MATRIX.indices, MATRIX.indptr))), shape=(N, N))
+    first = comm.rank == 0
+    for root in (0, None):
+        A = dg.distribute(given if first or root is None else None, grid, "1d", root=root)
+        for own in forms(xp, X, xp.cuda.Stream()).values():
+            H = dg.scatter(own if first else None, A.input_layout)
+            if first and not isinstance(own, xp.ndarray):
+                own.spoil()
+            product = dg.gather(A @ H)
+            assert not first or np.allclose(product, MATRIX @ X, rtol=1e-5, atol=1e-6)
+    rows, stream = slice(*A.input_layout.rows.range(grid, N)), xp.cuda.Stream()
+    for kind in (Tensor, Interface):
+        H = dg.DistDense(kind(filled(xp, X[rows], stream), stream), A.input_layout, (N, F))
+        product = dg.gather(A @ H)
+        assert not first or np.allclose(product, MATRIX @ X, rtol=1e-5, atol=1e-6)
+    block = csr_matrix(tuple(map(xp.asarray, (MATRIX[rows].data, MATRIX[rows].indices, MATRIX[rows].indptr))),
+                       shape=MATRIX[rows].shape)  # fmt: skip
+    B = dg.distribute(dg.LocalBlocks((N, N), [((rows.start, rows.stop), (0, N), block)]), grid, "1d")
+    product = dg.gather(B @ H)
+    assert not first or np.allclose(product, MATRIX @ X, rtol=1e-5, atol=1e-6)
+    with pytest.raises(TypeError, match="scatter.*, got .*; it takes an array that rank 0 has"):
+        A @ Tensor(xp.asarray(X), stream)
+    grid.free()
+
+
+@pytest.mark.ranks(1)
+def test_types_and_shapes_that_are_right_everywhere(comm, backend) -> None:
+    if not backend.on_device:
+        pytest.skip("needs a GPU, or its stand-in")
+    xp, grid = backend.xp, grid_of(comm)
+    for parts in (None, PARTS):
+        A = dg.distribute(MATRIX, grid, "1d", parts=parts)
+        kinds = X.astype(np.float64), (X * 9).astype(np.int8), np.arange(N) + 16777217, X.astype(np.float16)
+        shapes = np.empty((N, 0), np.float32), X[:, :1], X[:, 0], X.reshape(N, F, 1)
+        for numbers in (*kinds, *shapes, X > 0):
+            product = A @ xp.asarray(numbers)
+            expected = A @ numbers
+            assert product.dtype == expected.dtype and product.shape == expected.shape
+            np.testing.assert_allclose(product.get(), expected, rtol=1e-5, atol=1e-6)
+    none = dg.distribute(sp.csr_array((0, 4), dtype=np.float32), grid, "1d")
+    assert (none @ xp.zeros((4, 2), np.float32)).shape == (0, 2)
+    assert (none.T @ xp.zeros((0, 2), np.float32)).get().tolist() == [[0, 0]] * 4
+    grid.free()
+
+
+def test_bad_input_is_one_line(stand_in, monkeypatch) -> None:
+    import cupy
+
+    monkeypatch.setenv("FAKE_CUPY_DEVICES", "2")
+    grid, stream = grid_of(MPI.COMM_SELF), cupy.cuda.Stream()
+    host = dg.Grid(MPI.COMM_SELF, backend="numpy", rows=1)
+    A, B = (dg.distribute(MATRIX, on, "1d") for on in (grid, host))
+    x = cupy.asarray(X)
+    with cupy.cuda.Device(1):
+        far = cupy.zeros((N, F), np.float32)
+    class Gone(Tensor):
+        def __dlpack__(self, **options):
+            raise BufferError("the storage\nis gone")
+
+    def tensor(indices, indptr) -> SparseTensor:
+        return SparseTensor(map(cupy.asarray, (MATRIX.data, indices, indptr)), (N, N), stream)
+
+    sparse = tensor(MATRIX.indices, MATRIX.indptr)
+    broken = tensor(MATRIX.indices + N, MATRIX.indptr)
+    falling = tensor(MATRIX.indices, MATRIX.indptr[::-1].copy())
+    layout, there = A.input_layout, r"is on GPU 1, and this rank computes on GPU 0: pass a copy"
+    elsewhere = "is on a GPU, and backend=numpy computes on the host: take backend=cupy, or pass "
+    for kind, problem, call in (
+        (ArgumentError, there, lambda: A @ far),
+        (ArgumentError, there, lambda: A @ Tensor(far, stream)),
+        (ArgumentError, there, lambda: A @ Interface(far, stream)),
+        (ArgumentError, there, lambda: dg.scatter(far, layout)),
+        (ArgumentError, there, lambda: dg.DistDense(far, layout, (N, F))),
+        (ArgumentError, there, lambda: dg.distribute(far, grid, "1d")),
+        (ArgumentError, rf"H=cupy.ndarray: {elsewhere}H.get\(\)", lambda: B @ x),
+        (ArgumentError, rf"X=own_arrays.Tensor: {elsewhere}X.cpu\(\)",
+         lambda: dg.scatter(Tensor(x, stream), B.input_layout)),
+        (ArgumentError, f"matrix=.*SparseTensor: {elsewhere}", lambda: dg.distribute(sparse, host, "1d")),
+        (ArgumentError, f"matrix=.*: {elsewhere}", lambda: dg.distribute(sparse, host, "1d", root=0)),
+        (ArgumentError, f"block=.*: {elsewhere}", lambda: dg.DistDense(x, B.input_layout, (N, F))),
+        (ArgumentError, "H=.*Gone: cannot be taken from its GPU .the storage is gone.",
+         lambda: A @ Gone(x, stream)),
+        (ArgumentError, "complex values", lambda: A @ x.astype(np.complex64)),
+        (ArgumentError, "complex values", lambda: dg.scatter(x.astype(np.complex64), layout)),
+        (ArgumentError, "complex values", lambda: dg.distribute(x.astype(np.complex64), grid, "1d")),
+        (ArgumentError, "column numbers must lie in 0..22", lambda: dg.distribute(broken, grid, "1d")),
+        (ArgumentError, "row pointers must rise", lambda: dg.distribute(falling, grid, "1d")),
+        (ArgumentError, "expected two dimensions", lambda: dg.distribute(x[0], grid, "1d")),
+        (ValueError, r"shapes \(23, 23\) and \(22, 5\) don't multiply", lambda: A @ x[1:]),
+        (ValueError, "don't multiply", lambda: A @ cupy.zeros(())),
+        (ValueError, "the layout cuts 23 rows, the matrix has 22", lambda: dg.scatter(x[1:], layout)),
+        (ValueError, "takes a matrix or a vector", lambda: dg.scatter(x[None], layout)),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=problem) as caught:
+            pytest.fail(f"{problem}: not raised, but {call()!r}")
+        assert "\n" not in str(caught.value)
+    monkeypatch.setattr(type(grid.backend), "address", lambda self, array: 0)
+    with pytest.raises(ArgumentError, match="H=own_arrays.Tensor: has no memory: it was freed"):
+        A @ Tensor(x, stream)
+    grid.free()
+    host.free()
+
+
+def test_where_cupy_is_missing_the_line_says_what_to_install(monkeypatch) -> None:
+    on_gpu = type("Tensor", (), {"__dlpack_device__": lambda self: (2, 0), "shape": (3, 1)})()
+    monkeypatch.setattr(backends, "_has_gpu", lambda: False)
+    A = dg.distribute(sp.eye_array(3), dg.Grid(MPI.COMM_SELF, backend="numpy", rows=1), "1d")
+    for call in (lambda: A @ on_gpu, lambda: dg.scatter(on_gpu, A.input_layout)):
+        with pytest.raises(ArgumentError, match=r"is on a GPU, where .*CuPy.*; or pass [HX].cpu\(\)"):
+            call()
+    with pytest.raises(ArgumentError, match="backend=cupy: .*; or use numpy"):
+        backends.get("cupy")
+
+
+@each("failure, expected", [
+    (ImportError(), r"CuPy is missing; pip install -e '\.\[cuda13\]', or '\.\[cuda12\]'"),
+    (35, r"driver is too old for this CuPy; pip install -e '\.\[cuda12\]'"),
+    (100, "CuPy sees no GPU"),
+    (0, "CuPy sees no GPU"),
+])  # fmt: skip
+def test_why_no_gpu_is_used(failure, expected) -> None:
+    import re
+    import sys
+    from types import SimpleNamespace
+
+    def count() -> int:
+        if failure:
+            error = RuntimeError("cudaError:\nsomething")
+            error.status = failure
+            raise error
+        return 0
+
+    runtime = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=count)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", None if isinstance(failure, ImportError) else runtime)
+        assert re.search(expected, backends.missing()) and "\n" not in backends.missing()
+
+
+def test_the_callers_stream_is_the_current_one_again(stand_in) -> None:
+    """Within it, products are ordered after what it did, and it goes on after them."""
+    import cupy
+
+    grid = grid_of(MPI.COMM_SELF)
+    A = dg.distribute(MATRIX, grid, "1d")
+    for stream in (cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(), grid.backend.home):
+        with stream:
+            x = cupy.asarray(X)
+            x += 1
+            y = A @ x
+            x.fill(0)
+            y += 1
+            assert cupy.cuda.get_current_stream() == stream
+        np.testing.assert_allclose(y.get(stream), MATRIX @ (X + 1) + 1, rtol=1e-5, atol=1e-6)
+    assert foreign.gpu_of(x) == 0 and foreign.gpu_of(X) is None
+    grid.free()
