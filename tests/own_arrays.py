@@ -21,7 +21,7 @@ class Tensor:
 
     def __init__(self, array: Any, stream: Any) -> None:
         self.array, self.stream, self.taken = array, stream, 0
-        self.shape, self.dtype = array.shape, array.dtype
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.__dlpack_device__()

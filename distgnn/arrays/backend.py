@@ -136,7 +136,7 @@ class Backend:
         """
 
     def at_home(self) -> AbstractContextManager[None]:
-        """Make the stream that this process computes on the current one inside, ordered with the outer one."""
+        """Make the stream that this process computes on the current one, in order with the outer one."""
         return _here
 
     def follow_null(self) -> None:

@@ -52,7 +52,7 @@ def on_gpu(given: Any) -> bool:
 def borrowed(argument: str, given: Any, on: Backend) -> Iterator[Any]:
     """Give a caller's array on a GPU as one of ``on``, of the same memory, to be read inside.
 
-    What is no array on a GPU is given as it is. Once the context is left, the caller may write to the array
+    What is no array on a GPU is given as it is. A process without a device is bound to that of the array. Once the context is left, the caller may write to the array
     or free it. The current stream is ours inside.
 
     Args:
@@ -61,10 +61,12 @@ def borrowed(argument: str, given: Any, on: Backend) -> Iterator[Any]:
     Raises:
         ArgumentError: ``on`` computes elsewhere, or no such array can be taken.
     """
-    if gpu_of(given) is None:
+    if (gpu := gpu_of(given)) is None:
         yield given
         return
     check_place(argument, given, on)
+    if on.bound is None:
+        on.bind(gpu)
     with on.at_home():
         array = taken(argument, given, on)
         try:
@@ -143,11 +145,11 @@ def check_place(argument: str, given: Any, on: Backend) -> None:
         if "cupy" not in backends.available():
             raise _unreachable(argument, given)
         problem = f"is on a GPU, and backend={on.name} computes on the host: take backend=cupy, or pass "
-        raise ArgumentError(argument, kind(given), problem + _copy(argument, given))
+        raise ArgumentError(argument, kind(given), problem + copy(argument, given))
     gpu = gpu_of((csr_parts(given) or [given])[0])
     if on.bound is not None and gpu != on.bound:
         problem = f"is on GPU {gpu}, and this rank computes on GPU {on.bound}: pass a copy that is there, or "
-        raise ArgumentError(argument, kind(given), problem + _copy(argument, given))
+        raise ArgumentError(argument, kind(given), problem + copy(argument, given))
 
 
 def plain(given: Any) -> Any:
@@ -189,11 +191,11 @@ def _gpu_at(given: Any) -> int:
     return int(runtime.pointerGetAttributes(address).device if address else runtime.getDevice())
 
 
-def _copy(argument: str, given: Any) -> str:
-    """Return the call that copies an array to the host."""
+def copy(argument: str, given: Any) -> str:
+    """Return the call that copies an array to the host, for an error."""
     return f"{argument}.get()" if hasattr(given, "get") else f"{argument}.cpu()"
 
 
 def _unreachable(argument: str, given: Any) -> ArgumentError:
-    problem = f"is on a GPU, where {backends.missing()}; or pass {_copy(argument, given)}"
+    problem = f"is on a GPU, where {backends.missing()}; or pass {copy(argument, given)}"
     return ArgumentError(argument, kind(given), problem)

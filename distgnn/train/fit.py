@@ -86,6 +86,7 @@ def fit(
                 source = _source(
                     graph, X, y, split, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed,
                     regression=chosen.loss == "mse", dtype=chosen.dtype,
+                    backend=backend.get(chosen.backend),
                 )  # fmt: skip
         store = hold(source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype)
         run = Run(store, chosen, own.mpi)
@@ -145,7 +146,8 @@ def _trained(
         logits = finite(whole)
     run.grid.workspace.clear()
     given = given_features(source)
-    if given is not None and store.arrays is not None and store.arrays.features is given:
+    copied = given is None or backend.of(given).on_device
+    if not copied and store.arrays is not None and store.arrays.features is given:
         store.arrays.features = given.copy()  # which the caller may change from now on
     names = None if source is None else source.names
     words = run.grid.world.share(names is not None and names.words)

@@ -296,3 +296,94 @@ def test_the_callers_stream_is_the_current_one_again(stand_in) -> None:
         np.testing.assert_allclose(y.get(stream), MATRIX @ (X + 1) + 1, rtol=1e-5, atol=1e-6)
     assert foreign.gpu_of(x) == 0 and foreign.gpu_of(X) is None
     grid.free()
+
+
+MADE = dg.gallery.sbm(120, communities=3, features=6)
+EDGES, LABELS = np.stack(MADE.A.nonzero()), MADE.labels
+WIDE = (MADE.features * 3 + 1).astype(np.float32)
+FAST = {"epochs": 4, "hidden": 8, "lr": 0.03, "dropout": 0.3, "eval_every": 1}
+
+
+def on_stream(xp, kind, *arrays):
+    stream = xp.cuda.Stream()
+    return [kind(filled(xp, array, stream), stream) for array in arrays]
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("settings", [
+    {}, {"dtype": "float64"}, {"train_features": True, "check": True},
+    {"standardize_features": False, "sampler": "sage", "fanout": [4, 4], "batch_size": 32},
+], ids=["plain", "double", "trained", "sampled"])  # fmt: skip
+def test_a_model_of_own_arrays_is_that_of_arrays_of_the_host(comm, backend, settings) -> None:
+    if not backend.on_device:
+        pytest.skip("needs a GPU, or its stand-in")
+    first, xp = comm.rank == 0, backend.xp
+    how = FAST | settings | {"comm": comm, "backend": "cupy"}
+    features = WIDE.astype(settings.get("dtype", "float32"))
+    expected = dg.fit(*((EDGES, features, LABELS) if first else ()), **how)
+    for kind in (lambda array, stream: array, Tensor, Interface):
+        given = on_stream(xp, kind, EDGES, features, LABELS.astype(np.int64)) if first else []
+        model = dg.fit(*given, **how)
+        for own in given if kind is Tensor else ():
+            own.spoil()
+        losses = [[record["loss"] for record in one.history] for one in (model, expected)]
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+        if first:
+            np.testing.assert_allclose(model.scores(), expected.scores(), rtol=1e-4, atol=1e-5)
+        answers = [one.predict_proba(*on_stream(xp, Tensor, EDGES, features)) if first else one.predict_proba(None, None)
+                   for one in (model, expected)] if not settings.get("train_features") else []  # fmt: skip
+        assert not answers or not first or np.allclose(*answers, rtol=1e-4, atol=1e-5)
+
+
+def test_features_of_a_model_stay_on_the_gpu(stand_in) -> None:
+    """All but their graph, labels and what is counted."""
+    import cupy
+
+    wide = np.random.default_rng(1).standard_normal((120, 500)).astype(np.float32)
+    given = Tensor(cupy.asarray(wide), cupy.cuda.Stream.null)
+    with stand_in.observed() as seen:
+        model = dg.fit(EDGES, given, LABELS, backend="cupy", **FAST)
+    assert seen.counts["host to device bytes"] < wide.nbytes / 2
+    assert seen.counts["device to host bytes"] < wide.nbytes / 2
+    assert given.taken == 1 and (given.array.get() == wide).all() and model.test_score > 0
+
+
+def test_graphs_and_their_parts_on_a_gpu_are_those_of_a_host(stand_in) -> None:
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    stream, kept = cupy.cuda.Stream(), slice(None)
+    matrix = sp.csr_array((np.linspace(1, 2, EDGES.shape[1]), (EDGES[1], EDGES[0])), shape=(120, 120))
+    sparse = sp.random_array((120, 40), density=0.1, rng=np.random.default_rng(2), format="csr").astype(np.float32)
+    with stream:
+        graphs = csr_matrix(matrix), csr_matrix(matrix)
+        tensor = SparseTensor([filled(cupy, part, stream) for part in (matrix.data, matrix.indices, matrix.indptr)],
+                              matrix.shape, stream)  # fmt: skip
+        features = csr_matrix(sparse)
+    masks = [np.arange(120) % 3 == part for part in range(3)]
+    own = tuple(on_stream(cupy, Tensor, *masks))
+    expected = dg.fit(matrix, sparse, LABELS, tuple(masks), weights=True, backend="cupy", **FAST)
+    for graph in (graphs[0], tensor):
+        model = dg.fit(graph, features, *on_stream(cupy, Tensor, LABELS[kept]), own, weights=True,
+                       backend="cupy", **FAST)  # fmt: skip
+        assert [r["loss"] for r in model.history] == [r["loss"] for r in expected.history]
+
+
+def test_features_that_a_model_cannot_have_are_one_line(stand_in, tmp_path) -> None:
+    import cupy
+
+    own, whole = cupy.asarray(WIDE), cupy.full((120, 2), (1 << 26) + 1)
+    own[7, 2] = np.nan
+    for kind, problem, given, how in (
+        (dg.UserError, "X: feature 2 of node 7 is nan; expected finite numbers", own, {}),
+        (dg.UserError, "X: feature 0 of node 0 is 67108865, which float32 cannot hold", whole, {}),
+        (ArgumentError, r"X=cupy.ndarray: is on a GPU, and backend=numpy .*pass X.get\(\)", own, {"backend": "numpy"}),
+        (ArgumentError, "X=complex64 of shape .*: expected real numbers", own.astype(np.complex64), {}),
+        (ArgumentError, "do not agree in the number of nodes", own[1:], {}),
+        (ArgumentError, "X=float32 of shape .*: expected real numbers, nodes by width", own[0], {}),
+    ):
+        with pytest.raises(kind, match=problem) as caught:
+            dg.fit(EDGES, given, LABELS, **FAST | {"backend": "cupy"} | how)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ArgumentError, match=r"X=cupy.ndarray: is on a GPU: pass X.get\(\)"):
+        dg.prepare(EDGES, own, LABELS, out=tmp_path / "g.dg")
