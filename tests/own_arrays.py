@@ -31,11 +31,6 @@ class Tensor:
         with self.stream:
             return self.array.__dlpack__(stream=stream, **options)
 
-    def spoil(self) -> None:
-        """Overwrite the numbers, on the stream of the library."""
-        with self.stream:
-            self.array.fill(-1e9)
-
 
 class Interface(Tensor):
     """An array of another library, which names its stream in the CUDA array interface; it has no DLPack."""
@@ -73,6 +68,12 @@ class SparseTensor:
 
     def crow_indices(self) -> Tensor:
         return self.parts[2]
+
+
+def spoil(given: Any, stream: Any) -> None:
+    """Overwrite the numbers of an array, on the stream of its library."""
+    with stream:
+        getattr(given, "array", given).fill(99)
 
 
 def forms(xp: Any, numbers: np.ndarray, stream: Any) -> dict[str, Any]:

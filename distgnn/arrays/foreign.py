@@ -52,8 +52,8 @@ def on_gpu(given: Any) -> bool:
 def borrowed(argument: str, given: Any, on: Backend) -> Iterator[Any]:
     """Give a caller's array on a GPU as one of ``on``, of the same memory, to be read inside.
 
-    What is no array on a GPU is given as it is. A process without a device is bound to that of the array. Once the context is left, the caller may write to the array
-    or free it. The current stream is ours inside.
+    What is no array on a GPU is given as it is. A process without a device is bound to that of the array.
+    Once the context is left, the caller may write to the array or free it. The current stream is ours inside.
 
     Args:
         argument: the name of the array in errors.

@@ -125,10 +125,16 @@ class RootStore(Store):
     def scatter_features(
         self, layout: Layout, dtype: Any, columns: Sequence[int] | None = None
     ) -> DistDense | SparseFeatures:  # fmt: skip
-        """Cut the features, or some columns of them, by a layout. Collective."""
+        """Cut the features, or some columns of them, by a layout. Collective.
+
+        Those on a GPU are copied to the host for a grid that computes there, such as a check's.
+        """
         taken = slice(None) if columns is None else columns
         cut = scatter if self.feature_nnz is None else scatter_sparse
-        return cut(None if self.arrays is None else self.arrays.features[:, taken], layout, dtype)
+        features = None if self.arrays is None else self.arrays.features[:, taken]
+        if features is not None and self.feature_nnz is None and not layout.grid.backend.on_device:
+            features = of(features).to_host(features)
+        return cut(features, layout, dtype)
 
     def scatter_targets(self, layout: Layout) -> tuple[DistDense, DistDense]:
         """Cut the rows of labels and split by a layout. Collective."""
