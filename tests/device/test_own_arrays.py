@@ -17,6 +17,7 @@ from distgnn.arrays import foreign
 from distgnn.errors import ArgumentError
 from distgnn.operators import ALGORITHMS, grids
 from loops import each
+from mpi_helpers import gpu
 from own_arrays import Interface, SparseTensor, Tensor, filled, forms, spoil
 
 N, F = 23, 5
@@ -24,6 +25,13 @@ RNG = np.random.default_rng(3)
 MATRIX = sp.random_array((N, N), density=0.3, rng=RNG, format="csr").astype(np.float32)
 X = RNG.standard_normal((N, F)).astype(np.float32)
 PARTS = RNG.integers(0, 3, N)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Yield the backend of a GPU, or of its stand-in."""
+    with gpu.backend(gpu.AWARE, monkeypatch) as chosen:
+        yield chosen
 
 
 def grid_of(comm, algorithm: str = "1d") -> dg.Grid:
@@ -37,10 +45,8 @@ def streams(xp) -> list:
 
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_products_of_own_arrays_are_those_of_a_host(comm, backend, algorithm) -> None:
-    if not backend.on_device:
-        pytest.skip("needs a GPU, or its stand-in")
-    xp, grid = backend.xp, grid_of(comm, algorithm)
+def test_products_of_own_arrays_are_those_of_a_host(comm, on_gpu, algorithm) -> None:
+    xp, grid = on_gpu.xp, grid_of(comm, algorithm)
     A = dg.distribute(MATRIX, grid, algorithm)
     for number, stream in enumerate(streams(xp)):
         for name in forms(xp, X, stream):
@@ -66,9 +72,10 @@ def test_nothing_goes_through_the_host(stand_in) -> None:
         with stand_in.observed() as seen:
             for own in given:
                 A @ own, A.T @ own
-            H = dg.scatter(given[1], A.input_layout) if parts is None else None
+            H = dg.scatter(given[0], A.input_layout) if parts is None else None
         assert seen.counts["host to device bytes"] == 0 and not seen.counts["pinned"]
         assert seen.counts["device to host bytes"] < 8 * N  # numbers that say how many
+        spoil(given[0], grid.backend.home)
         assert H is None or (H.block.get() == X).all()
         grid.free()
 
@@ -119,11 +126,9 @@ def matrices(xp, stream) -> dict:
 
 
 @pytest.mark.ranks(1)
-def test_matrices_on_a_gpu_are_those_of_a_host(comm, backend) -> None:
-    if not backend.on_device:
-        pytest.skip("needs a GPU, or its stand-in")
+def test_matrices_on_a_gpu_are_those_of_a_host(comm, on_gpu) -> None:
     grid = grid_of(comm)
-    for name, (given, matrix) in matrices(backend.xp, backend.xp.cuda.Stream()).items():
+    for name, (given, matrix) in matrices(on_gpu.xp, on_gpu.xp.cuda.Stream()).items():
         A, expected = dg.distribute(given, grid, "1d"), dg.distribute(matrix, grid, "1d")
         assert (A.shape, A.dtype, A.nnz, A.symmetric) == (
             expected.shape, expected.dtype, expected.nnz, expected.symmetric,
@@ -139,12 +144,10 @@ def test_matrices_on_a_gpu_are_those_of_a_host(comm, backend) -> None:
 
 
 @pytest.mark.ranks(2, 3)
-def test_ranks_get_blocks_of_what_the_first_has_or_bring_their_own(comm, backend) -> None:
-    if not backend.on_device:
-        pytest.skip("needs a GPU, or its stand-in")
+def test_ranks_get_blocks_of_what_the_first_has_or_bring_their_own(comm, on_gpu) -> None:
     from cupyx.scipy.sparse import csr_matrix
 
-    xp, grid = backend.xp, grid_of(comm)
+    xp, grid = on_gpu.xp, grid_of(comm)
     given = csr_matrix(tuple(map(xp.asarray, (MATRIX.data, MATRIX.indices, MATRIX.indptr))), shape=(N, N))
     first = comm.rank == 0
     for root in (0, None):
@@ -172,10 +175,8 @@ def test_ranks_get_blocks_of_what_the_first_has_or_bring_their_own(comm, backend
 
 
 @pytest.mark.ranks(1)
-def test_types_and_shapes_that_are_right_everywhere(comm, backend) -> None:
-    if not backend.on_device:
-        pytest.skip("needs a GPU, or its stand-in")
-    xp, grid = backend.xp, grid_of(comm)
+def test_types_and_shapes_that_are_right_everywhere(comm, on_gpu) -> None:
+    xp, grid = on_gpu.xp, grid_of(comm)
     for parts in (None, PARTS):
         A = dg.distribute(MATRIX, grid, "1d", parts=parts)
         kinds = X.astype(np.float64), (X * 9).astype(np.int8), np.arange(N) + 16777217, X.astype(np.float16)
@@ -286,15 +287,18 @@ def test_the_callers_stream_is_the_current_one_again(stand_in) -> None:
     import cupy
 
     grid = grid_of(MPI.COMM_SELF)
-    A = dg.distribute(MATRIX, grid, "1d")
     for stream in (cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(), grid.backend.home):
+        A = dg.distribute(MATRIX, grid, "1d")
+        G = dg.scatter(X, A.output_layout)
         with stream:
             x = cupy.asarray(X)
             x += 1
             y = A @ x
+            A.T @ x  # makes what other products use
             x.fill(0)
             y += 1
             assert cupy.cuda.get_current_stream() == stream
+        np.testing.assert_allclose(dg.gather(A.T @ G), MATRIX.T @ X, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(y.get(stream), MATRIX @ (X + 1) + 1, rtol=1e-5, atol=1e-6)
     assert foreign.gpu_of(x) == 0 and foreign.gpu_of(X) is None
     grid.free()
@@ -316,10 +320,8 @@ def on_stream(xp, kind, *arrays):
     {}, {"dtype": "float64"}, {"train_features": True, "check": True},
     {"standardize_features": False, "sampler": "sage", "fanout": [4, 4], "batch_size": 32},
 ], ids=["plain", "double", "trained", "sampled"])  # fmt: skip
-def test_a_model_of_own_arrays_is_that_of_arrays_of_the_host(comm, backend, settings) -> None:
-    if not backend.on_device:
-        pytest.skip("needs a GPU, or its stand-in")
-    first, xp = comm.rank == 0, backend.xp
+def test_a_model_of_own_arrays_is_that_of_arrays_of_the_host(comm, on_gpu, settings) -> None:
+    first, xp = comm.rank == 0, on_gpu.xp
     how = FAST | settings | {"comm": comm, "backend": "cupy"}
     features = WIDE.astype(settings.get("dtype", "float32"))
     expected = dg.fit(*((EDGES, features, LABELS) if first else ()), **how)
