@@ -453,6 +453,13 @@ def _has_gpu() -> bool:
     return not missing()
 
 
+@functools.cache
+def old_driver() -> str:
+    """Return what to do where a GPU is not used as its driver is too old for CuPy; else an empty text."""
+    why = "" if _has_gpu() else missing()
+    return why if why.startswith("the driver") else ""
+
+
 def missing() -> str:
     """Return why no GPU can be used here and what to do, for an error; an empty text where one can."""
     try:

@@ -206,7 +206,9 @@ def distribute(
     Args:
         matrix: SciPy sparse matrix (equal on all ranks), whose entries of one place add up and whose stored
             zeros are entries, unlike those of a graph of ``fit`` and ``prepare``; or a
-            :class:`~distgnn.operators.sources.BlockSource`.
+            :class:`~distgnn.operators.sources.BlockSource`. Or a matrix on the GPU that the grid computes on,
+            sparse or dense, of CuPy or with DLPack: one rank copies it there
+            (:class:`~distgnn.operators.device_matrix.DeviceMatrix`), several by way of the host.
         sparsity_aware: True: send only the rows of dense matrices that are needed (``1d``, ``1.5d``); "auto":
             or whole blocks, whichever should be faster between two ranks.
         root: the one rank that has the matrix and sends the others their blocks; what they give, such as

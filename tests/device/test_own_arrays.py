@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn.arrays import backend as backends
 from distgnn.arrays import foreign
+from distgnn.comm.transport import STAGED, Means, lacking_nccl, transport
 from distgnn.errors import ArgumentError
 from distgnn.operators import ALGORITHMS, grids
 from loops import each
@@ -280,6 +282,27 @@ def test_why_no_gpu_is_used(failure, expected) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", None if isinstance(failure, ImportError) else runtime)
         assert re.search(expected, backends.missing()) and "\n" not in backends.missing()
+        patch.setattr(backends, "_has_gpu", lambda: False)
+        backends.old_driver.cache_clear()
+        assert bool(backends.old_driver()) == (failure == 35)
+    backends.old_driver.cache_clear()
+
+
+def test_gpus_without_nccl_are_said(monkeypatch, caplog) -> None:
+    """Only where NCCL would serve: each rank has a GPU of its own, and nothing was asked for."""
+    everybody = [Means(False, False, (0, f"0000:0{rank}:00.0")) for rank in (1, 2, 3)]
+    assert lacking_nccl(everybody) == 3 and not lacking_nccl(everybody[:1])
+    assert not lacking_nccl([everybody[0], everybody[0]])
+    assert not lacking_nccl([means._replace(nccl=True) for means in everybody])
+    monkeypatch.setattr("distgnn.comm.transport._cuda_aware_once", lambda: False)
+    on = SimpleNamespace(on_device=True, devices=lambda: ["a", "b"], bound=0, nccl=lambda: None)
+    mpi = SimpleNamespace(allgather=lambda mine: everybody, Get_rank=lambda: 0, Get_size=lambda: 1)
+    for environ, said in (({}, True), ({"DISTGNN_TRANSPORT": "host"}, False)):
+        caplog.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("distgnn.comm.transport.together", lambda mpi: nullcontext())
+            assert transport(on, mpi, 0, environ) == STAGED
+        assert ("arrays of 3 GPUs travel by way of the host" in caplog.text) == said
 
 
 def test_the_callers_stream_is_the_current_one_again(stand_in) -> None:
@@ -300,6 +323,10 @@ def test_the_callers_stream_is_the_current_one_again(stand_in) -> None:
             assert cupy.cuda.get_current_stream() == stream
         np.testing.assert_allclose(dg.gather(A.T @ G), MATRIX.T @ X, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(y.get(stream), MATRIX @ (X + 1) + 1, rtol=1e-5, atol=1e-6)
+    parts = map(cupy.asarray, (MATRIX.data, MATRIX.indices, MATRIX.indptr))
+    sparse = SparseTensor(parts, (N, N), grid.backend.home)
+    kept = dg.scatter(sparse, A.input_layout)
+    assert isinstance(kept, dg.SparseFeatures) and (kept.to_dense().block.get() == MATRIX.toarray()).all()
     assert foreign.gpu_of(x) == 0 and foreign.gpu_of(X) is None
     grid.free()
 
