@@ -30,10 +30,12 @@ REFUSALS = (AttributeError, BufferError, KeyError, NotImplementedError, RuntimeE
 
 
 def gpu_of(given: Any) -> int | None:
-    """Return the number of the GPU that an array is on; None where it is on a host, or no array."""
-    if isinstance(given, (np.ndarray, np.generic)):
+    """Return the number of the GPU that an array or a sparse matrix is on; None for a host, or no array."""
+    if isinstance(given, (np.ndarray, np.generic)) or sp.issparse(given):
         return None
     try:
+        if hasattr(given, "tocsr"):  # of CuPy
+            return gpu_of(given.data)
         if hasattr(given, "__dlpack_device__"):
             kind, number = given.__dlpack_device__()
             return int(number) if int(kind) in GPUS else None
@@ -42,10 +44,24 @@ def gpu_of(given: Any) -> int | None:
         return None
 
 
-def on_gpu(given: Any) -> bool:
-    """Tell whether this is an array or a sparse matrix on a GPU."""
-    parts = csr_parts(given)
-    return gpu_of(given if parts is None else parts[0]) is not None
+def sparse_on_gpu(given: Any) -> bool:
+    """Tell whether this is a sparse matrix of CuPy, or a sparse tensor of PyTorch on a GPU."""
+    return (bool(_layout(given)) or hasattr(given, "tocsr")) and gpu_of(given) is not None
+
+
+def csr_parts(given: Any) -> tuple[Any, Any, Any]:
+    """Return values, columns and row pointers of a sparse matrix on a GPU, as arrays of its library."""
+    if layout := _layout(given):
+        csr = plain(given) if layout == "sparse_csr" else plain(given).to_sparse_csr()
+        return csr.values(), csr.col_indices(), csr.crow_indices()
+    csr = given.tocsr()
+    return csr.data, csr.indices, csr.indptr
+
+
+def _layout(given: Any) -> str:
+    """Return the layout of a sparse tensor of PyTorch, else an empty text."""
+    layout = str(getattr(given, "layout", "")).removeprefix("torch.")
+    return layout if layout in ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc") else ""
 
 
 @contextmanager
@@ -98,7 +114,8 @@ def block(given: Any, on: Backend) -> Any:
     """
     known = backends.known(given)
     if known is None:
-        return taken("block", given, on) if on_gpu(given) else given
+        with on.at_home():
+            return given if gpu_of(given) is None else taken("block", given, on)
     if known.on_device and (not on.on_device or known.device_of(given) != on.bound):
         check_place("block", given, on)
     return given
@@ -109,11 +126,11 @@ def on_host(argument: str, given: Any) -> Any:
 
     ArgumentError: CuPy is missing here, or no such array can be taken.
     """
-    if (parts := csr_parts(given)) is not None:
-        copies = tuple(on_host(argument, part) for part in parts)
-        return sp.csr_array(copies, shape=tuple(map(int, given.shape)))
     if (gpu := gpu_of(given)) is None:
         return given
+    if sparse_on_gpu(given):
+        copies = tuple(on_host(argument, part) for part in csr_parts(given))
+        return sp.csr_array(copies, shape=tuple(map(int, given.shape)))
     if "cupy" not in backends.available():
         raise _unreachable(argument, given)
     on: Any = backends.get("cupy")
@@ -123,30 +140,15 @@ def on_host(argument: str, given: Any) -> Any:
         return on.xp.asnumpy(array)
 
 
-def csr_parts(given: Any) -> tuple[Any, Any, Any] | None:
-    """Return values, columns and row pointers of a sparse matrix on a GPU, of CuPy or PyTorch; else None."""
-    layout = str(getattr(given, "layout", "")).removeprefix("torch.")
-    if layout in ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
-        if gpu_of(given) is None:
-            return None
-        csr = plain(given) if layout == "sparse_csr" else plain(given).to_sparse_csr()
-        return csr.values(), csr.col_indices(), csr.crow_indices()
-    if not hasattr(given, "tocsr") or gpu_of(getattr(given, "data", None)) is None:
-        return None
-    csr = given.tocsr()
-    return csr.data, csr.indices, csr.indptr
-
-
 def check_place(argument: str, given: Any, on: Backend) -> None:
     """Raise ArgumentError for an array on a GPU that ``on`` does not compute on."""
-    if not on_gpu(given):
+    if (gpu := gpu_of(given)) is None:
         return
     if not on.on_device:
         if "cupy" not in backends.available():
             raise _unreachable(argument, given)
         problem = f"is on a GPU, and backend={on.name} computes on the host: take backend=cupy, or pass "
         raise ArgumentError(argument, kind(given), problem + copy(argument, given))
-    gpu = gpu_of((csr_parts(given) or [given])[0])
     if on.bound is not None and gpu != on.bound:
         problem = f"is on GPU {gpu}, and this rank computes on GPU {on.bound}: pass a copy that is there, or "
         raise ArgumentError(argument, kind(given), problem + copy(argument, given))

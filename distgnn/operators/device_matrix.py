@@ -39,8 +39,9 @@ class DeviceMatrix:
 
     def __init__(self, matrix: Any, on: Backend, dtype: Any = None) -> None:
         self.number = next(_numbers)
-        if (parts := foreign.csr_parts(matrix)) is not None:
-            values, columns, pointers = parts
+        foreign.check_place("matrix", matrix, on)
+        if foreign.sparse_on_gpu(matrix):
+            values, columns, pointers = foreign.csr_parts(matrix)
             shape: Shape = (int(matrix.shape[0]), int(matrix.shape[1]))
             with (
                 foreign.borrowed("matrix", values, on) as data,

@@ -167,7 +167,7 @@ def _source(matrix: Any, grid: Grid, root: int | None, dtype: Any, parts: Parts 
         raise ArgumentError("root", root, f"expected a rank, 0 to {grid.size - 1}")
     if parts is not None:
         return _in_parts(matrix, grid, root, dtype, parts)
-    if grid.size == 1 and grid.backend.on_device and foreign.on_gpu(matrix):
+    if grid.size == 1 and grid.backend.on_device and foreign.gpu_of(matrix) is not None:
         return DeviceMatrix(matrix, grid.backend, dtype)
     if root is not None:
         return RootMatrix(grid, matrix, root, dtype)

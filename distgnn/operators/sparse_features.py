@@ -98,7 +98,7 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense | Spar
             cuts, or has entries that stand twice or out of range, or the layout is none.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
-    if layout.grid.world.share(sp.issparse(X) or foreign.csr_parts(X) is not None):
+    if layout.grid.world.share(sp.issparse(X) or foreign.sparse_on_gpu(X)):
         return scatter_sparse(X, layout, dtype)
     return dense.scatter(X, layout, dtype)
 

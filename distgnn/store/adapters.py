@@ -110,7 +110,7 @@ def sparse(name: str, given: Any) -> Any:
     """Return a sparse tensor or matrix as one of SciPy whose arrays fit together; anything else as it is."""
     if sp.issparse(given):
         return checked(given, name)
-    if foreign.csr_parts(given):
+    if foreign.sparse_on_gpu(given):
         return checked(foreign.on_host(name, given), name)
     layout = str(getattr(given, "layout", "")).removeprefix("torch.")
     if layout not in ("sparse_coo", "sparse_csr", "sparse_csc"):

@@ -179,7 +179,7 @@ def _nodes(edges: ArrayEdges, nodes: int | None, table: Any, labels: np.ndarray 
 def _table(X: Any, backend: Backend | None) -> Any:
     """Return features as a dense array or a sparse matrix, whose entries are those that were given."""
     X = sparse("X", X)
-    if not sp.issparse(X) and foreign.on_gpu(X):
+    if not sp.issparse(X) and foreign.gpu_of(X) is not None:
         if backend is None:
             raise ArgumentError("X", foreign.kind(X), f"is on a GPU: pass {foreign.copy('X', X)}")
         with foreign.borrowed("X", X, backend) as there:
