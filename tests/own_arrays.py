@@ -71,7 +71,7 @@ class SparseTensor:
 
 
 def spoil(given: Any, stream: Any) -> None:
-    """Overwrite the numbers of an array, on the stream of its library."""
+    """Write other numbers into an array, on the stream of its library."""
     with stream:
         getattr(given, "array", given).fill(99)
 

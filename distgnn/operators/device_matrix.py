@@ -76,8 +76,8 @@ class DeviceMatrix:
         if self.shape[0] != self.shape[1] or self.nnz > TUNING.sorted_on_device:
             return False
         At = self.A.transposed(on)
-        pairs = [(getattr(self.A, part), getattr(At, part)) for part in ("indptr", "indices", "data")]
-        return all(bool((one == other).all()) for one, other in pairs)
+        pairs = [(getattr(self.A, name), getattr(At, name)) for name in ("indptr", "indices", "data")]
+        return all(bool((ours == theirs).all()) for ours, theirs in pairs)
 
 
 def _canonical(data: Any, indices: Any, indptr: Any, shape: Shape, dtype: np.dtype, on: Backend) -> CSR:
