@@ -135,19 +135,6 @@ class Backend:
         The host does not wait for it.
         """
 
-    def at_home(self) -> AbstractContextManager[None]:
-        """Make the stream that this process computes on the current one, in order with the outer one."""
-        return _here
-
-    def follow_null(self) -> None:
-        """Order what is queued on the current stream from now on after the null stream.
-
-        All streams that take turns with the null stream come before, too.
-        """
-
-    def lead_null(self) -> None:
-        """Order what is queued on the null stream from now on after the current stream."""
-
     def stream(self) -> int:
         """Return the handle of the current stream, for libraries."""
         return 0
@@ -312,30 +299,6 @@ class CupyBackend(Backend):
     def follow(self, mark: Mark) -> None:
         if isinstance(mark, _Event):
             self.xp.cuda.get_current_stream().wait_event(mark.event)
-
-    @contextmanager
-    def at_home(self) -> Iterator[None]:
-        if self.home is None or self.stream() == self.home.ptr:
-            yield
-            return
-        before = self.mark()
-        with self.home:
-            self.follow(before)
-            try:
-                yield
-            finally:
-                end = self.mark()
-        self.follow(end)
-
-    def follow_null(self) -> None:
-        event = self.xp.cuda.Event(disable_timing=True)
-        event.record(self.xp.cuda.Stream.null)
-        self.xp.cuda.get_current_stream().wait_event(event)
-
-    def lead_null(self) -> None:
-        event = self.xp.cuda.Event(disable_timing=True)
-        event.record()
-        self.xp.cuda.Stream.null.wait_event(event)
 
     def stream(self) -> int:
         return int(self.xp.cuda.get_current_stream().ptr)

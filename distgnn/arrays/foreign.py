@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays import backend as backends
+from distgnn.arrays import streams
 from distgnn.arrays.backend import Backend
 from distgnn.errors import ArgumentError
 
@@ -83,13 +84,13 @@ def borrowed(argument: str, given: Any, on: Backend) -> Iterator[Any]:
     check_place(argument, given, on)
     if on.bound is None:
         on.bind(gpu)
-    with on.at_home():
+    with streams.at_home(on):
         array = taken(argument, given, on)
         try:
             yield array
         finally:
             if array is given:
-                on.lead_null()
+                streams.lead_null(on)
             else:
                 on.synchronize()
 
@@ -103,7 +104,7 @@ def taken(argument: str, given: Any, on: Backend) -> Any:
     """
     check_place(argument, given, on)
     array = _shared(argument, given, on)
-    on.follow_null()
+    streams.follow_null(on)
     return array
 
 
@@ -114,8 +115,11 @@ def block(given: Any, on: Backend) -> Any:
     """
     known = backends.known(given)
     if known is None:
-        with on.at_home():
-            return given if gpu_of(given) is None else taken("block", given, on)
+        if gpu_of(given) is None:
+            return given
+        check_place("block", given, on)
+        with streams.at_home(on):
+            return taken("block", given, on)
     if known.on_device and (not on.on_device or known.device_of(given) != on.bound):
         check_place("block", given, on)
     return given
@@ -136,7 +140,7 @@ def on_host(argument: str, given: Any) -> Any:
     on: Any = backends.get("cupy")
     with on.xp.cuda.Device(gpu):
         array = _shared(argument, given, on)
-        on.follow_null()
+        streams.follow_null(on)
         return on.xp.asnumpy(array)
 
 
