@@ -184,10 +184,10 @@ def test_types_and_shapes_that_are_right_everywhere(comm, on_gpu) -> None:
         kinds = X.astype(np.float64), (X * 9).astype(np.int8), np.arange(N) + 16777217, X.astype(np.float16)
         shapes = np.empty((N, 0), np.float32), X[:, :1], X[:, 0], X.reshape(N, F, 1)
         for numbers in (*kinds, *shapes, X > 0):
-            product = A @ xp.asarray(numbers)
-            expected = A @ numbers
-            assert product.dtype == expected.dtype and product.shape == expected.shape
-            np.testing.assert_allclose(product.get(), expected, rtol=1e-5, atol=1e-6)
+            product, like = A @ xp.asarray(numbers), A @ numbers
+            assert product.dtype == like.dtype and product.shape == like.shape == numbers.shape
+            expected = (MATRIX @ numbers.reshape(N, numbers[0].size).astype(np.float64)).reshape(numbers.shape)
+            np.testing.assert_allclose(product.get(), expected, rtol=1e-5, atol=1e-5)
     none = dg.distribute(sp.csr_array((0, 4), dtype=np.float32), grid, "1d")
     assert (none @ xp.zeros((4, 2), np.float32)).shape == (0, 2)
     assert (none.T @ xp.zeros((0, 2), np.float32)).get().tolist() == [[0, 0]] * 4
@@ -355,12 +355,15 @@ def test_a_model_of_own_arrays_is_that_of_arrays_of_the_host(comm, on_gpu, setti
     for kind in (lambda array, stream: array, Tensor, Interface):
         given = on_stream(xp, kind, EDGES, features, LABELS.astype(np.int64)) if first else []
         model = dg.fit(*given, **how)
-        for own in given if kind is Tensor else ():
-            spoil(own, own.stream)
+        for own in given:
+            spoil(own, getattr(own, "stream", xp.cuda.Stream.null))
         losses = [[record["loss"] for record in one.history] for one in (model, expected)]
         np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
         if first:
             np.testing.assert_allclose(model.scores(), expected.scores(), rtol=1e-4, atol=1e-5)
+        assert model._kept.manifest["content"] == expected._kept.manifest["content"]
+        hidden = [one.embeddings(1) for one in (model, expected)]
+        assert not first or np.allclose(*hidden, rtol=1e-4, atol=1e-5)
         if not settings.get("train_features"):
             again = on_stream(xp, Tensor, EDGES, features) if first else (None, None)
             answers = [one.predict_proba(*again) for one in (model, expected)]
@@ -378,6 +381,7 @@ def test_features_of_a_model_stay_on_the_gpu(stand_in) -> None:
     assert seen.counts["host to device bytes"] < wide.nbytes / 2
     assert seen.counts["device to host bytes"] < wide.nbytes / 2
     assert given.taken == 1 and (given.array.get() == wide).all() and model.test_score > 0
+    dg.fit(EDGES, given, LABELS, backend="cupy", check=True, **FAST)  # beside a reference on the host
 
 
 def test_graphs_and_their_parts_on_a_gpu_are_those_of_a_host(stand_in) -> None:
