@@ -186,7 +186,8 @@ def test_types_and_shapes_that_are_right_everywhere(comm, on_gpu) -> None:
         for numbers in (*kinds, *shapes, X > 0):
             product, like = A @ xp.asarray(numbers), A @ numbers
             assert product.dtype == like.dtype and product.shape == like.shape == numbers.shape
-            expected = (MATRIX @ numbers.reshape(N, numbers[0].size).astype(np.float64)).reshape(numbers.shape)
+            flat = numbers.reshape(N, numbers[0].size).astype(np.float64)
+            expected = (MATRIX @ flat).reshape(numbers.shape)
             np.testing.assert_allclose(product.get(), expected, rtol=1e-5, atol=1e-5)
     none = dg.distribute(sp.csr_array((0, 4), dtype=np.float32), grid, "1d")
     assert (none @ xp.zeros((4, 2), np.float32)).shape == (0, 2)
