@@ -26,6 +26,20 @@ def at_home(on: Any) -> Iterator[None]:
     on.follow(end)
 
 
+def handed(on: Any, array: Any) -> Any:
+    """Return an array that was made :func:`at_home` as one whose memory the caller's current stream has.
+
+    Memory is lent again on the stream that it was made on, which does not wait for the caller's use of it.
+    """
+    if on.home is None or on.stream() == on.home.ptr:
+        return array
+    own = array.copy()
+    copied = on.mark()
+    with on.home:
+        on.follow(copied)
+    return own
+
+
 def follow_null(on: Any) -> None:
     """Order what is queued on the current stream from now on after the null stream.
 

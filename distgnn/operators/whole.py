@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distgnn import local
-from distgnn.arrays import foreign
+from distgnn.arrays import foreign, streams
 from distgnn.arrays.backend import as_array, of
 from distgnn.arrays.canonical import check_real, value_type
 from distgnn.arrays.csr import CSR
@@ -48,6 +48,7 @@ class WholeArrays:
             if ids is not None:
                 whole = of(made).empty(made.shape, made.dtype)
                 whole[ids] = made
+        whole = streams.handed(on, whole) if of(whole).on_device else whole
         return whole.reshape(A.shape[0], *given.shape[1:])
 
     def _narrow(self, A: Any, block: Any) -> Any:
