@@ -83,6 +83,10 @@ class Backend:
         """Return the address at which the array begins in memory."""
         return int(x.ctypes.data)
 
+    def device_of(self, x: Any) -> int | None:
+        """Return the device that the array is on, by its place in :meth:`devices`; None on a host."""
+        return None
+
     def to_host(self, x: Any) -> np.ndarray:
         """Return the array as NumPy."""
         return np.asarray(x)
@@ -174,6 +178,8 @@ class Backend:
         return memory.of_node()
 
 
+INSTALL = "pip install -e '.[cuda13]', or '.[cuda12]' for a driver older than 580"
+OLD_DRIVER = 35  # cudaErrorInsufficientDriver
 AMPERE = 80  # the compute capability, times ten, from which GPUs have TensorFloat-32
 CACHE_LINE = 64
 BEFORE_ALL = -5  # the priority of what goes on beside products; a device takes the highest that it has
@@ -196,6 +202,7 @@ class CupyBackend(Backend):
 
     name = "cupy"
     on_device = True
+    home: Any = None  # the stream that this process computes on
 
     def __init__(self) -> None:
         import cupy
@@ -216,7 +223,8 @@ class CupyBackend(Backend):
             self._lanes.clear()
             # From now on not the null stream, with which an MPI's own streams may take turns. Entered for
             # good: CuPy forgets a stream in `use` where the context of another one ends.
-            self.xp.cuda.Stream(non_blocking=True).__enter__()
+            CupyBackend.home = self.xp.cuda.Stream(non_blocking=True)
+            CupyBackend.home.__enter__()
             CupyBackend.bound = device
         return f"cuda:{device}"
 
@@ -234,6 +242,9 @@ class CupyBackend(Backend):
 
     def address(self, x: Any) -> int:
         return int(x.data.ptr)
+
+    def device_of(self, x: Any) -> int:
+        return int(x.data.device_id)
 
     def to_host(self, x: Any) -> np.ndarray:
         if progress.guards:
@@ -402,12 +413,29 @@ def event_clock(xp: Any) -> Clock:
 
 @functools.cache
 def _has_gpu() -> bool:
+    return not missing()
+
+
+@functools.cache
+def old_driver() -> str:
+    """Return what to do where a GPU is not used as its driver is too old for CuPy; else an empty text."""
+    why = "" if _has_gpu() else missing()
+    return why if why.startswith("the driver") else ""
+
+
+def missing() -> str:
+    """Return why no GPU can be used here and what to do, for an error; an empty text where one can."""
     try:
         import cupy
-
-        return cupy.cuda.runtime.getDeviceCount() > 0
-    except Exception:  # no CuPy, no driver or no device all mean the same here
-        return False
+    except Exception:  # also where a library that it needs is missing
+        return f"CuPy is missing; {INSTALL}"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        if getattr(error, "status", None) == OLD_DRIVER:
+            return "the driver is too old for this CuPy; pip install -e '.[cuda12]' in place of cuda13"
+        return f"CuPy sees no GPU ({' '.join(str(error).split())}); nvidia-smi shows whether there is one"
+    return "" if count else "CuPy sees no GPU; nvidia-smi shows whether there is one"
 
 
 @functools.cache
@@ -430,8 +458,7 @@ def get(name: str | None = None) -> Backend:
     if name not in ("auto", "numpy", "cupy"):
         raise ArgumentError("backend", name, "no such backend; choose auto, numpy or cupy")
     if name == "cupy" and not _has_gpu():
-        problem = "CuPy or a GPU is missing here; install the extra cuda12 or cuda13, or use numpy"
-        raise ArgumentError("backend", name, problem)
+        raise ArgumentError("backend", name, f"{missing()}; or use numpy")
     return _make("cupy" if name != "numpy" and _has_gpu() else "numpy")
 
 
@@ -440,10 +467,15 @@ def register(kind: type, on: Backend) -> None:
     _backends[kind] = on
 
 
+def known(array: Any) -> Backend | None:
+    """Return the backend of an array that one of them has made, or could have; None for anything else."""
+    return _backends.get(type(array))
+
+
 def of(array: Any) -> Backend:
     """Return the backend an array lives on."""
-    if (known := _backends.get(type(array))) is not None:
-        return known
+    if (on := known(array)) is not None:
+        return on
     return _make("numpy" if isinstance(array, (np.ndarray, np.generic)) else "cupy")
 
 

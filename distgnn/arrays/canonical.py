@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import _sparsetools
 
+from distgnn.arrays import foreign
 from distgnn.errors import ArgumentError
 
 _WRAPPERS = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array, "coo": sp.coo_array}
@@ -90,12 +91,16 @@ def checked(matrix: Any, argument: str, dtype: Any = None) -> Any:
 
 
 def as_matrix(matrix: Any) -> Any:
-    """Return a sparse matrix of SciPy as it is, or an array of real numbers; else raise ArgumentError."""
+    """Return a sparse matrix of SciPy as it is, or an array of real numbers; else raise ArgumentError.
+
+    What is on a GPU is copied to the host.
+    """
     if matrix is None:
         problem = "every rank must give the matrix, the same one; or one rank, which root=RANK names"
         raise ArgumentError("matrix", None, problem)
     if isinstance(matrix, (str, bytes, os.PathLike)):
         raise ArgumentError("matrix", matrix, "is a path; load opens a store")
+    matrix = foreign.on_host("matrix", matrix)
     if sp.issparse(matrix):
         check_real("matrix", matrix.dtype)
         return matrix

@@ -100,6 +100,8 @@ class Grid(Axes):
         agree(comm, {"backend": self.backend.name})
         if self.backend.name == "numpy":
             launch.warn_of_threads()
+            if backend is None and (why := backends.old_driver()):
+                launch.warn(f"arrays are on the host: {why}")
         self.transport = transport(self.backend, comm, self.node)
         self.overlap, self.wire = True, wire
         self.block_rows: int | None = None

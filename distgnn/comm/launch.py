@@ -92,11 +92,18 @@ def limit_threads(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 @functools.cache
+def warn(problem: str) -> None:
+    """Warn of a problem once. The first rank of the job speaks."""
+    if is_first():
+        show(f"distgnn: warning: {problem}", error=True)
+
+
+@functools.cache
 def warn_of_threads() -> None:
-    """Warn once where ranks of a host have several threads. The first rank of the job speaks."""
-    if is_first() and (why := threaded()):
+    """Warn once where ranks of a host have several threads."""
+    if why := threaded():
         advice = "they hasten a part of an epoch alone; take OMP_NUM_THREADS=1 and a rank for each core"
-        show(f"distgnn: warning: {why}; {advice}: mpiexec -n RANKS", error=True)
+        warn(f"{why}; {advice}: mpiexec -n RANKS")
 
 
 def threaded(environ: Mapping[str, str] = os.environ) -> str:

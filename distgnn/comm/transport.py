@@ -62,7 +62,19 @@ def transport(backend: Backend, mpi: Any, node: int, environ: Mapping[str, str] 
         devices = backend.devices()
         device = node, devices[backend.bound or 0] if devices else ""
         means = Means(_cuda_aware_once(), backend.nccl() is not None, device)
-    return choose(asked, mpi.allgather(means))
+    everybody = mpi.allgather(means)
+    way = choose(asked, everybody)
+    if not asked and way == STAGED and mpi.Get_rank() == 0 and (gpus := lacking_nccl(everybody)):
+        what = "arrays of %d GPUs travel by way of the host, as CuPy finds no NCCL"
+        log.warning("%s: pip install nvidia-nccl-cu13, or nvidia-nccl-cu12 with CUDA 12", what % gpus)
+    return way
+
+
+def lacking_nccl(everybody: Sequence[Means]) -> int:
+    """Count the GPUs of ranks, each of which has its own, that NCCL would serve and does not; else 0."""
+    gpus = len({rank.device for rank in everybody})
+    without = not all(rank.nccl for rank in everybody)
+    return gpus if without and gpus == len(everybody) > 1 else 0
 
 
 def wanted(environ: Mapping[str, str] = os.environ) -> str:

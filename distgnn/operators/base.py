@@ -11,18 +11,19 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from distgnn.arrays.canonical import value_type
+from distgnn.arrays.foreign import gpu_of
 from distgnn.comm.checks import compare
 from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
 from distgnn.local.epilogue import Epilogue
 from distgnn.operators.cut_matrix import CutMatrix
-from distgnn.operators.dense import DistDense, gather, recut, scatter
+from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.kept import cached_property
 from distgnn.operators.linear_map import LinearMap
 from distgnn.operators.prices import FREE, Price, ProductPrices, relaid
 from distgnn.operators.weights import DenseProducts
+from distgnn.operators.whole import WholeArrays
 
 CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both"
 
@@ -158,23 +159,23 @@ class Operator(LinearMap, Linear, ABC):
         """Compute ``A H``. Collective.
 
         On one rank ``H`` may also be an array, n x f by node, and so is the product, whose type is the wider
-        one.
+        one: an array of NumPy, or one on the GPU that the grid computes on, of any library that has DLPack or
+        the CUDA array interface, such as a CUDA tensor. That is read where it is, in the order of the
+        caller's streams; once the call returns, it may be changed or freed. Its product is an array of CuPy.
 
         Raises:
+            ArgumentError: an array on a GPU where the grid does not compute.
             ValueError: shapes, layouts or dtypes don't fit (on every rank alike).
             WireOverflowError: a number does not fit into the 16 bits of the grid's messages (on every rank).
         """
-        if isinstance(H, np.ndarray) and self.grid.size == 1:
-            flat = H.reshape(len(H), -1) if H.ndim else H
-            wider = H.dtype.kind in "biuf" and value_type(H.dtype).itemsize > self.dtype.itemsize
-            if wider and len(flat) == self.shape[1]:
-                return self._wide(flat).reshape(self.shape[0], *H.shape[1:])
-            whole: Any = gather(self @ scatter(flat, self.input_layout, self.dtype))
-            return whole.reshape(self.shape[0], *H.shape[1:])
         if isinstance(H, Operator):
             return self._times_sparse(H)
         if not isinstance(H, DistDense):
+            array = isinstance(H, np.ndarray) or gpu_of(H) is not None
+            if array and self.grid.size == 1:
+                return self._arrays.product(self, H)
             hint = "; aslinearoperator() takes whole arrays" if isinstance(H, np.ndarray) else ""
+            hint = "; it takes an array that rank 0 has" if array and not hint else hint
             hint = "; to_dense() makes one" if isinstance(H, CutMatrix) else hint
             got = type(H).__name__ + hint
             raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {got}")
@@ -204,12 +205,10 @@ class Operator(LinearMap, Linear, ABC):
         next_layer = H.layout.rows.order == self.output_layout.rows.order
         return "; A.layer(1) takes this order" if next_layer else "; rows are in another order of the nodes"
 
-    def _wide(self, H: np.ndarray) -> np.ndarray:
-        """Compute ``A H`` in double precision, of a shorter A on one rank."""
-        product = np.empty((self.shape[0], H.shape[1]))
-        given = H[self.input_layout.row_ids].astype(np.float64)
-        product[self.output_layout.row_ids] = self._one_piece @ given
-        return product
+    @cached_property
+    def _arrays(self) -> WholeArrays:
+        """The products with arrays, on one rank."""
+        return WholeArrays()
 
     @property
     @abstractmethod
@@ -305,6 +304,10 @@ class Adjoint(View):
     def prices(self) -> ProductPrices:
         """The prices of the products, turned round."""
         return ProductPrices(self.forward.prices.adjoint, self.forward.prices.product)
+
+    @property
+    def _arrays(self) -> WholeArrays:
+        return self.forward._arrays
 
     def layer(self, number: int) -> Operator:
         return self.forward.layer(number).T

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from distgnn import ledger
+from distgnn.arrays import foreign
+from distgnn.arrays.backend import Backend, as_array, of
 from distgnn.arrays.canonical import check_real
 from distgnn.arrays.csr import Shape
 from distgnn.comm.checks import compare
@@ -31,12 +34,15 @@ class DistDense(CutMatrix, Tall, Reductions, Algebra):
     (:class:`~distgnn.operators.tall.Tall`).
 
     ``block`` is 2-D and C-contiguous; other attributes: see
-    :class:`~distgnn.operators.cut_matrix.CutMatrix`.
+    :class:`~distgnn.operators.cut_matrix.CutMatrix`. On a GPU it may be an array there of any library that
+    has DLPack or the CUDA array interface, each rank's own: it is not copied, so it must stay as it is.
     """
 
     __slots__ = ()
 
     def __init__(self, block: Any, layout: Layout[Grid], shape: Shape) -> None:
+        check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
+        block = foreign.block(block, layout.grid.backend)
         super().__init__(block, layout, shape)
         if not block.flags.c_contiguous:
             raise ValueError("blocks of a DistDense must be C-contiguous")
@@ -111,38 +117,56 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense:
     """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective.
 
     A vector (n,) becomes a matrix n x 1. Row i belongs to node i, whatever the order of the layout; rank 0
-    puts rows into that order.
+    puts rows into that order. The matrix has memory of its own.
+
+    X may be on the GPU of rank 0: an array of CuPy, or of any library that has DLPack or the CUDA array
+    interface. Its blocks are cut there, after what the caller's streams do to it, and it is free on return.
 
     Raises:
         ArgumentError: on every rank, X of rank 0 is no matrix of real numbers with as many rows as the layout
-            cuts, or the layout is none.
+            cuts, or is on a GPU where the grid does not compute, or the layout is none.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
     on, world, rows = layout.grid.backend, layout.grid.world, layout.rows.parts
     ids = None
-    with world.together():
-        if world.rank == 0:
-            if X is None or sp.issparse(X):
-                problem = "rank 0 must give an array" + ("" if X is None else ", such as X.toarray()")
-                raise ArgumentError("X", type(X).__name__, problem)
-            check_real("X", np.asarray(X).dtype)
-            X = np.ascontiguousarray(X, dtype=dtype)
-            X = X[:, None] if X.ndim == 1 else X
-            if X.ndim != 2:
-                raise ValueError(f"scatter takes a matrix or a vector; got an array of shape {X.shape}")
-            if rows is not None and X.shape[0] != rows[-1]:
-                raise ValueError(f"scatter: the layout cuts {rows[-1]} rows, the matrix has {X.shape[0]}")
-            ids = node_ids(layout, X.shape[0])
-    shape, kind = world.share((X.shape, X.dtype) if world.rank == 0 else ((0, 0), np.dtype(float)))
-    ranges = world.gather_objects(layout.ranges(shape))
-    if world.rank != 0:
-        return DistDense(world.receive(on.empty(layout.local_shape(shape), kind), 0, "H"), layout, shape)
-    blocks = (on.asarray(X[_rows(ids, rows), slice(*cols)]) for rows, cols in ranges)
-    own = next(blocks)
-    own = own.copy() if not on.on_device and np.may_share_memory(own, X) else own
-    for rank, block in enumerate(blocks, 1):
-        world.send(block, rank, "H")
-    return DistDense(own, layout, shape)
+    with ExitStack() as lent:
+        with world.together():
+            if world.rank == 0:
+                X = _checked(lent.enter_context(foreign.borrowed("X", X, on)), dtype)
+                if rows is not None and X.shape[0] != rows[-1]:
+                    raise ValueError(f"scatter: the layout cuts {rows[-1]} rows, the matrix has {X.shape[0]}")
+                ids = node_ids(layout, X.shape[0])
+        shape, kind = world.share((X.shape, X.dtype) if world.rank == 0 else ((0, 0), np.dtype(float)))
+        ranges = world.gather_objects(layout.ranges(shape))
+        if world.rank != 0:
+            return DistDense(world.receive(on.empty(layout.local_shape(shape), kind), 0, "H"), layout, shape)
+        blocks = (on.asarray(X[_rows(ids, rows, of(X)), slice(*cols)]) for rows, cols in ranges)
+        own = next(blocks)
+        own = own.copy() if type(own) is type(X) and _within(own, X) else own
+        for rank, block in enumerate(blocks, 1):
+            world.send(block, rank, "H")
+        return DistDense(own, layout, shape)
+    raise AssertionError("unreachable: nothing is suppressed")
+
+
+def _checked(X: Any, dtype: Any) -> Any:
+    """Return the matrix that rank 0 gave, C-contiguous; raise for anything else."""
+    if X is None or sp.issparse(X):
+        problem = "rank 0 must give an array" + ("" if X is None else ", such as X.toarray()")
+        raise ArgumentError("X", type(X).__name__, problem)
+    X = as_array(X)
+    check_real("X", X.dtype)
+    X = of(X).asarray(X, dtype)
+    X = X[:, None] if X.ndim == 1 else X
+    if X.ndim != 2:
+        raise ValueError(f"scatter takes a matrix or a vector; got an array of shape {X.shape}")
+    return X
+
+
+def _within(part: Any, X: Any) -> bool:
+    """Tell whether a part of a matrix shares its memory, not a copy."""
+    start = of(X).address(X)
+    return bool(start <= of(part).address(part) < start + X.nbytes)
 
 
 def gather(Y: DistDense, root: int = 0) -> np.ndarray | None:
@@ -173,7 +197,7 @@ def gather(Y: DistDense, root: int = 0) -> np.ndarray | None:
             own = rank == root
             room = Y.block if own else on.empty((bottom - top, right - left), Y.dtype)
             block = on.to_host(room if own else world.receive(room, rank, "H"))
-            whole[_rows(ids, (top, bottom)), left:right] = block
+            whole[_rows(ids, (top, bottom), of(whole)), left:right] = block
     return whole
 
 
@@ -215,9 +239,9 @@ def node_ids(layout: Layout[Grid], n: int) -> np.ndarray | None:
     return ids
 
 
-def _rows(ids: np.ndarray | None, rows: Range) -> Any:
-    """Return the index that picks these rows of a layout from a matrix by node."""
-    return slice(*rows) if ids is None else ids[slice(*rows)]
+def _rows(ids: np.ndarray | None, rows: Range, on: Backend) -> Any:
+    """Return the index that picks these rows of a layout from a matrix by node on this backend."""
+    return slice(*rows) if ids is None else on.asarray(ids[slice(*rows)])
 
 
 EXPECTED = "expected H[:, first:last:step], rising columns of all rows; H[:, 3:4] is one column"

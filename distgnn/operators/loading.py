@@ -14,6 +14,7 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR, KERNELS
 from distgnn.comm.grid import Grid
 from distgnn.layout import Range
+from distgnn.operators.device_matrix import DeviceMatrix
 from distgnn.operators.sources import BlockSource, SharedSource, blocks
 from distgnn.operators.strips import side_by_side, splits
 
@@ -49,6 +50,8 @@ def load(grid: Grid, source: BlockSource, windows: Windows, thin: bool = False) 
 
 def load_transposed(grid: Grid, source: BlockSource, windows: Windows) -> list[CSR]:
     """Load the transposes of the blocks of A in these (rows, columns). Collective, as :func:`load`."""
+    if isinstance(source, DeviceMatrix):
+        return [block.transposed(grid.backend) for block in load(grid, source, windows)]
     return _packed(grid, source, windows, thin=True, transposed=True)
 
 

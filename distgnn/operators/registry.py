@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays import foreign
 from distgnn.comm.agree import agree
 from distgnn.comm.communicator import Communicator
 from distgnn.comm.grid import Grid
@@ -17,6 +18,7 @@ from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.block_1d import Block1D
 from distgnn.operators.block_15d import Block15D
 from distgnn.operators.block_rows import BlockRows
+from distgnn.operators.device_matrix import DeviceMatrix
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.plexus_3d import Plexus3D
 from distgnn.operators.rdm import Rdm
@@ -165,10 +167,13 @@ def _source(matrix: Any, grid: Grid, root: int | None, dtype: Any, parts: Parts 
         raise ArgumentError("root", root, f"expected a rank, 0 to {grid.size - 1}")
     if parts is not None:
         return _in_parts(matrix, grid, root, dtype, parts)
+    if grid.size == 1 and grid.backend.on_device and foreign.gpu_of(matrix) is not None:
+        return DeviceMatrix(matrix, grid.backend, dtype)
     if root is not None:
         return RootMatrix(grid, matrix, root, dtype)
     with grid.world.together():
         if not hasattr(matrix, "block"):
+            foreign.check_place("matrix", matrix, grid.backend)
             return MatrixSource(matrix, dtype)
         if dtype is not None and matrix.dtype != np.dtype(dtype):
             raise ArgumentError("dtype", np.dtype(dtype), f"the source of blocks gives {matrix.dtype}")
@@ -201,7 +206,9 @@ def distribute(
     Args:
         matrix: SciPy sparse matrix (equal on all ranks), whose entries of one place add up and whose stored
             zeros are entries, unlike those of a graph of ``fit`` and ``prepare``; or a
-            :class:`~distgnn.operators.sources.BlockSource`.
+            :class:`~distgnn.operators.sources.BlockSource`. Or a matrix on the GPU that the grid computes on,
+            sparse or dense, of CuPy or with DLPack: one rank copies it there
+            (:class:`~distgnn.operators.device_matrix.DeviceMatrix`), several by way of the host.
         sparsity_aware: True: send only the rows of dense matrices that are needed (``1d``, ``1.5d``); "auto":
             or whole blocks, whichever should be faster between two ranks.
         root: the one rank that has the matrix and sends the others their blocks; what they give, such as

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays import foreign
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.canonical import as_matrix, canonical, identical, value_type
 from distgnn.arrays.csr import CSR, Shape
@@ -104,6 +105,7 @@ class LocalBlocks:
         if dtype is None and not pieces:
             raise ValueError("a rank that holds no block of the matrix must be told its dtype")
         self.shape, self.symmetric = shape, symmetric
+        pieces = [(rows, cols, foreign.on_host("matrix", csr)) for rows, cols, csr in pieces]
         for rows, cols, csr in pieces:
             if csr.shape != (rows[1] - rows[0], cols[1] - cols[0]):
                 raise ValueError(f"block of shape {csr.shape} does not fill rows {rows} and columns {cols}")
@@ -141,6 +143,8 @@ class RootMatrix:
     def __init__(self, grid: Grid, matrix: Any, root: int = 0, dtype: Any = None) -> None:
         self.root, self.comm = root, grid.along_on_host(*grid.shape)
         with self.comm.together():
+            if self.comm.rank == root:
+                foreign.check_place("matrix", matrix, grid.backend)
             self.held = MatrixSource(matrix, dtype) if self.comm.rank == root else None
         held = self.held
         facts = held and (held.shape, held.dtype, held.symmetric, int(held.matrix.nnz))

@@ -7,6 +7,7 @@ from typing import Any
 import scipy.sparse as sp
 
 from distgnn import ledger
+from distgnn.arrays import foreign
 from distgnn.arrays.canonical import distinct, value_type
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
@@ -88,14 +89,16 @@ def scatter(X: Any, layout: Layout[Grid], dtype: Any = None) -> DistDense | Spar
     """Cut a global matrix that rank 0 has (others pass anything) over the grid. Collective.
 
     A vector (n,) becomes a matrix n x 1. Row i belongs to node i, whatever the order of the layout; rank 0
-    puts rows into that order. A sparse matrix of SciPy stays sparse, for the features of a network.
+    puts rows into that order. A sparse matrix, of SciPy or on the GPU of rank 0, stays sparse, for the
+    features of a network; one on a GPU goes by way of the host. A dense array there does not, see
+    :func:`distgnn.operators.dense.scatter`.
 
     Raises:
         ArgumentError: on every rank, X of rank 0 is no matrix of real numbers with as many rows as the layout
             cuts, or has entries that stand twice or out of range, or the layout is none.
     """
     check_type("layout", layout, Layout, "a Layout, such as A.input_layout")
-    if layout.grid.world.share(sp.issparse(X)):
+    if layout.grid.world.share(sp.issparse(X) or foreign.sparse_on_gpu(X)):
         return scatter_sparse(X, layout, dtype)
     return dense.scatter(X, layout, dtype)
 
@@ -105,7 +108,8 @@ def scatter_sparse(X: Any, layout: Layout[Grid], dtype: Any = None) -> SparseFea
     grid, moved = layout.grid, None
     with grid.world.together():
         if grid.rank == 0:
-            moved = _by_layout(X, layout, dtype)
+            foreign.check_place("X", X, grid.backend)
+            moved = _by_layout(foreign.on_host("X", X), layout, dtype)
     source = RootMatrix(grid, moved)
     (block,) = source.blocks([layout.ranges(source.shape)])
     with grid.world.together():

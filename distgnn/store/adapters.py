@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays import foreign
 from distgnn.arrays.canonical import checked
 from distgnn.errors import ArgumentError
 
@@ -86,16 +87,17 @@ def _has(graph: Any) -> bool:
 def array(name: str, given: Any) -> np.ndarray:
     """Return an array or tensor as one of NumPy, of the same memory where that is possible.
 
+    One on a GPU is copied: a graph is prepared on the host.
+
     Raises:
-        ArgumentError: the array is on a GPU, has masked entries, or is none; the error says what to pass.
+        ArgumentError: the array is on a GPU and cannot be copied, has masked entries, or is none; the error
+            says what to pass.
     """
+    given = foreign.on_host(name, given)
     _check_place(name, given)
     if isinstance(given, np.ma.MaskedArray) and np.ma.getmaskarray(given).any():
         raise ArgumentError(name, "a masked array", f"has masked entries: pass {name}.filled(VALUE)")
-    if getattr(given, "requires_grad", False) is True:
-        given = given.detach()
-    if str(getattr(given, "dtype", "")).rpartition(".")[2] == "bfloat16":  # NumPy has no such numbers
-        given = given.float() if hasattr(given, "float") else given.astype(np.float32)
+    given = foreign.plain(given)
     try:
         if hasattr(given, "__dlpack__") and not hasattr(given, "__array__"):
             return np.from_dlpack(given)
@@ -108,10 +110,11 @@ def sparse(name: str, given: Any) -> Any:
     """Return a sparse tensor or matrix as one of SciPy whose arrays fit together; anything else as it is."""
     if sp.issparse(given):
         return checked(given, name)
+    if foreign.sparse_on_gpu(given):
+        return checked(foreign.on_host(name, given), name)
     layout = str(getattr(given, "layout", "")).removeprefix("torch.")
     if layout not in ("sparse_coo", "sparse_csr", "sparse_csc"):
         return given
-    _check_place(name, given)
     shape = tuple(map(int, given.shape))
     if layout == "sparse_coo":
         given = given.detach().coalesce()

@@ -11,6 +11,8 @@ from typing import Any, Unpack
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays import foreign
+from distgnn.arrays.backend import Backend, known
 from distgnn.errors import ArgumentError
 from distgnn.store import array_labels
 from distgnn.store.adapters import Given, array, sparse, unpacked
@@ -122,11 +124,13 @@ def of_arrays(
     graph: Any, X: Any = None, y: Any = None, split: Any = None, *, ids: Any = None, nodes: int | None = None,
     weights: Any = None, directed: bool | None = None, seed: int = 0, multilabel: bool = False,
     regression: bool = False, default_split: str | None = None, dtype: str = "float32", targets: bool = True,
+    backend: Backend | None = None,
 ) -> Imported:  # fmt: skip
     """Return the source of a store from arrays; :func:`prepare` documents the arguments.
 
     `default_split`: shares of the parts if no split is given. `dtype`: of the matrix. `targets`: whether
-    labels and split are taken.
+    labels and split are taken. `backend`: dense features on its GPU stay there, with memory of their own;
+    without one they are refused. What else is on a GPU is copied to the host.
     """
     y, split = (y, split) if targets else ((), ())  # so that those of the graph are not looked at
     given = of_tables(unpacked(Given(graph, X, y, split, ids, nodes, weights, directed)))
@@ -135,7 +139,7 @@ def of_arrays(
     names = None if given.ids is None else names_of(given.ids)
     free = given.X is None and given.y is None and given.nodes is None
     edges = edges_of(given.graph, given.weights, names, free)
-    table = None if given.X is None else _table(given.X)
+    table = None if given.X is None else _table(given.X, backend)
     labels = None if given.y is None else array_labels.values_of(given.y, regression)
     n = _nodes(edges, given.nodes, table, labels)
     weighted = edges.weights is not None
@@ -172,10 +176,16 @@ def _nodes(edges: ArrayEdges, nodes: int | None, table: Any, labels: np.ndarray 
     return n
 
 
-def _table(X: Any) -> Any:
+def _table(X: Any, backend: Backend | None) -> Any:
     """Return features as a dense array or a sparse matrix, whose entries are those that were given."""
     X = sparse("X", X)
-    table = X if sp.issparse(X) else array("X", X)
+    if not sp.issparse(X) and foreign.gpu_of(X) is not None:
+        if backend is None:
+            raise ArgumentError("X", foreign.kind(X), f"is on a GPU: pass {foreign.copy('X', X)}")
+        with foreign.borrowed("X", X, backend) as there:
+            table = there.copy()
+    else:
+        table = X if sp.issparse(X) else array("X", X)
     if table.ndim != 2 or table.dtype.kind not in "biuf":
         given = f"{table.dtype} of shape {table.shape}"
         raise ArgumentError("X", given, "expected real numbers, nodes by width")
@@ -191,7 +201,7 @@ def _feature_type(table: Any, dtype: str) -> np.dtype:
         return narrow
     numbers = table.data if sp.issparse(table) else table
     with np.errstate(over="ignore", invalid="ignore"):
-        same = (numbers.astype(narrow).astype(numbers.dtype) == numbers).all()
+        same = bool((numbers.astype(narrow).astype(numbers.dtype) == numbers).all())
     return narrow if same else np.dtype(dtype)
 
 
@@ -218,7 +228,7 @@ class _Rows:
 
     def __init__(self, table: Any, kind: np.dtype, names: list[str] | None) -> None:
         self.table, self.kind, self.names, (self.nodes, self.width) = table, kind, names, table.shape
-        as_it_is = isinstance(table, np.ndarray) and table.dtype == kind and table.flags.c_contiguous
+        as_it_is = known(table) is not None and table.dtype == kind and table.flags.c_contiguous
         self.given = table if as_it_is else None  # what a copy of all rows would equal
 
     def rows(self, ids: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.backend import of
 from distgnn.arrays.csr import index_type
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, offered
@@ -99,11 +100,13 @@ def _features(source: Source, sparse: Sparse | None, content: Content) -> np.nda
     if (given := given_features(source)) is not None:
         deque(blocks, maxlen=0)
         return given
-    features, done = np.empty((source.n, source.width), source.feature_type), 0
+    features, done = None, 0
     for rows in blocks:
+        if features is None:
+            features = of(rows).empty((source.n, source.width), source.feature_type)
         features[done : done + len(rows)] = rows
         done += len(rows)
-    return features
+    return np.empty((0, source.width), source.feature_type) if features is None else features
 
 
 def _entries(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.arrays import backend
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.split import labelled
@@ -105,7 +106,7 @@ class Another:
             return of_arrays(
                 self.graph, self.X, self.y, self.split, ids=self.ids, weights=asked, directed=directed,
                 multilabel=run.get("graph multilabel", False), regression=run.get("loss") == "mse",
-                default_split=SPLIT, dtype=run["dtype"], targets=self.compared,
+                default_split=SPLIT, dtype=run["dtype"], targets=self.compared, backend=backend.get(),
             )  # fmt: skip
         except ArgumentError as error:
             if asked is self.weights or error.argument != "weights":

@@ -53,6 +53,10 @@ def fit(
     Rank 0 has the arrays. What other ranks give for graph, X, y, split, ids and weights does not matter, such
     as None; all else is the same everywhere. The numbers equal a ``Run`` on the store of ``prepare``.
 
+    Arrays may be on the GPU of rank 0: of CuPy, or of any library that has DLPack or the CUDA array
+    interface, such as CUDA tensors. Dense X does not go through the host, and the model keeps a copy of it on
+    the GPU; the others are copied to the host, where the graph is prepared.
+
     Args:
         graph, X, y, ids, nodes, weights, directed: see :func:`distgnn.prepare`.
         split: as there; default: that of the graph, as PyG's masks, else shares 0.6/0.2/0.2 of the labelled
@@ -69,7 +73,8 @@ def fit(
         the model, with its answers on rank 0.
 
     Raises:
-        ArgumentError: an unknown setting, or arrays that do not fit together (on every rank).
+        ArgumentError: an unknown setting, or arrays that do not fit together, or X on a GPU where the
+            training does not compute (on every rank).
         UserError, TrainingError: see :class:`Run`.
         PeerError: another rank failed, in any way; the program may catch it and go on with another call.
     """
@@ -86,6 +91,7 @@ def fit(
                 source = _source(
                     graph, X, y, split, ids=ids, nodes=nodes, weights=weights, directed=directed, seed=seed,
                     regression=chosen.loss == "mse", dtype=chosen.dtype,
+                    backend=backend.get(chosen.backend),
                 )  # fmt: skip
         store = hold(source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype)
         run = Run(store, chosen, own.mpi)
@@ -145,7 +151,8 @@ def _trained(
         logits = finite(whole)
     run.grid.workspace.clear()
     given = given_features(source)
-    if given is not None and store.arrays is not None and store.arrays.features is given:
+    copied = given is None or backend.of(given).on_device
+    if not copied and store.arrays is not None and store.arrays.features is given:
         store.arrays.features = given.copy()  # which the caller may change from now on
     names = None if source is None else source.names
     words = run.grid.world.share(names is not None and names.words)

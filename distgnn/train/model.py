@@ -63,8 +63,9 @@ class Kept:
         facts, own = store.manifest, store.arrays
         recipe = (facts[name] for name in ("n", "normalize", "self_loops", "directed", "dtype"))
         matrix = _SHARED.setdefault(("A", facts["content"]["edges"], *recipe), own.matrix)
-        kind = "X", facts["content"]["features"], own.features.shape, str(own.features.dtype)
-        return Arrays(matrix, _SHARED.setdefault(kind, own.features), own.labels, own.split)
+        kind = type(own.features), own.features.shape, str(own.features.dtype)
+        features = _SHARED.setdefault(("X", facts["content"]["features"], *kind), own.features)
+        return Arrays(matrix, features, own.labels, own.split)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.backend import module
 from distgnn.errors import UserError
 from distgnn.store.importers.arrays import Npz, StoredArray, indices, integers, pointers, rows_of
 from distgnn.store.importers.files import check_declared
@@ -40,23 +41,24 @@ def _finite(numbers: np.ndarray, place: Place, path: object, kind: Any) -> np.nd
     """Convert numbers to `kind`; raise UserError for one that is not finite, or that `kind` would change."""
     if numbers.dtype.kind in "iu":
         _check_whole(numbers, place, path, np.dtype(kind))
+    xp = module(numbers)
     with np.errstate(over="ignore", invalid="ignore"):
-        numbers = np.ascontiguousarray(numbers, kind)
-        total = numbers.sum(dtype=np.float64)
-    if not np.isfinite(total) and not np.isfinite(numbers).all():
-        bad = int(np.argmin(np.isfinite(numbers)))
-        raise UserError(f"{path}: {place(bad)} is {numbers.flat[bad]}; expected finite numbers")
+        numbers = xp.ascontiguousarray(numbers, kind)
+        total = float(numbers.sum(dtype=np.float64))
+    if not np.isfinite(total) and not (known := xp.isfinite(numbers)).all():
+        bad = int(known.argmin())
+        raise UserError(f"{path}: {place(bad)} is {numbers.reshape(-1)[bad]}; expected finite numbers")
     return numbers
 
 
 def _check_whole(numbers: np.ndarray, place: Place, path: object, kind: np.dtype) -> None:
     """Raise UserError for a whole number that `kind` would change."""
-    if max(int(numbers.max(initial=0)), -int(numbers.min(initial=0))) > 2 << np.finfo(kind).nmant:
+    if numbers.size and max(int(numbers.max()), -int(numbers.min())) > 2 << np.finfo(kind).nmant:
         with np.errstate(invalid="ignore"):
             changed = numbers.astype(kind).astype(numbers.dtype) != numbers
         if changed.any():
-            bad = int(np.argmax(changed))
-            problem = f"{place(bad)} is {numbers.flat[bad]}, which {kind} cannot hold"
+            bad = int(changed.argmax())
+            problem = f"{place(bad)} is {numbers.reshape(-1)[bad]}, which {kind} cannot hold"
             raise UserError(f"{path}: {problem}; give shorter numbers, or floating-point ones to be rounded")
 
 

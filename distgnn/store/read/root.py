@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.backend import of
 from distgnn.comm.group import Comm
 from distgnn.errors import UserError, did_you_mean
 from distgnn.layout import Cut, Layout, NodeOrder
@@ -29,12 +30,12 @@ ORDERS = ("random", "original")
 class Arrays:
     """The arrays of a graph by node.
 
-    A has the nodes in their own order, n x n; features are n x width, sparse or dense as in a store; labels
-    and split are as in a store, too.
+    A has the nodes in their own order, n x n; features are n x width, sparse or dense as in a store, or dense
+    on a GPU; labels and split are as in a store, too.
     """
 
     matrix: sp.csr_array
-    features: np.ndarray | sp.csr_array
+    features: Any
     labels: np.ndarray
     split: np.ndarray
 
@@ -93,11 +94,12 @@ class RootStore(Store):
     ) -> np.ndarray:
         """Return features, as :class:`Store` does; on rank 0 only."""
         some = self._features(order, rows, cols)
-        return some.toarray() if sp.issparse(some) else some
+        return some.toarray() if sp.issparse(some) else of(some).to_host(some)
 
     def sparse_features(self, order: AnyOrder = None, rows: Any = None, cols: Any = None) -> sp.csr_array:
         """Return features as CSR, as :class:`Store` does; on rank 0 only."""
-        return sp.csr_array(self._features(order, rows, cols))
+        some = self._features(order, rows, cols)
+        return sp.csr_array(some if sp.issparse(some) else of(some).to_host(some))
 
     def _features(self, order: AnyOrder, rows: Any, cols: Any) -> Any:
         some = self._by(order, self.held.features)[slice(*(rows or (0, self.n)))]
@@ -123,10 +125,16 @@ class RootStore(Store):
     def scatter_features(
         self, layout: Layout, dtype: Any, columns: Sequence[int] | None = None
     ) -> DistDense | SparseFeatures:  # fmt: skip
-        """Cut the features, or some columns of them, by a layout. Collective."""
+        """Cut the features, or some columns of them, by a layout. Collective.
+
+        Those on a GPU are copied to the host for a grid that computes there, such as a check's.
+        """
         taken = slice(None) if columns is None else columns
         cut = scatter if self.feature_nnz is None else scatter_sparse
-        return cut(None if self.arrays is None else self.arrays.features[:, taken], layout, dtype)
+        features = None if self.arrays is None else self.arrays.features[:, taken]
+        if features is not None and self.feature_nnz is None and not layout.grid.backend.on_device:
+            features = of(features).to_host(features)
+        return cut(features, layout, dtype)
 
     def scatter_targets(self, layout: Layout) -> tuple[DistDense, DistDense]:
         """Cut the rows of labels and split by a layout. Collective."""
@@ -141,7 +149,8 @@ class RootStore(Store):
         order = self.order(order) if isinstance(order, str) else order
         if order is None:
             return array
-        return array[order.permutation(0, self.n)]
+        places = order.permutation(0, self.n)
+        return array[places if sp.issparse(array) else of(array).asarray(places)]
 
 
 class RootOrder(RootMatrix):

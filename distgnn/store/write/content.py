@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn import rng
+from distgnn.arrays.backend import module, of
 from distgnn.local.entries import hashed
 from distgnn.store.source import Source, label_type
 from distgnn.store.team import Team
@@ -61,9 +62,13 @@ class Content:
             hashed = sp.csr_array((sums, rows.indices, rows.indptr), shape=rows.shape)
             words = hashed @ np.ones(rows.shape[1], np.uint64)
         else:
-            words = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64) @ self._factors.ravel()
-        ids = rng.hashes(_FEATURES, np.arange(first, first + rows.shape[0]))
-        self._add(1, rng.splitmix64(words ^ ids).sum(dtype=np.uint64))
+            on = of(rows)
+            bits = on.asarray(rows).view(np.uint32).astype(np.uint64)
+            factors = on.asarray(self._factors.ravel())
+            # The matrix products of a GPU's libraries take no integers.
+            words = (bits * factors).sum(axis=1, dtype=np.uint64) if on.on_device else bits @ factors
+        ids = rng.hashes(_FEATURES, module(words).arange(first, first + rows.shape[0]))
+        self._add(1, int(rng.splitmix64(words ^ ids).sum(dtype=np.uint64)))
 
     def _add(self, index: int, total: Any) -> None:
         self._sums[index : index + 1] += np.uint64(total)  # NumPy warns if a scalar wraps

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn.arrays.backend import as_array, of
 from distgnn.arrays.canonical import check_real
 from distgnn.errors import UserError
 from distgnn.layout import block, partition
@@ -80,6 +81,8 @@ def _sampled(source: Source) -> bool:
     """Return whether at most three eighths of dense features are not 0, by evenly spread rows."""
     count = min(source.n, LIMITS.sampled_rows, max(1, LIMITS.row_bytes * source.n // dense_bytes(source)))
     rows = source.features(np.linspace(0, source.n - 1, count).astype(np.int64))
+    if of(rows).on_device:  # where they stay, as they are
+        return False
     return 8 * int(np.count_nonzero(rows)) <= 3 * rows.size
 
 
@@ -93,7 +96,7 @@ def feature_blocks(source: Source, lo: int, hi: int) -> Iterator[tuple[int, Rows
     step = max(1, min(LIMITS.row_bytes // row, LIMITS.entries))
     for start in range(lo, hi, step):
         ids = np.arange(start, min(start + step, hi))
-        rows: Rows = np.asarray(source.features(ids)) if entries is None else source.sparse_features(ids)
+        rows: Rows = as_array(source.features(ids)) if entries is None else source.sparse_features(ids)
         check_real("features", rows.dtype)
         rows = rows.astype(source.feature_type, copy=False)
         finite = np.isfinite(rows.data if sp.issparse(rows) else rows)

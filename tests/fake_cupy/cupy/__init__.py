@@ -23,6 +23,7 @@ from cupy._creation import (
     asnumpy,
     empty,
     empty_like,
+    from_dlpack,
     full,
     full_like,
     ones,
@@ -47,7 +48,8 @@ __version__ = "14.2.0"
 _MADE_HERE = {
     "arange": arange, "array": array, "asanyarray": asanyarray, "asarray": asarray,
     "ascontiguousarray": ascontiguousarray, "asfortranarray": asfortranarray, "asnumpy": asnumpy,
-    "empty": empty, "empty_like": empty_like, "full": full, "full_like": full_like, "matmul": matmul,
+    "empty": empty, "empty_like": empty_like, "from_dlpack": from_dlpack, "full": full,
+    "full_like": full_like, "matmul": matmul,
     "ones": ones, "ones_like": ones_like, "searchsorted": searchsorted, "zeros": zeros,
     "zeros_like": zeros_like,
 }  # fmt: skip

@@ -12,7 +12,7 @@ from cupy import _signatures
 from cupy._graphs import recorded
 from cupy._graphs import refuse as refuse_capture
 from cupy._memory import Memory, MemoryPointer, allocate, span_of, spans_of_host
-from cupy._streams import current, launch, synchronize
+from cupy._streams import Event, ExternalStream, current, launch, synchronize
 from cupy._work import DEVICE, Span
 
 TYPES = frozenset("?bhilqBHILQefdFD")
@@ -33,6 +33,13 @@ class Flags:
 
     def __getitem__(self, name: str) -> bool:
         return {name.upper(): value for name, value in vars(self).items()}[name]
+
+
+class Capsule:
+    """An array under way by DLPack."""
+
+    def __init__(self, array: ndarray) -> None:
+        self.array = array
 
 
 class ndarray:
@@ -77,6 +84,20 @@ class ndarray:
             "data": (self._numbers.ctypes.data, False), "version": 3, "stream": current().ptr or 1,
             "strides": None if self._numbers.flags.c_contiguous else self.strides,
         }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self._memory.device
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> Capsule:  # fmt: skip
+        """Give the array to who reads it on a stream, which is ordered after the current one."""
+        if stream == -1:
+            raise NotImplementedError("MPI is given the CUDA array interface, by which its use is seen")
+        handed = Event()
+        handed.record(current())
+        ExternalStream(0 if stream in (None, 1) else stream).wait_event(handed)
+        return Capsule(self)
 
     def get(
         self, stream: Any = None, order: str = "C", out: np.ndarray | None = None, blocking: bool = True
@@ -182,7 +203,7 @@ class ndarray:
     def device(self) -> Any:
         from cupy.cuda import Device
 
-        return Device(0)
+        return Device(self._memory.device)
 
     @property
     def flags(self) -> Flags:

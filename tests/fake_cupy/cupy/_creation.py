@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cupy._array import TYPES, fresh, moved, moved_on, ndarray
+from cupy._array import TYPES, fresh, moved, moved_on, ndarray, placed
 from cupy._functions import FUNCTIONS
 from cupy._graphs import recorded
-from cupy._streams import launch
+from cupy._memory import find
+from cupy._streams import current, launch
+from cupy.cuda import runtime
 
 
 def array(
@@ -22,10 +24,41 @@ def array(
         return _copied(obj, dtype, bool(copy), order)
     if isinstance(obj, (list, tuple)) and any(isinstance(one, ndarray) for one in obj):
         return FUNCTIONS["stack"]([asarray(one, dtype) for one in obj])
+    if hasattr(obj, "__cuda_array_interface__"):
+        return _copied(_given(obj.__cuda_array_interface__, obj), dtype, bool(copy), order)
     numbers = np.array(obj, dtype, ndmin=ndmin)
     if numbers.dtype.char not in TYPES:
         raise ValueError(f"Unsupported dtype {numbers.dtype}")
     return moved(np.ascontiguousarray(numbers).reshape(numbers.shape) if order == "C" else numbers)
+
+
+def _given(facts: dict[str, Any], owner: Any) -> ndarray:
+    """Return the array of the CUDA array interface; the host waits for the stream that it names."""
+    if facts.get("mask") is not None:
+        raise ValueError("CuPy currently does not support masked arrays.")
+    if (stream := facts.get("stream")) is not None:
+        runtime.streamSynchronize(0 if stream == 1 else stream)
+    address, shape = facts["data"][0], facts["shape"]
+    if not address or 0 in shape:
+        return fresh(shape, facts["typestr"])
+    memory = find(address)
+    if memory is None:
+        raise RuntimeError("cudaErrorInvalidValue: the address is not on the device")
+    how = np.dtype(facts["typestr"]), memory.raw, address - memory.start, facts.get("strides")
+    return placed(np.ndarray(shape, *how), memory, owner)
+
+
+def from_dlpack(array: Any, *, device: Any = None, copy: Any = None) -> ndarray:
+    """Return the array that a producer gives for the current stream."""
+    if array.__dlpack_device__()[0] != 2:
+        raise TypeError("CPU arrays cannot be directly imported to CuPy.")
+    options = {"stream": current().ptr or 1}
+    try:
+        capsule = array.__dlpack__(**options, max_version=(1, 0), copy=copy)
+    except TypeError:
+        capsule = array.__dlpack__(**options)
+    shared: ndarray = capsule.array
+    return placed(shared._numbers, shared._memory, shared)
 
 
 @recorded

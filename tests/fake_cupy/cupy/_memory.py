@@ -31,7 +31,7 @@ class Memory:
         start: address of the first byte; size: how many; raw: these bytes, of the device; beside: others,
             that nobody may write.
         pending: what is queued on it (see ``_work.py``). pool: that it is counted in.
-        stream: that was current; rounded: the size to a multiple of the alignment.
+        device, stream: that were current; rounded: the size to a multiple of the alignment.
     """
 
     raw: np.ndarray
@@ -39,6 +39,7 @@ class Memory:
 
     def __init__(self, start: int, size: int, pool: MemoryPool) -> None:
         self.start, self.size, self.pool = start, size, pool
+        self.device = DEVICE.number
         self.stream, self.rounded = current().ptr, -(-size // ALIGNMENT) * ALIGNMENT
         self.pending = DEVICE.left(self.stream, self.rounded, start) if pool is POOL else []
         pool.take(self.rounded)
@@ -67,7 +68,7 @@ class MemoryPointer:
     """An address within memory."""
 
     def __init__(self, mem: Memory, offset: int) -> None:
-        self.mem, self.ptr = mem, mem.start + offset
+        self.mem, self.ptr, self.device_id = mem, mem.start + offset, mem.device
 
     def __int__(self) -> int:
         return self.ptr

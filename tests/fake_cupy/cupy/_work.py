@@ -94,6 +94,7 @@ class Device:
         self.wait: Callable[[Callable[[], bool]], None] = spin  # what a host does while the device waits
         self.capture: Any = None  # what a stream captures (see _graphs.py)
         self.replaying = False  # a graph
+        self.number = 0  # of the current one, of several
         self.reset()
 
     def reset(self) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
-from cupy._memory import POOL, TOTAL
+from cupy._memory import POOL, TOTAL, find
 from cupy._streams import EVENTS
 from cupy._work import DEVICE, merge
 
 is_hip = _is_hip_environment = False
-_device = 0
 
 
 class CUDARuntimeError(RuntimeError):
@@ -23,14 +23,13 @@ def getDeviceCount() -> int:
 
 
 def getDevice() -> int:
-    return _device
+    return DEVICE.number
 
 
 def setDevice(device: int) -> None:
-    global _device
     if not 0 <= device < getDeviceCount():
         raise CUDARuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
-    _device = device
+    DEVICE.number = device
 
 
 def getDeviceProperties(device: int) -> dict[str, Any]:
@@ -49,6 +48,11 @@ def deviceGetByPCIBusId(pciBusId: str) -> int:
         if deviceGetPCIBusId(device) == pciBusId.upper():
             return device
     raise CUDARuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+
+
+def pointerGetAttributes(ptr: int) -> Any:
+    memory = find(ptr)
+    return SimpleNamespace(device=-1 if memory is None else memory.device, devicePointer=ptr)
 
 
 def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
