@@ -1,4 +1,4 @@
-"""The networks of ``gpu_epoch.py`` in PyTorch, PyTorch Geometric and DGL, in a process without distgnn.
+"""The networks of ``gpu_epoch.py`` in PyTorch and PyTorch Geometric, in a process without distgnn.
 
     python benchmarks/gpu_epoch_peers.py FOLDER EPOCHS [PEER ...]
 
@@ -94,20 +94,6 @@ def of_pyg(problem: Problem, with_csr: bool) -> Network:
     return [layer.lin.weight for layer in layers], lambda index, H: layers[index](H, *graph)
 
 
-def of_dgl(problem: Problem) -> Network:
-    import dgl
-    from dgl.nn import GraphConv
-
-    weights = list(problem["weights"].values())
-    graph = dgl.graph(edges(problem), num_nodes=len(problem["labels"]))
-    layers = [GraphConv(*W.shape, norm="none", bias=False) for W in weights]
-    for layer, W in zip(layers, weights, strict=True):
-        layer.weight = torch.nn.Parameter(W)
-    return [layer.weight for layer in layers], lambda index, H: layers[index](
-        graph, H, edge_weight=problem["data"]
-    )
-
-
 def of_attention(problem: Problem) -> Network:
     """Train by PyG's layers of attention, two of them."""
     from torch_geometric.nn import GATConv, GATv2Conv
@@ -143,7 +129,6 @@ PEERS: dict[str, Callable[[Problem], Network]] = {
     f"torch.sparse, five products, {TF32}, {GRAPHED}": partial(of_torch, aggregate_first=True),
     "PyG, EdgeIndex": of_edge_index,
     "PyG, CSR adjacency": partial(of_pyg, with_csr=True),
-    "DGL": of_dgl,
     "PyG, edge index": partial(of_pyg, with_csr=False),  # last: it takes the most time and memory
 }
 OF_ATTENTION: dict[str, Callable[[Problem], Network]] = {"PyG, edge index": of_attention}

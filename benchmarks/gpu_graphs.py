@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from cases import rmat
 from distgnn import gallery
 
 
@@ -46,6 +45,8 @@ def graph(name: str) -> sp.csr_array:
     kind, exponent, *degree = name.split("-")
     n = 1 << int(exponent)
     if degree:
+        from cases import rmat  # which needs MPI
+
         return rmat(n, float(degree[0]))
     if kind in ("uniform", "dense"):
         A = uniform(n, 16 if kind == "uniform" else 128)

@@ -9,8 +9,8 @@ that the host is not in it (before a `*` it is: that call cannot be captured). R
 - float32, float64: the variant that the tuner chose; cuSPARSE's algorithms row-major, whose descriptors,
   workspace and preprocessing are made once and not timed; PyTorch's CSR product; the product that ends with
   bias and ReLU, in the same launch. "vs": the faster of both algorithms over ours.
-- bfloat16, float16: B found in 16 bits, and the pass that rounds it; sums in float32. Peers read values in 16
-  bits, too. "float32": the time of the same product in float32 over this one.
+- bfloat16, float16: B found in 16 bits, the pass that rounds it, and the time of the same product in float32
+  over this one; sums in float32. Peers read values in 16 bits, too.
 - variants: every variant that the tuner tries.
 - floor: the larger of the bytes that pass through memory at least, indices, weights, B and the result once,
   at the bandwidth of a copy, and of those from the L2 cache, a row of B for each non-zero, at the bandwidth
@@ -26,6 +26,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,10 @@ class Product:
         memory = (entries + result + n * f * stored) / limits.copy
         return 1e3 * max(memory, (entries + result + self.A.nnz * f * stored) / limits.cache)
 
-    def no_reuse_bytes(self) -> int:
-        """Count the bytes that move if no row of B is ever found in a cache."""
+    def no_reuse_bytes(self, stored: int) -> int:
+        """Count the bytes that move if no row of B, of such numbers, is ever found in a cache."""
         (n, f), item = self.B.shape, self.A.dtype.itemsize
-        return self.A.nnz * (4 + item + item * f) + item * n * f + 8 * n
+        return self.A.nnz * (4 + item + stored * f) + item * n * f + 8 * n
 
 
 @dataclass
@@ -215,7 +216,7 @@ def variants(product: Product) -> dict[str, Work]:
 # -- answers -------------------------------------------------------------------------------------------------
 
 
-def wrong(product: Product, works: dict[str, Work], expected: np.ndarray) -> list[str]:
+def wrong(product: Product, works: dict[str, Work], expected: np.ndarray, apart: float = 1e-3) -> list[str]:
     """Name the kernels whose result is wrong. Results of PyTorch and of rounding lie elsewhere."""
     bad, most = [], float(np.abs(expected).max(initial=0))
     for name, work in works.items():
@@ -225,21 +226,23 @@ def wrong(product: Product, works: dict[str, Work], expected: np.ndarray) -> lis
         work()
         answer = np.maximum(expected, 0) if name == ENDING else expected
         got = product.on.to_host(product.out[product.on.asarray(product.rows)])
-        if not np.allclose(got, answer, rtol=1e-3, atol=1e-3 * max(1.0, most)):
+        if not np.allclose(got, answer, rtol=apart, atol=apart * max(1.0, most)):
             bad.append(name)
     return bad
 
 
-def settle(works: dict[str, Work]) -> None:
-    """Let the tuners make up their minds before anything is timed."""
-    for work in works.values():
-        for _ in range(40):
-            work()
+def rounded_answer(product: Product, matrix: sp.csr_array, kind: str) -> np.ndarray:
+    """Compute the rows on the host, of the numbers of B that are left in 16 bits."""
+    on, B = product.on, product.B
+    bits = cuda.rounded(B, kind, on.xp.zeros(1, np.int32)).bits[:, : B.shape[1]]
+    return product.answer(matrix, widen(on.asarray(bits), on.empty(B.shape, np.float32), kind))
 
 
 def timed(product: Product, works: dict[str, Work], settings: Any) -> dict[str, float]:
-    tuned = {name: work for name, work in works.items() if name in ("ours", ENDING, "float32")}
-    settle(tuned)
+    """Measure the calls, once the tuners have made up their minds."""
+    for name in ("ours", ENDING, "float32"):
+        for _ in range(40 if name in works else 0):
+            works[name]()
     return medians(product.on, works, settings.rounds, settings.least_ms)
 
 
@@ -253,68 +256,34 @@ def cell(times: dict[str, float], name: str) -> str:
     return milliseconds(of(times, name)) + "*" * (f"{name}*" in times)
 
 
-def ratio(over: float, ours: float) -> str:
-    return "" if math.isnan(over / ours) else f"{over / ours:.2f}"
-
-
-def best_peer(times: dict[str, float]) -> float:
-    """Return the time of cuSPARSE's faster algorithm; NaN where there is none."""
-    peers = [of(times, name) for name in ALGORITHMS]
-    return min((ms for ms in peers if not math.isnan(ms)), default=math.nan)
+def ratio(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.2f}"
 
 
 # -- tables --------------------------------------------------------------------------------------------------
 
-Row = tuple[list[str], list[float]]  # cells, and ratios that the last line has the means of
+Row = tuple[list[str], list[float]]  # cells, and ratios that the last lines have the means of
 PEERS = (*ALGORITHMS, PYTORCH)
 
 
-def full_rows(product: Product, matrix: sp.csr_array, limits: Ceilings, settings: Any) -> Iterator[Row]:
-    works = in_full(product)
-    check(wrong(product, works, product.expected))
+def product_rows(
+    product: Product, matrix: sp.csr_array, limits: Ceilings, settings: Any, kind: str = ""
+) -> Iterator[Row]:
+    """Yield the row of a product in A's dtype, or of one that reads 16 bits."""
+    works, stored = (in_16_bits(product, kind), 2) if kind else (in_full(product), product.A.dtype.itemsize)
+    loose = {name: works[name] for name in ALGORITHMS if kind and name in works}  # peers round A, too
+    exact = {name: work for name, work in works.items() if name not in (*loose, "float32")}
+    expected = rounded_answer(product, matrix, kind) if kind else product.expected
+    check([*wrong(product, exact, expected), *wrong(product, loose, product.expected, 2e-2)])
     times = timed(product, works, settings)
-    ms = of(times, "ours")
+    ms, peers = of(times, "ours"), [of(times, name) for name in ALGORITHMS]
+    vs = min((peer for peer in peers if not math.isnan(peer)), default=math.nan) / ms
     rates = [f"{2 * product.A.nnz * product.B.shape[1] / ms / 1e6:.0f}",
-             f"{product.no_reuse_bytes() / ms * 1e3 / limits.copy:.2f}"]  # fmt: skip
-    peers = [cell(times, name) for name in PEERS]
-    floor = milliseconds(product.floor(limits, product.A.dtype.itemsize))
-    vs = best_peer(times) / ms
-    yield [cell(times, "ours"), floor, *rates, *peers, ratio(vs, 1), cell(times, ENDING)], [vs]
-
-
-def narrow_rows(kind: str) -> Callable[..., Iterator[Row]]:
-    """Return the function that gives the rows of products in these 16 bits."""
-
-    def rows(product: Product, matrix: sp.csr_array, limits: Ceilings, settings: Any) -> Iterator[Row]:
-        works = in_16_bits(product, kind)
-        beyond = product.on.xp.zeros(1, np.int32)
-        bits = cuda.rounded(product.B, kind, beyond).bits[:, : product.B.shape[1]]
-        bits, left = product.on.asarray(bits), product.on.empty(product.B.shape, np.float32)
-        widen(bits, left, kind)
-        ours = {name: works[name] for name in ("ours", *ALGORITHMS) if name in works}
-        loose = {name: ours.pop(name) for name in ALGORITHMS if name in ours}  # which round A, too
-        check(wrong(product, ours, product.answer(matrix, left)))
-        check(far_off(product, loose))
-        del bits, left
-        times = timed(product, works, settings)
-        ms, vs = of(times, "ours"), best_peer(times) / of(times, "ours")
-        peers = [cell(times, name) for name in PEERS]
-        floor, gain = milliseconds(product.floor(limits, 2)), of(times, "float32") / ms
-        cells = [cell(times, "ours"), floor, ratio(gain, 1), cell(times, ROUNDING), *peers, ratio(vs, 1)]
-        yield cells, [vs, gain]
-
-    return rows
-
-
-def far_off(product: Product, works: dict[str, Work]) -> list[str]:
-    """Name peers whose results in 16 bits are not those of float32 within what is rounded."""
-    bad, most = [], float(np.abs(product.expected).max(initial=0))
-    for name, work in works.items():
-        work()
-        got = product.on.to_host(product.out[product.on.asarray(product.rows)])
-        if not np.allclose(got, product.expected, rtol=2e-2, atol=2e-2 * max(1.0, most)):
-            bad.append(name)
-    return bad
+             f"{product.no_reuse_bytes(stored) / ms * 1e3 / limits.copy:.2f}"]  # fmt: skip
+    cells = [cell(times, "ours"), milliseconds(product.floor(limits, stored)), *rates]
+    cells += [*(cell(times, name) for name in PEERS), ratio(vs)]
+    gain = of(times, "float32") / ms
+    yield cells + ([cell(times, ROUNDING), ratio(gain)] if kind else [cell(times, ENDING)]), [vs, gain]
 
 
 def variant_rows(product: Product, matrix: sp.csr_array, limits: Ceilings, settings: Any) -> Iterator[Row]:
@@ -323,15 +292,14 @@ def variant_rows(product: Product, matrix: sp.csr_array, limits: Ceilings, setti
     times = medians(product.on, works, settings.rounds, settings.least_ms)
     best = min(times.values())
     for name, ms in times.items():
-        yield [name, milliseconds(ms), ratio(ms, best)], [ms / best]
+        yield [name, milliseconds(ms), ratio(ms / best)], []
 
 
-FULL = "ms", "floor", "GFLOP/s", "roof", *PEERS, "vs cuSPARSE", ENDING
-NARROW = "ms", "floor", "float32", ROUNDING, *PEERS, "vs cuSPARSE"
+HEADS = "ms", "floor", "GFLOP/s", "roof", *PEERS, "vs cuSPARSE"
+MEANS = "cuSPARSE's time over ours", "float32's over ours"
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., Iterator[Row]]]] = {
-    "float32": (FULL, full_rows),
-    "float64": (FULL, full_rows),
-    **{kind: (NARROW, narrow_rows(kind)) for kind in KINDS},
+    **dict.fromkeys(("float32", "float64"), ((*HEADS, ENDING), product_rows)),
+    **{kind: ((*HEADS, ROUNDING, "float32"), partial(product_rows, kind=kind)) for kind in KINDS},
     "variants": (("variant", "ms", "of the best"), variant_rows),
 }
 
@@ -372,15 +340,14 @@ def run(on: Any, name: str, limits: Ceilings, report: Report, settings: Any) -> 
             except Wrong as error:
                 report.say("", f"**WRONG: {graph}, f={f}: {error}**", "")
                 right = False
-    report.say("", *summary(name, ratios), "")
+    report.say("", *summary(ratios), "")
     return right
 
 
-def summary(name: str, ratios: list[list[float]]) -> list[str]:
-    """Give the means and the worst of the ratios."""
-    peers = "cuSPARSE's time over ours", "float32's over ours"
-    titles, lines = (("slower than the best",) if name == "variants" else peers), []
-    for title, column in zip(titles, zip(*ratios, strict=True), strict=False):
+def summary(ratios: list[list[float]]) -> list[str]:
+    """Give the means and the least of the ratios."""
+    lines = []
+    for title, column in zip(MEANS, zip(*ratios, strict=True), strict=False):
         values = [value for value in column if not math.isnan(value)]
         if values:
             mean = math.exp(sum(map(math.log, values)) / len(values))

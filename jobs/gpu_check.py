@@ -12,10 +12,9 @@ outcomes and tables to RESULTS/gpu-check.md. Exit status: 0 nothing failed, 1 so
 for lack of time, 2 there is no GPU or no CuPy.
 
 The Python that runs this needs CuPy 14.2 and SciPy, and mpi4py, h5py and pytest for most steps; pytest-xdist
-spreads tests over cores. PyTorch, and PyG and DGL where they are, are what epochs are compared with. MPI_HOME
-names an MPI with CUDA support: a folder, or an archive; without, it is .mpi/ at the top of the repository, a
-folder or one with such an archive, or else, as with an empty MPI_HOME, the mpiexec beside Python or on the
-path.
+spreads tests over cores. PyTorch and PyG are what epochs are compared with. MPI_HOME names an MPI with CUDA
+support: a folder, or an archive; without, it is .mpi/ at the top of the repository, a folder or one with such
+an archive, or else, as with an empty MPI_HOME, the mpiexec beside Python or on the path.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ SENDING = {
 }  # fmt: skip
 GRAPHS = {
     "spmm": ("rmat-20", "uniform-20", "reddit-15", "rmat-18", "road-19"),
-    "epochs": ("rmat-20-16", "rmat-16-492", "rmat-14-16"),
+    "epochs": ("rmat-14-16", "rmat-20-16", "rmat-16-492"),
     "attention": ("rmat-16-32",),
-    "kernels-of-epochs": ("rmat-20-16", "rmat-16-32"),
+    "profile": ("rmat-20-16", "rmat-16-32"),
     "counts": ("rmat-20", "reddit-15"),
 }
 ATTENTION = "--graphs rmat-16-32 --networks gat-8-1 gat-8-8 gatv2-8-1 gatv2-8-8"
@@ -61,7 +60,7 @@ TINY = {
     "spmm": "--graphs rmat-6 --widths 8 --rounds 1 --least-ms 0.01 --scale 1e-5",
     "epochs": "--epochs 1 --warm-up 10 --graphs rmat-6-4",
     "attention": "--epochs 1 --warm-up 10 --graphs rmat-6-4 --networks gat-8-1 --ways plain",
-    "kernels-of-epochs": "--epochs 1 --warm-up 1 --graphs rmat-6-4",
+    "profile": "--epochs 1 --warm-up 1 --graphs rmat-6-4",
     "counts": "--graphs rmat-6 --widths 8",
     "start": "--nodes 300 --epochs 2",
     "compile": "optimizers.cu",
@@ -121,10 +120,10 @@ class Plan:
             *(self.ranks(count, way) for way in SENDING for count in (2, 4)),
             self.sanitizer("synccheck", 60, "cupy and epilogue", KERNELS[:1]),
             self.table("spmm", 90, "gpu_spmm.py", ""),
-            self.table("epochs", 110, "gpu_epoch.py", f"--graphs {' '.join(GRAPHS['epochs'])}", "mpi"),
+            self.table("epochs", 110, "gpu_epoch.py", "--warm-up 16 --epochs 12", "mpi"),
             self.table("attention", 60, "gpu_epoch.py", f"{ATTENTION} --ways plain graphs fit", "mpi"),
             self.table("start", 60, "gpu_start.py", "", "mpi", "h5py"),
-            *self.kernels_of_epochs(),
+            *self.profile(),
             self.calibrate(),
             self.table("counts", 60, "gpu_count.py", "--graphs rmat-20 reddit-15", "ncu"),
             *(self.sanitizer(tool, 140) for tool in ("memcheck", "racecheck", "initcheck")),
@@ -168,7 +167,7 @@ class Plan:
         nodes, epochs = (300, 1) if self.tiny else (4_000, 3)
         options = "--quick", "--only-mpi", f"--ranks-above={count // 2}"
         step = self.tests(name, 15, TINY_TESTS if self.tiny else RANK_TESTS, *options, workers=0)
-        demo = python(f"-m distgnn demo --out {self.scratch / name} --nodes {nodes} --epochs {epochs}")
+        demo = python(f"-m distgnn demo -v --out {self.scratch / name} --nodes {nodes} --epochs {epochs}")
         programs = ([words[0], *program.split(), *words[1:]] for words in (demo, *step.commands))
         step.commands = [[self.launcher, "-n", str(count), *words] for words in programs]
         step.seconds, step.cores, step.env["DISTGNN_TRANSPORT"] = 75 * self.stretch, count, transport
@@ -194,10 +193,10 @@ class Plan:
             command += ["--kept-in", str(self.scratch)]
         return self.step(name, seconds, command, needs=needs)
 
-    def kernels_of_epochs(self) -> list[Step]:
-        gcn = self.table("kernels-of-epochs", 60, "gpu_kernels.py", "--graphs rmat-20-16", "mpi", "torch")
+    def profile(self) -> list[Step]:
+        gcn = self.table("profile", 60, "gpu_kernels.py", "--graphs rmat-20-16", "mpi", "torch")
         gat = "--graphs rmat-16-32 --networks gat-8-1 gat-8-8"
-        gcn.commands += self.table("kernels-of-epochs", 0, "gpu_kernels.py", gat).commands
+        gcn.commands += self.table("profile", 0, "gpu_kernels.py", gat).commands
         return [gcn]
 
     def calibrate(self) -> Step:

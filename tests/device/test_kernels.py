@@ -51,6 +51,21 @@ def test_cusparse(stand_in, dtype):
         np.testing.assert_allclose(out.get(), A @ B + 1, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_cusparse_in_16_bits(stand_in, kind):
+    """A and B are rounded; sums and the result are of float32."""
+    on, A, random = backend.get("cupy"), matrix(), np.random.default_rng(1)
+    block, beyond = CSR.from_scipy(A, on), on.zeros((1,), np.int32)
+    values = on.empty(block.data.shape, np.uint16)
+    cuda.narrow(block.data, values, kind, beyond)
+    product = cusparse.Products(on.xp, block, values, kind)
+    for algorithm in cuda.cusparse.ALGORITHMS:
+        B, out = random.standard_normal((1000, 8)).astype(np.float32), on.asarray(np.ones((300, 8), np.float32))
+        product.multiply(on.xp, algorithm, cuda.rounded(on.asarray(B), kind, beyond).bits, out, True)
+        np.testing.assert_allclose(out.get(), A @ B + 1, rtol=2e-2, atol=2e-2)
+        assert abs(out.get() - (A @ B + 1)).max() > 1e-5, "nothing was rounded"
+
+
 def test_what_kernels_do_not_take(stand_in):
     on = backend.get("cupy")
     whole = CSR.empty((3, 3), 0, np.int64, on)
