@@ -10,6 +10,7 @@ must pass: indices, weights and a row of B for each non-zero, and the result onc
 from __future__ import annotations
 
 import csv
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -96,6 +97,9 @@ def main() -> int:
     if args.launch:
         launch(args)
         return 0
+    if shutil.which(args.ncu.split()[0]) is None:
+        print(f"gpu_count: no {args.ncu.split()[0]}", file=sys.stderr)
+        return 2
     device = gpu_timing.device_name(gpu_timing.bound("gpu_count").xp)
     report = gpu_timing.Report(args)
     with tempfile.TemporaryDirectory() as folder:
