@@ -172,10 +172,32 @@ def in_16_bits(product: Product, kind: str) -> dict[str, Work]:
     return works
 
 
+class Captured:
+    """CuPy's interface to cuSPARSE but for products, which are called past CuPy, as that refuses captures."""
+
+    def __init__(self, xp: Any) -> None:
+        self.xp, self.api = xp, xp.cuda.cusparse
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.api, name)
+
+    def spMM(self, handle: int, *arguments: int) -> None:
+        """Queue a product on the current stream."""
+        direct, stream = cusparse.function("cusparseSpMM"), self.xp.cuda.get_current_stream()
+        if direct is None:
+            self.api.spMM(handle, *arguments)
+            return
+        if not stream.is_capturing():  # then it is set already
+            self.api.setStream(handle, stream.ptr)
+        if status := direct(handle, *arguments):
+            raise RuntimeError(f"cusparseSpMM failed with status {status}")
+
+
 def of_cusparse(product: Product, peer: cusparse.Products, B: Any) -> dict[str, Work]:
     """Return cuSPARSE's two algorithms."""
     if not hasattr(product.on.xp.cuda, "cusparse"):
         return {}
+    peer.api = Captured(product.on.xp)
     multiply = lambda name: peer.multiply(product.on.xp, name, B, product.out, False)  # noqa: E731
     return {name: lambda name=name: multiply(name) for name in ALGORITHMS}  # type: ignore[misc]
 

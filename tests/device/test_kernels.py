@@ -134,7 +134,7 @@ def test_cusparse_is_preprocessed_once_per_width(stand_in, status, monkeypatch):
         return SimpleNamespace(cusparseSpMM_preprocess=preprocess)
 
     monkeypatch.setattr(cusparse.ctypes, "CDLL", library)
-    cusparse._preprocess.cache_clear()
+    cusparse.function.cache_clear()
     on, A = backend.get("cupy"), matrix()
     block = CSR.from_scipy(A, on)
     out = on.empty((300, 4), np.float32)
@@ -148,7 +148,7 @@ def test_cusparse_is_preprocessed_once_per_width(stand_in, status, monkeypatch):
         np.testing.assert_allclose(out.get(), A @ np.ones((1000, 4)), rtol=1e-4, atol=1e-4)
         assert cusparse.preprocesses()
     assert len(calls) == 1 and len(calls[0]) == len(preprocess.argtypes) == 11
-    cusparse._preprocess.cache_clear()
+    cusparse.function.cache_clear()
 
 
 def test_arguments_of_kernels_are_checked(stand_in):

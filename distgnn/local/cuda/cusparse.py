@@ -92,8 +92,9 @@ class Products:
             sparse = self.api.createCsr(*self.matrix)
             buffer = xp.empty(max(self.api.spMM_bufferSize(*product(sparse)), 1), np.uint8)
             self.products[key] = sparse, buffer
-            if algorithm == "CSR_ALG3" and (preprocess := _preprocess()) is not None:
+            if algorithm == "CSR_ALG3" and preprocesses():
                 self.api.setStream(handle, xp.cuda.get_current_stream().ptr)
+                preprocess = function("cusparseSpMM_preprocess")
                 if status := preprocess(*product(sparse), address(buffer)):
                     raise RuntimeError(f"cusparseSpMM_preprocess failed with status {status}")
         sparse, buffer = self.products[key]
@@ -108,24 +109,25 @@ def _destroy(api: Any, dense: dict[Any, tuple[Any, int]], products: dict[Any, tu
 
 
 @functools.cache
-def _preprocess() -> Any:
-    """Look up cusparseSpMM_preprocess, for which CuPy has no name, in CuPy's library; None: it is not there.
+def function(name: str) -> Any:
+    """Look up a function with the arguments of cusparseSpMM in CuPy's library; None: it is not there.
 
-    It makes its buffer the active one of the matrix, so that every algorithm and width has its own of both.
+    CuPy has no name for cusparseSpMM_preprocess. That makes its buffer the active one of the matrix, so that
+    every algorithm and width has its own of both. CuPy's cusparseSpMM refuses to be captured.
     """
     for version in (13, 12, 11):
         try:
-            function = ctypes.CDLL(f"libcusparse.so.{version}", os.RTLD_NOLOAD).cusparseSpMM_preprocess
+            made = getattr(ctypes.CDLL(f"libcusparse.so.{version}", os.RTLD_NOLOAD), name)
         except (OSError, AttributeError):
             continue
         pointer, number = ctypes.c_void_p, ctypes.c_int
-        function.argtypes = [
+        made.argtypes = [
             pointer, number, number, pointer, pointer, pointer, pointer, pointer, number, number, pointer,
         ]  # fmt: skip
-        return function
+        return made
     return None
 
 
 def preprocesses() -> bool:
     """Tell whether products by CSR_ALG3 are preprocessed; known after the first one."""
-    return _preprocess() is not None
+    return function("cusparseSpMM_preprocess") is not None

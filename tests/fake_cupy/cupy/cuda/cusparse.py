@@ -89,8 +89,14 @@ destroySpMat = destroyDnMat
 
 def setStream(handle: int, stream: int) -> None:
     """Check the stream; calls take the current one anyway."""
+    _refuse_capture()
     if stream not in DEVICE.queues:
         raise ValueError(f"there is no stream {stream}")
+
+
+def _refuse_capture() -> None:
+    if DEVICE.capture is not None:
+        raise NotImplementedError("calling cuSPARSE API during stream capture is currently unsupported")
 
 
 def spMM_bufferSize(
@@ -104,6 +110,7 @@ def spMM(
     handle: int, opA: int, opB: int, alpha: int, matA: int, matB: int, beta: int, matC: int,
     computeType: int, alg: int, externalBuffer: int,
 ) -> None:  # fmt: skip
+    _refuse_capture()
     A, B, C = _descriptors[matA], _descriptors[matB], _descriptors[matC]
     factor, kept = (At(place, 1, _VALUE[computeType]).numbers[0] for place in (alpha, beta))
     if A.values.dtype != B.values.dtype:
