@@ -178,7 +178,7 @@ class Check:
 
 
 OUTCOME = re.compile(
-    r"FAILED |ERROR |the budget is spent|.*\d (passed|failed|errors?)\b.* in [\d.]+s"  # pytest
+    r"FAILED |ERROR |the budget is spent|.*\d (passed|failed|errors?|skipped)\b.* in [\d.]+s"  # pytest
     r"|check: |epoch [\d.]+ s \(median|algorithm +grid|[\w.-]+ +(\dx?)+  |.* algorithms "  # train and demo
     r"|compiled \d|========= ERROR SUMMARY"
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -46,7 +47,7 @@ def run(*words: str | os.PathLike[str], **env: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
 
-def test_steps_come_in_this_order_and_name_what_exists(gpu_check: ModuleType, tmp_path: Path) -> None:
+def test_steps_come_in_this_order_and_the_page_has_them(gpu_check: ModuleType, tmp_path: Path) -> None:
     plan = gpu_check.Plan(tmp_path / "report.md", tmp_path, "mpiexec")
     steps = {step.name: step for step in plan.steps()}
     assert list(steps) == ALL and gpu_check.SECONDS + 15 <= 600, "what ends a step may take 15 seconds"
@@ -58,6 +59,14 @@ def test_steps_come_in_this_order_and_name_what_exists(gpu_check: ModuleType, tm
         for command in steps[name].commands:
             wrapped = command[4].endswith("nccl_on_one_gpu.py")
             assert command[1:3] == ["-n", count] and wrapped == (way == "nccl")
+    page = (ROOT / "docs" / "gpu-check.md").read_text()
+    rows = re.findall(r"^\| (`.+?`) \| (\d+) \|", page, re.MULTILINE)
+    limits = {name: float(seconds) for row, seconds in rows for name in re.findall("`(.+?)`", row)}
+    assert {re.sub(r"-\d-", "-N-", name): step.seconds for name, step in steps.items()} == limits
+
+
+def test_files_of_all_steps_exist(gpu_check: ModuleType, tmp_path: Path) -> None:
+    steps = {step.name: step for step in gpu_check.Plan(tmp_path / "report.md", tmp_path, "mpiexec").steps()}
     words = [word for step in steps.values() for command in step.commands for word in command]
     files = [word for word in words if word.startswith(("tests", "benchmarks/", "jobs/"))]
     assert files and all((ROOT / file).exists() for file in files)
