@@ -22,11 +22,11 @@ from mpi_helpers import clean_environment
 pytestmark = pytest.mark.programs
 
 ROOT = Path(__file__).resolve().parents[1]
-FIRST = ["compile", "kernels", "layers", "train"]
-RANKS = [f"ranks-{count}-{way}" for way in ("staged", "nccl", "aware") for count in (2, 4)]
+FIRST = ["compile", "kernels", "layers", "train", "synccheck"]
+RANKS = [f"ranks-{count}-{way}" for count in (2, 4) for way in ("staged", "nccl", "aware")]
 TIMED = ["spmm", "epochs", "attention", "start", "profile", "calibrate", "counts"]
 WATCHED = ["memcheck", "racecheck", "initcheck"]
-ALL = [*FIRST, *RANKS, "synccheck", *TIMED, *WATCHED]
+ALL = [*FIRST, *RANKS, *TIMED, *WATCHED]
 
 
 @pytest.fixture
@@ -155,12 +155,12 @@ WITHOUT_MPI = ["compile", "kernels", "spmm", "counts"]
     ("answers", "left_out"),
     [
         ({}, []),
-        ({"MPI_PROBE": '["an MPI", false, "it says no"]'}, RANKS[-2:]),
+        ({"MPI_PROBE": '["an MPI", false, "it says no"]'}, ["ranks-2-aware", "ranks-4-aware"]),
         ({"LAUNCH_PROBE": "1\n1"}, RANKS),
         ({"LAUNCH_PROBE": None}, RANKS),
         ({"MPI_PROBE": None}, [name for name in ALL if name not in WITHOUT_MPI]),
         ({"GPU_PROBE": "a fine GPU\nNCCL torch\n"}, ["ranks-2-nccl", "ranks-4-nccl", "profile"]),
-        ({"GPU_PROBE": "a fine GPU\npytest\n"}, ["kernels", "layers", *RANKS, "synccheck", *WATCHED]),
+        ({"GPU_PROBE": "a fine GPU\npytest\n"}, ["kernels", "layers", "synccheck", *RANKS, *WATCHED]),
         ({"no": "ncu"}, ["counts"]),
         ({"no": "compute-sanitizer"}, ["synccheck", *WATCHED]),
     ],
