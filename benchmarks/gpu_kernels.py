@@ -9,6 +9,7 @@ together, all others, CuPy's and copies, too. Milliseconds and launches are mean
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,9 @@ DENSE = ("gemm", "gemv", "cutlass", "splitK", "cublas")
 
 def kind(kernel: str) -> str:
     """Return the row that a kernel of this name belongs to."""
-    name = kernel.removeprefix("void ").partition("<")[0].partition("(")[0]
+    mangled = re.match(r"_Z(\d+)", kernel)  # the length of the name follows
+    start = kernel[mangled.end() :][: int(mangled[1])] if mangled else kernel.removeprefix("void ")
+    name = start.partition("<")[0].partition("(")[0]
     if name in OURS:
         return name
     return "dense products" if any(word in kernel for word in DENSE) else "sums, copies and other kernels"
@@ -54,7 +57,8 @@ def seen(problem: Problem, on: Any, args: Any) -> list[tuple[str, int, float]]:
     watched = ProfilerActivity.CUDA if torch.cuda.is_available() else ProfilerActivity.CPU
     with profile(activities=[watched]) as made:
         training.run(args.epochs)
-    return [(event.key, event.count, event.self_device_time_total) for event in made.key_averages()]
+    events = [event for event in made.key_averages() if event.device_type.name == "CUDA"]  # no calls
+    return [(event.key, event.count, event.self_device_time_total) for event in events]
 
 
 def main() -> int:

@@ -60,7 +60,7 @@ def test_kernels_by_kind(monkeypatch):
     kernels = loaded("gpu_kernels", monkeypatch)
     events = [
         ("void spmm<float, int, 4, false>(int)", 10, 4000.0), ("sm90_xmma_gemm_f32", 4, 1000.0),
-        ("cupy_add__float32", 2, 500.0), ("activate<float>", 2, 600.0), ("spmm<float,int,4,true>", 2, 1000.0),
+        ("cupy_add__float32", 2, 500.0), ("activate<float>", 2, 600.0), ("_Z4spmmIfiLi4ELb1EEvi", 2, 1000.0),
     ]  # fmt: skip
     assert list(kernels.rows(events, 2)) == [
         "| spmm | 6 | 2.500 |", "| dense products | 2 | 0.500 |", "| activate | 1 | 0.300 |",
