@@ -194,7 +194,7 @@ class Plan:
         return self.step(name, seconds, command, needs=needs)
 
     def profile(self) -> list[Step]:
-        gcn = self.table("profile", 60, "gpu_kernels.py", "--graphs rmat-20-16", "mpi", "torch")
+        gcn = self.table("profile", 90, "gpu_kernels.py", "--graphs rmat-20-16", "mpi", "torch")
         gat = "--graphs rmat-16-32 --networks gat-8-1 gat-8-8"
         gcn.commands += self.table("profile", 0, "gpu_kernels.py", gat).commands
         return [gcn]
