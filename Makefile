@@ -3,7 +3,7 @@
 # make docs   builds the documentation, build/site/index.html
 # make test-quick   the same for a case of every test, 3 minutes
 # make faults SECONDS=300   campaigns of faults, of which make test-programs runs a few; FIRST=1000 draws others
-# make gpu-check   on a machine with a GPU and CuPy, in 10 minutes: training, tests, tables; ARGS="--part 2" for the sanitizers
+# make gpu-check   on a machine with a GPU and CuPy, in 10 minutes: tests, training, tables, sanitizers; see docs/gpu-check.md
 #
 # Needs Python >= 3.11 and a C compiler; MPI comes from the mpich wheel. To use a cluster's own MPI and launcher instead:
 #   make demo MPI= MPIEXEC="mpirun"     (with that MPI's mpi4py, or one built by: pip install --no-binary mpi4py mpi4py)
@@ -45,7 +45,7 @@ launch = $(call crowded,$(1)) $(MPIEXEC) -n $(1)
 # are copied at once, which would hide memory that is written too early.
 rendezvous = env MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD=1 $(call launch,$(1))
 
-.PHONY: demo test test-quick test-serial test-4 test-12 test-programs test-kernels faults device-coverage gpu-check docs lint lint-style lint-types lint-rooms lint-lines install clean
+.PHONY: demo test test-quick test-serial test-4 test-12 test-programs test-kernels faults gpu-check docs lint lint-style lint-types lint-rooms lint-lines install clean
 .NOTPARALLEL:
 
 demo: $(VENV)/installed
@@ -85,16 +85,7 @@ FIRST ?= 0
 faults: $(VENV)/installed-test
 	$(BIN)/python tests/faults/campaign.py --seconds $(SECONDS) --first $(FIRST) $(ARGS)
 
-# Which statements for a GPU the tests run on the stand-in for CuPy; see benchmarks/results/device-coverage.md.
-COVER = -m coverage run --parallel-mode --source distgnn -m pytest -k "cupy or nccl or device" --ignore tests/kernels
-device-coverage: $(VENV)/installed-dev
-	$(BIN)/python -m coverage erase
-	$(BIN)/python $(COVER) $(ARGS)
-	$(call launch,4) $(BIN)/python $(COVER) $(MPI_TESTS) --ranks-above 1 $(ARGS)
-	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python benchmarks/device_coverage.py
-
-# What needs a GPU, on a machine with one; installs nothing. See jobs/gpu-check.sh --help.
+# What needs a GPU, on a machine with one; installs nothing. See docs/gpu-check.md.
 gpu-check:
 	PYTHON="$(PYTHON)" jobs/gpu-check.sh $(ARGS) $(RESULTS)
 

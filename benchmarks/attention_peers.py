@@ -24,6 +24,7 @@ from distgnn.nn import NETWORKS
 from distgnn.split import TEST, TRAIN, VAL
 from distgnn.train import Run, Settings
 from distgnn.train.resolve import resolved
+from gpu_epoch_peers import named
 
 CONVOLUTIONS = {"gat": GATConv, "gatv2": GATv2Conv}
 WIDTHS, HEADS, NODES = [33, 64, 7], [8, 3], 700
@@ -65,13 +66,6 @@ def compared(model: str, dtype: str) -> list[float]:
     ]
     ours = dg.gather(network.forward(features))
     return [far(ours, logits.detach().numpy()), far(dg.gather(dX), theirs.grad.numpy()), max(of_weights)]
-
-
-def named(model: str, conv: Any) -> dict[str, Any]:
-    """Return PyG's parameters by the names of ours."""
-    if model == "gat":
-        return {"W": conv.lin.weight, "left": conv.att_dst, "right": conv.att_src, "b": conv.bias}
-    return {"W": conv.lin_l.weight, "left": conv.lin_r.weight, "attention": conv.att, "b": conv.bias}
 
 
 def twins(model: str, network: Any) -> list[Any]:

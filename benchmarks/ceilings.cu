@@ -19,23 +19,3 @@ __global__ void __launch_bounds__(THREADS)
   }
   sums[me] = sum;
 }
-
-// Every group of `lanes` lanes reads rows of so many 16-byte units, drawn at random from `rows`, eight in
-// flight: what gathers of a product can reach at most, from the L2 cache or from memory.
-__global__ void __launch_bounds__(THREADS)
-    gather_randomly(const uint4* __restrict__ from, int rows, int lanes, int gathers,
-                    unsigned* __restrict__ sums) {
-  const int64 me = flat_index();
-  from += threadIdx.x % lanes;
-  unsigned sum = 0;
-  uint64 state = splitmix64(uint64(blockIdx.x) * THREADS + threadIdx.x / lanes);
-  for (int i = 0; i < gathers; i += 8) {
-#pragma unroll
-    for (int u = 0; u < 8; u++) {
-      state = state * 6364136223846793005ull + 1442695040888963407ull;
-      const uint4 x = from[int64((state >> 32) * uint64(rows) >> 32) * lanes];
-      sum += x.x ^ x.y ^ x.z ^ x.w;
-    }
-  }
-  sums[me] = sum;
-}

@@ -168,7 +168,7 @@ def test_waiting_is_timed_once(group, monkeypatch):
     for name, run in runs.items():
         ticks = iter(range(1000))
         clock = SimpleNamespace(perf_counter=lambda ticks=ticks: float(next(ticks)))
-        monkeypatch.setattr("distgnn.ledger.time", clock)
+        monkeypatch.setattr("distgnn.ledger.regions.time", clock)
         with dg.Ledger(timing=True) as ledger:
             run()
         assert ledger.seconds["comm"] == (group.size > 1), name

@@ -51,6 +51,29 @@ def test_cusparse(stand_in, dtype):
         np.testing.assert_allclose(out.get(), A @ B + 1, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_cusparse_in_16_bits(stand_in, kind):
+    """A and B are rounded; sums and the result are of float32."""
+    on, A, random = backend.get("cupy"), matrix(), np.random.default_rng(1)
+    block, beyond = CSR.from_scipy(A, on), on.zeros((1,), np.int32)
+    values = on.empty(block.data.shape, np.uint16)
+    cuda.narrow(block.data, values, kind, beyond)
+    product = cusparse.Products(on.xp, block, values, kind)
+
+    def left(X: np.ndarray) -> np.ndarray:
+        bits = local.narrow(X, np.empty(X.shape, np.uint16), kind, np.zeros(1, np.int32))
+        return local.widen(bits, np.empty_like(X), kind)
+
+    for algorithm in cuda.cusparse.ALGORITHMS:
+        B = random.standard_normal((1000, 8)).astype(np.float32)
+        out = on.asarray(np.ones((300, 8), np.float32))
+        product.multiply(on.xp, algorithm, cuda.rounded(on.asarray(B), kind, beyond).bits, out, True)
+        rounded = A.copy()
+        rounded.data = left(A.data)
+        np.testing.assert_allclose(out.get(), rounded @ left(B) + 1, rtol=1e-4, atol=1e-4)
+        assert abs(out.get() - (A @ B + 1)).max() > 1e-3, "nothing was rounded"
+
+
 def test_what_kernels_do_not_take(stand_in):
     on = backend.get("cupy")
     whole = CSR.empty((3, 3), 0, np.int64, on)
@@ -111,7 +134,7 @@ def test_cusparse_is_preprocessed_once_per_width(stand_in, status, monkeypatch):
         return SimpleNamespace(cusparseSpMM_preprocess=preprocess)
 
     monkeypatch.setattr(cusparse.ctypes, "CDLL", library)
-    cusparse._preprocess.cache_clear()
+    cusparse.function.cache_clear()
     on, A = backend.get("cupy"), matrix()
     block = CSR.from_scipy(A, on)
     out = on.empty((300, 4), np.float32)
@@ -125,7 +148,7 @@ def test_cusparse_is_preprocessed_once_per_width(stand_in, status, monkeypatch):
         np.testing.assert_allclose(out.get(), A @ np.ones((1000, 4)), rtol=1e-4, atol=1e-4)
         assert cusparse.preprocesses()
     assert len(calls) == 1 and len(calls[0]) == len(preprocess.argtypes) == 11
-    cusparse._preprocess.cache_clear()
+    cusparse.function.cache_clear()
 
 
 def test_arguments_of_kernels_are_checked(stand_in):

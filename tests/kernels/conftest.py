@@ -118,7 +118,7 @@ VARIANTS = {
 
 
 #: All kernels, by file: the package's, and those that its benchmarks compare with.
-KERNELS = {**instances.KERNELS, str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly", "gather_randomly"]}
+KERNELS = {**instances.KERNELS, str(BENCHMARKS / "ceilings.cu"): ["read_repeatedly"]}
 
 
 @pytest.fixture(params=["cupy" if "cupy" in backend.available() else "emulated"])

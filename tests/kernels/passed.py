@@ -17,8 +17,9 @@ ROOT, FILE = Path(__file__).resolve().parents[2], Path(__file__).with_name("pass
 #: Files and folders on which the outcome depends. Flags are in setup.py, kernels/emulation and tests/kernels.
 DEPENDS_ON = ("kernels", "tests/kernels", "tests/fake_cupy", "tests/mpi_helpers/gpu.py", "tests/loops.py",
               "distgnn/local", "distgnn/arrays", "distgnn/layout", "distgnn/sampling", "distgnn/errors.py",
-              "distgnn/ledger.py", "distgnn/progress.py", "distgnn/rng.py", "setup.py",
-              "benchmarks/ceilings.cu", "benchmarks/ptxas.py", "benchmarks/gpu_spmm.py")  # fmt: skip
+              "distgnn/ledger", "distgnn/progress.py", "distgnn/rng.py", "setup.py",
+              "benchmarks/ceilings.cu", "benchmarks/ptxas.py", "benchmarks/gpu_spmm.py",
+              "benchmarks/gpu_timing.py")  # fmt: skip
 SOURCES = {".py", ".pyx", ".c", ".cpp", ".cu", ".cuh", ".h", ".json"}
 
 

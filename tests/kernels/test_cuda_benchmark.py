@@ -1,85 +1,82 @@
-"""The GPU benchmark runs from end to end, and counts bytes as it says."""
+"""The benchmark of products on a GPU counts bytes as it says, and names kernels whose results are wrong."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
+import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from distgnn.arrays import backend
-from kernels.conftest import emulator
-
-PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_spmm.py"
+from kernels.conftest import BENCHMARKS
 
 
 @pytest.fixture
 def gpu_spmm(monkeypatch):
-    spec = importlib.util.spec_from_file_location("gpu_spmm", PROGRAM)
+    spec = importlib.util.spec_from_file_location("gpu_spmm", BENCHMARKS / "gpu_spmm.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "gpu_spmm", module)
-    monkeypatch.syspath_prepend(PROGRAM.parent)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    monkeypatch.syspath_prepend(BENCHMARKS)
     spec.loader.exec_module(module)
     return module
 
 
-def test_bytes_and_flops(gpu_spmm):
-    case = gpu_spmm.Case("x", sp.csr_array(np.ones((10, 10))), 16, 4)
-    assert case.flops == 2 * 100 * 16
-    assert case.no_reuse_bytes == 100 * (8 + 4 * 16) + 4 * 10 * 16 + 8 * 10
+@pytest.fixture
+def on(gpu):
+    """Return the backend of the GPU, or of the emulation."""
+    return backend.get("cupy")
 
 
-def test_summary(gpu_spmm):
-    limits = gpu_spmm.Ceilings(1e9, 1e9, 1e9, {(32, 8): 1e9, (32, 999): 1e8, (16, 8): 5e8, (16, 999): 2e5})
-    assert (limits.gather(20, 4), limits.gather(4, 9), limits.gather(64, 1000)) == (5e8, 2e5, 1e8)
-    rows = gpu_spmm.rows_of(
-        gpu_spmm.Case("rmat-3", sp.csr_array(np.ones((8, 8))), 4, 4),
-        {"raw": 2.0, "cuSPARSE CSR_ALG2": 4.0, "cuSPARSE CSR_ALG3": 3.0},
-        limits,
-    )
-    assert [row[-1] for row in rows] == [1.5, 0.75, 1.0] and rows[0][-2] == 64 * 16 / 2e-3 / 2e5
-    assert "geometric mean: 1.50 (target: at least 1.3)" in gpu_spmm.summary(rows)
-    assert "| rmat-3 | 4 | raw | 2.0000 |" in gpu_spmm.markdown(rows)
+def product(gpu_spmm, on, matrix, f):
+    """Make a product with B (n, f)."""
+    return gpu_spmm.Product.of(on, matrix, gpu_spmm.block_of(matrix, np.float32, on), f)
 
 
-@pytest.mark.parametrize("name", ["rmat-6", "uniform-6", "sbm-6", "road-6", "reddit-6"])
-def test_graphs(gpu_spmm, name):
-    A = gpu_spmm.graph(name)
-    assert A.shape == (64, 64) and A.nnz > 0 and (A.data > 0).all()
+@pytest.mark.parametrize("f", [1, 5, 8])
+def test_bytes_and_floors(gpu_spmm, on, f):
+    made = product(gpu_spmm, on, sp.csr_array(np.ones((10, 10))), f)
+    limits = gpu_spmm.Ceilings(1e3, 1e3, 1e6)
+    assert made.no_reuse_bytes(2) == 100 * (8 + 2 * f) + 4 * 10 * f + 8 * 10
+    assert made.floor(limits, 4) == pytest.approx(100 * 8 + 2 * 10 * f * 4), "memory limits"
+    assert made.floor(limits, 2) == pytest.approx(100 * 8 + 10 * f * (4 + 2))
+    limits.cache = 1.0
+    by_cache = 1e3 * (100 * 8 + 100 * f * 4 + 10 * f * 4)
+    assert made.floor(limits, 4) == pytest.approx(by_cache)
 
 
-@pytest.mark.slow
-def test_report(tmp_path):
-    """On the stand-in for CuPy; the numbers mean nothing."""
-    if "cupy" in backend.available() or emulator.compiler() is None:
-        pytest.skip("a GPU here, or no C++ compiler (g++, or what CXX names)")
-    out, tests = tmp_path / "results" / "spmm.md", PROGRAM.parents[1] / "tests"
-    path = os.pathsep.join(
-        [str(PROGRAM.parents[1]), str(tests / "fake_cupy"), os.environ.get("PYTHONPATH", "")]
-    )
-    tiny = ["--graphs", "uniform-6", "rmat-6", "--scale", "1e-6", "--rounds", "1", "--variants"]
-    command = [sys.executable, str(PROGRAM), "--quick", *tiny, "--out", str(out)]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
-    report = out.read_text()
-    assert done.returncode == 0 and "WRONG" not in report and report == done.stdout, done.stderr
-    for f in (16, 32, 128):
-        assert f"| uniform-6 | {f} | raw |" in report and f"| rmat-6 | {f} | cuSPARSE CSR_ALG3 |" in report
-        assert f"| rmat-6 | {f} | raw, bfloat16 |" in report and f"| {f} | rounding to float16 |" in report
-    assert "| raw, float16 V8 G" in report and "- raw over raw, float16 read: " in report
-    assert "| raw V4 G" in report and "- copy: " in report and "| 512 bytes |" in report
+def test_answers_are_those_of_the_matrix(gpu_spmm, on):
+    """Rows without entries, one column, and more rows than are looked at."""
+    A = sp.random_array((700, 700), density=0.01, rng=np.random.default_rng(0), format="csr")
+    A = sp.csr_array(sp.diags_array((np.arange(700) % 3 > 0).astype(float)) @ A)
+    made = product(gpu_spmm, on, A, 1)
+    B = on.to_host(made.B)
+    assert len(made.rows) == 256 and np.ptp(B) > 0.5
+    np.testing.assert_allclose(made.expected, (A @ B.astype(np.float64))[made.rows], rtol=1e-12)
 
 
-def test_a_wrong_kernel_is_reported(gpu_spmm, gpu):
-    out = gpu.xp.zeros((3, 2), np.float32)
+@pytest.mark.parametrize("off", [0.0, np.nan, 0.1])
+def test_a_wrong_kernel_is_named(gpu_spmm, on, off):
+    made = product(gpu_spmm, on, sp.csr_array(np.eye(20)), 3)
+    right = on.to_host(made.B)
 
     def spoil() -> None:
-        out[...] = 1
+        made.out[...] = on.asarray(right + np.float32(off))
 
-    assert gpu_spmm.check({"raw": spoil}, out, np.zeros((3, 2)), gpu.to_host) == ["raw"]
-    assert gpu_spmm.check({"raw": spoil}, out, np.ones((3, 2)), gpu.to_host) == []
+    wrong = ["ours"] if off else []
+    assert gpu_spmm.wrong(made, {"ours": spoil, "PyTorch": spoil}, made.expected) == wrong
+    assert gpu_spmm.wrong(made, {"ours": spoil}, made.expected, 0.2) == ([] if off < 0.2 else ["ours"])
+    ending = lambda: made.out.__setitem__(..., on.asarray(np.maximum(right, 0)))  # noqa: E731
+    assert gpu_spmm.wrong(made, {gpu_spmm.ENDING: ending}, made.expected) == []
+    assert gpu_spmm.wrong(made, {"ours": ending}, made.expected) == ["ours"]
+
+
+def test_means_leave_out_what_is_not_there(gpu_spmm):
+    lines = gpu_spmm.summary([[2.0, 1.0], [math.nan, 4.0], [8.0, 1.0]])
+    assert lines == [
+        "- cuSPARSE's time over ours: geometric mean 4.00, least 2.00, of 2",
+        "- float32's over ours: geometric mean 1.59, least 1.00, of 3",
+    ]

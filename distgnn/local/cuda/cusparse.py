@@ -23,7 +23,8 @@ from distgnn.local.tuner import Tuner
 #: cusparseSpMMAlg_t, by name; CuPy exports no names for these.
 ALGORITHMS = {"CSR_ALG2": 6, "CSR_ALG3": 12}
 
-_CUDA_TYPES = {"float32": 0, "float64": 1}  # cudaDataType: CUDA_R_32F, CUDA_R_64F
+#: cudaDataType of numbers: CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF.
+_CUDA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 _NO_TRANSPOSE = 0
 
 
@@ -33,8 +34,8 @@ def spmm_cusparse(
     """Multiply like ``local.spmm``. ``algorithm``: a name in `ALGORITHMS` instead of the faster one."""
     xp = library(B)
     if "cusparse" not in A.cached:
-        A.cached["cusparse"] = _Cached(xp, A)
-    cached: _Cached = A.cached["cusparse"]
+        A.cached["cusparse"] = Products(xp, A)
+    cached: Products = A.cached["cusparse"]
     if algorithm is not None:
         cached.multiply(xp, algorithm, B, out, accumulate)
         return out
@@ -46,16 +47,21 @@ def spmm_cusparse(
     return out
 
 
-class _Cached:
-    """Descriptors of one block, and of the dense matrices it was last multiplied with."""
+class Products:
+    """Descriptors of one block, and of the dense matrices it was last multiplied with.
 
-    def __init__(self, xp: Any, A: CSR) -> None:
+    Args:
+        values: those of A in 16 bits of this `kind`, as B is then given, too; results have A's dtype.
+    """
+
+    def __init__(self, xp: Any, A: CSR, values: Array = None, kind: str = "") -> None:
         self.api = api = xp.cuda.cusparse
-        self.type = _CUDA_TYPES[A.dtype.name]
+        self.type, self.read = _CUDA_TYPES[A.dtype.name], _CUDA_TYPES[kind or A.dtype.name]
         self.scalars = {value: np.array(value, A.dtype) for value in (0, 1)}  # their addresses
         index = {4: api.CUSPARSE_INDEX_32I, 8: api.CUSPARSE_INDEX_64I}[A.indices.itemsize]
-        places = (address(array) for array in (A.indptr, A.indices, A.data))
-        kinds = index, index, api.CUSPARSE_INDEX_BASE_ZERO, self.type
+        self.values = A.data if values is None else values
+        places = (address(array) for array in (A.indptr, A.indices, self.values))
+        kinds = index, index, api.CUSPARSE_INDEX_BASE_ZERO, self.read
         self.matrix = *A.shape, A.nnz, *places, *kinds
         self.products: dict[tuple[str, int, bool], tuple[int, Array]] = {}
         self.dense: dict[str, tuple[tuple[int, int, int], int]] = {}
@@ -71,7 +77,8 @@ class _Cached:
             if known is not None:
                 self.api.destroyDnMat(known[1])
             place = *array.shape, array.shape[1], address(array)
-            made = self.api.createDnMat(*place, self.type, self.api.CUSPARSE_ORDER_ROW)
+            kind = self.read if role == "B" else self.type
+            made = self.api.createDnMat(*place, kind, self.api.CUSPARSE_ORDER_ROW)
             self.dense[role] = identity, made
         return self.dense[role][1]
 
@@ -85,8 +92,9 @@ class _Cached:
             sparse = self.api.createCsr(*self.matrix)
             buffer = xp.empty(max(self.api.spMM_bufferSize(*product(sparse)), 1), np.uint8)
             self.products[key] = sparse, buffer
-            if algorithm == "CSR_ALG3" and (preprocess := _preprocess()) is not None:
+            if algorithm == "CSR_ALG3" and preprocesses():
                 self.api.setStream(handle, xp.cuda.get_current_stream().ptr)
+                preprocess = function("cusparseSpMM_preprocess")
                 if status := preprocess(*product(sparse), address(buffer)):
                     raise RuntimeError(f"cusparseSpMM_preprocess failed with status {status}")
         sparse, buffer = self.products[key]
@@ -101,24 +109,25 @@ def _destroy(api: Any, dense: dict[Any, tuple[Any, int]], products: dict[Any, tu
 
 
 @functools.cache
-def _preprocess() -> Any:
-    """Look up cusparseSpMM_preprocess, for which CuPy has no name, in CuPy's library; None: it is not there.
+def function(name: str) -> Any:
+    """Look up a function with the arguments of cusparseSpMM in CuPy's library; None: it is not there.
 
-    It makes its buffer the active one of the matrix, so that every algorithm and width has its own of both.
+    CuPy has no name for cusparseSpMM_preprocess. That makes its buffer the active one of the matrix, so that
+    every algorithm and width has its own of both. CuPy's cusparseSpMM refuses to be captured.
     """
     for version in (13, 12, 11):
         try:
-            function = ctypes.CDLL(f"libcusparse.so.{version}", os.RTLD_NOLOAD).cusparseSpMM_preprocess
+            made = getattr(ctypes.CDLL(f"libcusparse.so.{version}", os.RTLD_NOLOAD), name)
         except (OSError, AttributeError):
             continue
         pointer, number = ctypes.c_void_p, ctypes.c_int
-        function.argtypes = [
+        made.argtypes = [
             pointer, number, number, pointer, pointer, pointer, pointer, pointer, number, number, pointer,
         ]  # fmt: skip
-        return function
+        return made
     return None
 
 
 def preprocesses() -> bool:
     """Tell whether products by CSR_ALG3 are preprocessed; known after the first one."""
-    return _preprocess() is not None
+    return function("cusparseSpMM_preprocess") is not None

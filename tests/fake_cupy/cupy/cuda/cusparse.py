@@ -18,7 +18,8 @@ CUSPARSE_INDEX_BASE_ZERO, CUSPARSE_INDEX_BASE_ONE = 0, 1
 CUSPARSE_ORDER_COL, CUSPARSE_ORDER_ROW = 1, 2
 
 _INDEX = {CUSPARSE_INDEX_32I: np.dtype(np.int32), CUSPARSE_INDEX_64I: np.dtype(np.int64)}
-_VALUE = {0: np.dtype(np.float32), 1: np.dtype(np.float64)}
+_BFLOAT16 = np.dtype(np.uint16)  # its bits
+_VALUE = {0: np.dtype(np.float32), 1: np.dtype(np.float64), 2: np.dtype(np.float16), 14: _BFLOAT16}
 _numbers = itertools.count(1)
 _descriptors: dict[int, Any] = {}
 
@@ -34,7 +35,8 @@ class At(NamedTuple):
     def numbers(self) -> np.ndarray:
         nbytes = self.count * self.dtype.itemsize
         raw = (ctypes.c_char * nbytes).from_address(self.address) if nbytes else b""
-        return np.frombuffer(raw, self.dtype, self.count)
+        numbers = np.frombuffer(raw, self.dtype, self.count)
+        return (numbers.astype(np.uint32) << 16).view(np.float32) if self.dtype == _BFLOAT16 else numbers
 
     @property
     def spans(self) -> list[Any]:
@@ -87,8 +89,14 @@ destroySpMat = destroyDnMat
 
 def setStream(handle: int, stream: int) -> None:
     """Check the stream; calls take the current one anyway."""
+    _refuse_capture()
     if stream not in DEVICE.queues:
         raise ValueError(f"there is no stream {stream}")
+
+
+def _refuse_capture() -> None:
+    if DEVICE.capture is not None:
+        raise NotImplementedError("calling cuSPARSE API during stream capture is currently unsupported")
 
 
 def spMM_bufferSize(
@@ -102,9 +110,13 @@ def spMM(
     handle: int, opA: int, opB: int, alpha: int, matA: int, matB: int, beta: int, matC: int,
     computeType: int, alg: int, externalBuffer: int,
 ) -> None:  # fmt: skip
+    _refuse_capture()
     A, B, C = _descriptors[matA], _descriptors[matB], _descriptors[matC]
     factor, kept = (At(place, 1, _VALUE[computeType]).numbers[0] for place in (alpha, beta))
-    matrix = sp.csr_matrix((A.values.numbers, A.indices.numbers, A.pointers.numbers), shape=A.shape)
+    if A.values.dtype != B.values.dtype:
+        raise NotImplementedError("cuSPARSE multiplies matrices of one type")
+    values = A.values.numbers.astype(C.values.dtype, copy=False)
+    matrix = sp.csr_matrix((values, A.indices.numbers, A.pointers.numbers), shape=A.shape)
     out = C.values.numbers.reshape(C.shape)
     product = factor * (matrix @ B.values.numbers.reshape(B.shape))
     out[...] = product + kept * out if kept else product

@@ -1,0 +1,147 @@
+"""The programs that measure a GPU run from end to end on the stand-in for CuPy, and say what is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from distgnn.arrays import backend
+
+pytestmark = pytest.mark.programs
+
+PROGRAMS, TESTS = (Path(__file__).resolve().parents[1] / folder for folder in ("benchmarks", "tests"))
+
+
+def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Load a program, which lies outside of the package."""
+    spec = importlib.util.spec_from_file_location(name, PROGRAMS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.syspath_prepend(PROGRAMS)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["rmat-6", "uniform-6", "sbm-6", "road-6", "reddit-6", "rmat-6-4"])
+def test_graphs_are_kept(monkeypatch, tmp_path, name):
+    graphs = loaded("gpu_graphs", monkeypatch)
+    A = graphs.kept(name, tmp_path)
+    assert A.shape == (64, 64) and A.nnz > 0 and (A.data > 0).all()
+    monkeypatch.delattr(graphs, "graph")
+    assert (graphs.kept(name, tmp_path) != A).nnz == 0
+
+
+def test_counts_of_a_profiler(monkeypatch, tmp_path):
+    count = loaded("gpu_count", monkeypatch)
+    names, file = count.METRICS.values(), tmp_path / "counted.csv"
+    launches = [(launch, kernel) for launch, kernel in enumerate(("pad", "spmm<float>"))]
+    rows = [f'"{launch}","{kernel}","{name}","{1000 * (at + 1):,}"' for launch, kernel in launches
+            for at, name in enumerate(names)]  # fmt: skip
+    file.write_text("\n".join(["==PROF== done", '"ID","Kernel Name","Metric Name","Metric Value"', *rows]))
+    (row,) = count.rows("word\nCASE|rmat-6|16|V4 G4|500|72.5\n", file)
+    assert row == "| rmat-6 | 16 | V4 G4 | 64 | 72.5 | 4 | 6 | 4e+03 | 0.005 |"
+    with pytest.raises(ValueError, match="shorter"):
+        list(count.rows("CASE|a|1|V|5|1\nCASE|b|1|V|5|1\n", file))
+
+
+def test_kernels_by_kind(monkeypatch):
+    kernels = loaded("gpu_kernels", monkeypatch)
+    events = [
+        ("void spmm<float, int, 4, false>(int)", 10, 4000.0), ("sm90_xmma_gemm_f32", 4, 1000.0),
+        ("cupy_add__float32", 2, 500.0), ("activate<float>", 2, 600.0), ("_Z4spmmIfiLi4ELb1EEvi", 2, 1000.0),
+    ]  # fmt: skip
+    assert list(kernels.rows(events, 2)) == [
+        "| spmm | 6 | 2.500 |", "| dense products | 2 | 0.500 |", "| activate | 1 | 0.300 |",
+        "| sums, copies and other kernels | 1 | 0.250 |", "| together | 10 | 3.550 |",
+    ]  # fmt: skip
+
+
+def tiny(name: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program on the stand-in for CuPy; the numbers mean nothing."""
+    if "cupy" in backend.available() or shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("a GPU here, or no C++ compiler (g++, or what CXX names)")
+    path = [str(PROGRAMS.parent), str(TESTS / "fake_cupy"), os.environ.get("PYTHONPATH", "")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **env}
+    command = [sys.executable, str(PROGRAMS / f"{name}.py"), *words]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_products(tmp_path):
+    out = tmp_path / "results" / "spmm.md"
+    words = "--graphs uniform-6 --widths 8 5 --scale 1e-6 --rounds 1 --least-ms 0.01 --tables".split()
+    done = tiny("gpu_spmm", *words, "float32", "float16", "variants", "--out", str(out))
+    report = out.read_text()
+    assert done.returncode == 0 and "WRONG" not in report and report == done.stdout, done.stderr
+    rows = [line.split(" | ") for line in report.splitlines() if line.startswith("| uniform-6 ")]
+    full, narrow, variants = rows[:2], rows[2:4], rows[4:]
+    assert [len(row) for row in full] == [11, 11] and [len(row) for row in narrow] == [12, 12]
+    assert all(len(row) == 5 and row[2].startswith("V") for row in variants) and len(variants) > 3
+    assert narrow[0][6].strip() and not narrow[1][6].strip(), "cuSPARSE takes rows that are not padded"
+    assert "- float32's over ours: geometric mean" in report and "Terabytes per second of copy" in report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_epochs(tmp_path):
+    """Three ways of ours agree, of a GCN and of attention; a rounded one within its own bound."""
+    words = "--graphs rmat-6-4 --networks gcn gat-8-8 --epochs 1 --warm-up 10 --peers none --ways".split()
+    done = tiny("gpu_epoch", *words, "plain", "fit", "bfloat16", "--kept-in", str(tmp_path))
+    assert done.returncode == 0 and "WRONG" not in done.stdout, done.stdout + done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| rmat")]
+    ours = [row[1:3] + row[5:] for row in rows if row[2].startswith("distgnn")]
+    assert [row[:2] for row in ours] == [
+        [network, f"distgnn{way}"] for network in ("gcn", "gat-8-8") for way in ("", ", fit", ", bfloat16")
+    ]
+    assert all(float(apart) < 1e-2 for *_, apart in ours) and ours[0][-1] == "0.0e+00"
+
+
+def test_other_losses_are_wrong(monkeypatch, capsys):
+    epoch = loaded("gpu_epoch", monkeypatch)
+    tf32, dropout = {"tf32": True}, {"how": {"dropout": 0.5}}
+    losses = {"distgnn": (1.0, {}), "peer": (1.002, {}), "TF32": (1.002, tf32), "nan": (math.nan, tf32),
+              "dropout": (9.0, dropout)}  # fmt: skip
+    answers: list[Any] = []
+    for name, (loss, more) in losses.items():
+        answers.append({"name": name, "losses": [loss], "seconds": [0.002], **more})
+    answers.append({"name": "absent", "reason": "no such module"})
+    monkeypatch.setattr(epoch, "answers", lambda *_: answers)
+    problem = epoch.Problem("rmat-6-4", "gcn", sp.csr_array(np.eye(4)))
+    args: Any = type("Args", (), {"warm_up": 0, "out": None})
+    wrong = epoch.compare(problem, args, epoch.Report(args))
+    assert wrong == ["rmat-6-4, gcn, peer", "rmat-6-4, gcn, nan"]
+    printed = capsys.readouterr().out
+    for row in ("| peer | 2.000 | 1.00 | 2.0e-03, **WRONG** |", "| TF32 | 2.000 | 1.00 | 2.0e-03 |",
+                "| dropout | 2.000 | 1.00 |  |"):  # fmt: skip
+        assert row in printed
+    assert "| absent | no such module | | |" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_cold_start():
+    done = tiny("gpu_start", "--nodes", "200", "--epochs", "2")
+    lines = [line for line in done.stdout.splitlines() if "meanwhile" in line or "cache |" in line]
+    rows = [line.split("|")[2:-1] for line in lines]
+    assert done.returncode == 0 and len(rows) == 2, done.stdout + done.stderr
+    assert all(0 < float(first) <= float(last) and float(ms) > 0 for first, last, ms in rows)
+
+
+@pytest.mark.slow
+def test_counts_without_a_profiler_fail():
+    done = tiny("gpu_count", "--graphs", "rmat-6", "--widths", "8", "--ncu", "false")
+    assert done.returncode == 1 and "###" not in done.stdout
+    said = tiny("gpu_count", "--graphs", "rmat-6", "--widths", "8", "--launch").stdout
+    assert said.startswith("CASE|rmat-6|8|V4 G2") and said.count("CASE") == 1
