@@ -8,7 +8,7 @@ from distgnn import rng
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import elementwise
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Epilogue, Kept
 from loops import each
 from nn.conftest import passes as passes
 
@@ -29,6 +29,10 @@ def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
     keep_positive(dZ, bits, 2.0)
     np.testing.assert_array_equal(backend.to_host(dZ), 2 * G * (Z > 0))
     assert dZ.dtype == dtype
+    dZ, then = backend.asarray(G).copy(), Kept(bits, 2.0)
+    for _ in range(2):  # the second does nothing
+        elementwise.apply(then, dZ)
+    np.testing.assert_array_equal(backend.to_host(dZ), 2 * G * (Z > 0))
 
 
 @each("shape", [(0, 3), (1, 1), (7, 3), (13, 16), (100, 9)])
