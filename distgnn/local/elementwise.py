@@ -242,8 +242,7 @@ def _softmax_on_gpu(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
 ) -> tuple[Array, Array]:
     place = logits if overwrite else None
-    losses, gradient = cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
-    return losses.astype(np.float64), gradient
+    return cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
 
 
 def _binary_on_gpu(
