@@ -267,7 +267,7 @@ _CUDA: Functions = {
     "activate": cuda.activate, "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive,
     "dropout": cuda.dropout, "layer_norm": cuda.layer_norm, "layer_norm_backward": cuda.layer_norm_backward,
     "cross_entropy": _softmax_on_gpu, "binary_cross_entropy": _binary_on_gpu, "update_all": _update_on_gpu,
-    "sum_squares": cuda.sum_squares, "count_hits": cuda.count_hits,
+    "sum_squares": cuda.sum_squares, "count_hits": cuda.count_hits, "column_sums": cuda.column_sums,
 }  # fmt: skip
 _ARRAYS: Functions = {
     "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,
@@ -280,5 +280,5 @@ _ARRAYS: Functions = {
 
 KERNELS = KernelTable(
     numpy=[Kernels(_COMPILED, "fd", host.usable), Kernels(_ARRAYS)],
-    cupy=[Kernels(_CUDA, "fd"), Kernels({**_ARRAYS, "column_sums": array_elementwise.column_sums_in_parts})],
+    cupy=[Kernels(_CUDA, "fd"), Kernels(_ARRAYS)],
 )

@@ -12,10 +12,11 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.arrays import backend
-from distgnn.local.array_elementwise import column_sums_in_parts
+from distgnn.arrays.tuning import TUNING
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, lanes_for, launch, library
 from distgnn.local.epilogue import Ending, Epilogue, Kept, Mask
 
+SUMMED_PARTS = 512  # of the rows whose columns are summed, at most
 NORM_COLUMNS = 128  # in the registers of a warp of layer_norm_backward
 
 
@@ -113,7 +114,22 @@ def layer_norm_backward(normal: Array, scales: Array, gain: Array, G: Array) -> 
     arguments = np.int64(m), np.int32(f), np.int32(height), normal, scales, gain, G, sums
     kernel = f"layer_norm_backward<{c_type(G)}>"
     launch(xp, "layer_norm.cu", kernel, blocks_for(len(sums) * WARP), *arguments)
-    return column_sums_in_parts(sums).reshape(2, f)
+    return column_sums(sums).reshape(2, f)
+
+
+def column_sums(block: Array) -> Array:
+    """See ``local.elementwise.column_sums``; in one launch, or two of many rows."""
+    xp, (m, f) = library(block), block.shape
+    check("column_sums", (m, f), block.dtype, block=block)
+    height = max(-(-m // SUMMED_PARTS), TUNING.summed_rows)  # of m alone, as sums follow it
+    parts, lanes = max(-(-m // height), 1), lanes_for(f)
+    turns = [(m, height, parts, np.dtype(np.float64))] * (parts > 1)
+    for rows, at_a_time, count, dtype in [*turns, (parts if turns else m, m, 1, block.dtype)]:
+        read, block = block, xp.empty((count, f), dtype)
+        sizes = np.int64(rows), np.int32(f), np.int32(lanes), np.int64(at_a_time)
+        name = f"column_sums<{c_type(read)},{c_type(block)}>"
+        launch(xp, "column_sums.cu", name, (count, -(-f // lanes)), *sizes, read, block)
+    return block
 
 
 def softmax_cross_entropy(
