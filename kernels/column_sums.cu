@@ -1,5 +1,5 @@
-// Sums of the columns of a tall matrix, in double precision. Blocks sum parts of the rows; a second launch sums what they
-// made. The order of a sum depends on the shape alone.
+// Sums of the columns of a tall matrix, in double precision. Blocks sum parts of the rows; a second launch sums what
+// they made. The order of a sum depends on the shape alone.
 
 #include "common.cuh"
 

@@ -41,35 +41,42 @@ template <class T, int V, int K> struct Lane {
   }
 };
 
-// The loss of a row whose first logits, or all, are in `own`, on the lane that has the label's; and its gradient,
-// (softmax - onehot) scale. By all lanes of a warp. `gradient` may be `row`: a lane writes only what it has read.
+// The loss of a row whose first logits, or all, are in `own`, for the lane that has the label's, and writes it; and the
+// row's gradient, (softmax - onehot) scale. By all lanes of a warp. `gradient` may be `row`: a lane writes only what it
+// has read.
 template <class T, int V, int K>
-__device__ inline T of_row(Lane<T, V, K>& own, const T* row, T* gradient, int label, T scale) {
+__device__ inline void of_row(Lane<T, V, K>& own, const T* row, T* gradient, int label, T scale, double* loss) {
   const int step = own.G * K;
-  const bool again = own.vectors > step;
+  const bool again = K > 1 && own.vectors > step;  // with K = 1 a row fits
   T highest = lowest<T>(), sum = 0, logit = 0;
+  bool labelled = false;
 #pragma unroll 1
-  for (int at = 0; at < own.vectors; at += step) {
+  for (int at = 0; K > 1 ? at < own.vectors : at == 0; at += K > 1 ? step : 1) {
     if (at) own.read(row, at);
     own.each(at, [&](int k, int v, int) { highest = highest < own.x[k].at[v] ? own.x[k].at[v] : highest; });
   }
-  for (int away = own.G / 2; away > 0; away /= 2) {
+#pragma unroll
+  for (int away = WARP / 2; away > 0; away /= 2) {
     const T other = __shfl_xor_sync(ALL_LANES, highest, away);
-    highest = highest < other ? other : highest;
+    if (away < own.G && highest < other) highest = other;
   }
 #pragma unroll 1
-  for (int at = 0; at < own.vectors; at += step) {
+  for (int at = 0; K > 1 ? at < own.vectors : at == 0; at += K > 1 ? step : 1) {
     if (again) own.read(row, at);
     own.each(at, [&](int k, int v, int column) {
       const T x = own.x[k].at[v] - highest;
-      if (column == label) logit = x;
+      if (column == label) logit = x, labelled = true;
       sum += own.x[k].at[v] = exponential(x);
     });
   }
-  for (int away = own.G / 2; away > 0; away /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, away);
+#pragma unroll
+  for (int away = WARP / 2; away > 0; away /= 2) {
+    const T other = __shfl_xor_sync(ALL_LANES, sum, away);
+    if (away < own.G) sum += other;
+  }
   const T share = T(1) / sum;
 #pragma unroll 1
-  for (int at = 0; at < own.vectors; at += step) {
+  for (int at = 0; K > 1 ? at < own.vectors : at == 0; at += K > 1 ? step : 1) {
     if (again) own.read(row, at);
     own.each(at, [&](int k, int v, int column) {
       const T e = again ? exponential(own.x[k].at[v] - highest) : own.x[k].at[v];
@@ -77,7 +84,7 @@ __device__ inline T of_row(Lane<T, V, K>& own, const T* row, T* gradient, int la
     });
     own.write(gradient, at);
   }
-  return logarithm(sum) - logit;
+  if (labelled) *loss = logarithm(sum) - logit;
 }
 
 // Logits of a lane that are on their way, where one row has so few; more doubles would spill.
@@ -85,14 +92,14 @@ template <class T> constexpr int IN_FLIGHT = sizeof(T) == 4 ? 16 : 4;
 
 // position[r] is the place of row r among the training rows, or -1; labels and losses are indexed by place.
 // gradient[r, :] for all m rows, zero where position[r] is -1. A group of lanes has some rows, one after the other,
-// whose first logits are all on their way before it looks at one. V: divides f, and rows may be read V numbers at a time.
+// whose first logits are all on their way before it looks at one. V: divides f, and rows may be read V at a time.
 template <class T, int V, int K>
 __global__ void __launch_bounds__(THREADS)
     softmax_cross_entropy(int64 m, const int* __restrict__ position, const int64* __restrict__ labels,
                           const T* logits, int f, int G, T scale, T* gradient, double* __restrict__ losses) {
   constexpr int R = K * V < IN_FLIGHT<T> ? IN_FLIGHT<T> / (K * V) : 1;
-  const int64 first = flat_index() / G * R;
-  const int lane = threadIdx.x % G;
+  const int in_warp = threadIdx.x % WARP, group = in_warp / G, lane = in_warp - group * G;
+  const int64 first = (flat_index() / WARP * (WARP / G) + group) * R;
   int place[R], label[R];
   Lane<T, V, K> own[R];
 #pragma unroll
@@ -106,8 +113,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int r = 0; r < R; r++) {
     const int64 row = first + r;
-    const T loss = of_row(own[r], logits + row * f, gradient + row * f, label[r], scale);
-    if (place[r] >= 0 && label[r] / V % G == lane) losses[place[r]] = loss;
+    of_row(own[r], logits + row * f, gradient + row * f, label[r], scale, losses + place[r]);
     if (row < m && place[r] < 0)
       for (int c = lane; c < f; c += G) gradient[row * f + c] = 0;
   }
