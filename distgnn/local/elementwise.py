@@ -17,7 +17,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.local import array_elementwise, cuda, host, host_elementwise
 from distgnn.local.array_elementwise import clear_others as clear_others
-from distgnn.local.epilogue import Epilogue, Mask
+from distgnn.local.epilogue import Ending, Kept, Mask
 from distgnn.local.update import Part, Update
 
 Array = Any
@@ -97,13 +97,14 @@ def activate(
     return positive_bits(out) if remember else None
 
 
-def apply(then: Epilogue, Z: Array) -> None:
+def apply(then: Ending, Z: Array) -> None:
     """Do what becomes of Z in one pass over it, unless it is done."""
-    activates = then.relu or then.mask is not None
-    if not then.done and (activates or then.bias is not None):
+    if then.any and not then.done:
         ledger.charge("activation", "relu, dropout", touched=2 * Z.nbytes)
         with ledger.timed("activation", "relu, dropout", on=backend.of(Z)):
-            if activates:
+            if isinstance(then, Kept):
+                keep_positive(Z, then.bits, then.scale)
+            elif then.relu or then.mask is not None:
                 then.bits = activate(Z, Z, then.mask, then.relu, then.remember, then.bias)
             else:
                 Z += then.bias
@@ -241,8 +242,7 @@ def _softmax_on_gpu(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
 ) -> tuple[Array, Array]:
     place = logits if overwrite else None
-    losses, gradient = cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
-    return losses.astype(np.float64), gradient
+    return cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
 
 
 def _binary_on_gpu(
@@ -267,7 +267,7 @@ _CUDA: Functions = {
     "activate": cuda.activate, "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive,
     "dropout": cuda.dropout, "layer_norm": cuda.layer_norm, "layer_norm_backward": cuda.layer_norm_backward,
     "cross_entropy": _softmax_on_gpu, "binary_cross_entropy": _binary_on_gpu, "update_all": _update_on_gpu,
-    "sum_squares": cuda.sum_squares, "count_hits": cuda.count_hits,
+    "sum_squares": cuda.sum_squares, "count_hits": cuda.count_hits, "column_sums": cuda.column_sums,
 }  # fmt: skip
 _ARRAYS: Functions = {
     "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,
@@ -280,5 +280,5 @@ _ARRAYS: Functions = {
 
 KERNELS = KernelTable(
     numpy=[Kernels(_COMPILED, "fd", host.usable), Kernels(_ARRAYS)],
-    cupy=[Kernels(_CUDA, "fd"), Kernels({**_ARRAYS, "column_sums": array_elementwise.column_sums_in_parts})],
+    cupy=[Kernels(_CUDA, "fd"), Kernels(_ARRAYS)],
 )

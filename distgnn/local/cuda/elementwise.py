@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.local.array_elementwise import column_sums_in_parts
+from distgnn.arrays import backend
+from distgnn.arrays.tuning import TUNING
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, lanes_for, launch, library
-from distgnn.local.epilogue import Mask
+from distgnn.local.epilogue import Ending, Epilogue, Kept, Mask
 
+SUMMED_PARTS = 512  # of the rows whose columns are summed, at most
 NORM_COLUMNS = 128  # in the registers of a warp of layer_norm_backward
 
 
@@ -62,6 +64,22 @@ def factors(xp: Any, block: Array, mask: Mask | None) -> tuple[Any, ...]:
     return keys[: rows.size], keys[rows.size :], *share
 
 
+def ending(xp: Any, then: Ending | None, out: Array) -> tuple[Any, ...]:
+    """Return what a product is told of what becomes of ``out``, as of common.cuh; say that it is done.
+
+    ``out``: (m, f), with f a multiple of 8 where bits are remembered.
+    """
+    if isinstance(then, Kept):
+        check("ending", (-(-out.size // 8),), np.uint8, bits=then.bits)
+        then.done = True
+        return None, np.int32(0), None, None, np.uint64(0), out.dtype.type(then.scale), None, then.bits
+    then = then or Epilogue()
+    check("ending", (1, out.shape[1]), out.dtype, bias=then.bias)
+    then.bits = xp.empty(out.size // 8, np.uint8) if then.remember else None
+    then.done = True
+    return then.bias, np.int32(then.relu), *factors(xp, out, then.mask), then.bits, None
+
+
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
     """See ``local.elementwise.keep_positive``; G (m, f), uint8 bits. Returns G."""
     check("keep_positive", G.shape, G.dtype, G=G)
@@ -96,13 +114,28 @@ def layer_norm_backward(normal: Array, scales: Array, gain: Array, G: Array) -> 
     arguments = np.int64(m), np.int32(f), np.int32(height), normal, scales, gain, G, sums
     kernel = f"layer_norm_backward<{c_type(G)}>"
     launch(xp, "layer_norm.cu", kernel, blocks_for(len(sums) * WARP), *arguments)
-    return column_sums_in_parts(sums).reshape(2, f)
+    return column_sums(sums).reshape(2, f)
+
+
+def column_sums(block: Array) -> Array:
+    """See ``local.elementwise.column_sums``; in one launch, or two of many rows."""
+    xp, (m, f) = library(block), block.shape
+    check("column_sums", (m, f), block.dtype, block=block)
+    height = max(-(-m // SUMMED_PARTS), TUNING.summed_rows)  # of m alone, as sums follow it
+    parts, lanes = max(-(-m // height), 1), lanes_for(f)
+    turns = [(m, height, parts, np.dtype(np.float64))] * (parts > 1)
+    for rows, at_a_time, count, dtype in [*turns, (parts if turns else m, m, 1, block.dtype)]:
+        read, block = block, xp.empty((count, f), dtype)
+        sizes = np.int64(rows), np.int32(f), np.int32(lanes), np.int64(at_a_time)
+        name = f"column_sums<{c_type(read)},{c_type(block)}>"
+        launch(xp, "column_sums.cu", name, (count, -(-f // lanes)), *sizes, read, block)
+    return block
 
 
 def softmax_cross_entropy(
     logits: Array, position: Array, labels: Array, gradient: Array = None, count: int | None = None
 ) -> tuple[Array, Array]:
-    """Compute the losses and the gradient of ``local.elementwise.cross_entropy``.
+    """Compute the losses, float64, and the gradient of ``local.elementwise.cross_entropy``.
 
     position: int32 (m), the place of a row among the training rows, or -1; gradient: made when missing, may
     be ``logits``; count: by default of these training rows.
@@ -112,13 +145,17 @@ def softmax_cross_entropy(
     check("softmax_cross_entropy", (m, classes), logits.dtype, logits=logits, gradient=gradient)
     check("softmax_cross_entropy", (m,), np.int32, position=position)
     check("softmax_cross_entropy", (labels.size,), np.int64, labels=labels)
-    losses = xp.zeros(labels.size, logits.dtype)
+    losses = xp.empty(labels.size, np.float64)
     share = number(1 / max(labels.size if count is None else count, 1))
-    name = f"softmax_cross_entropy<{c_type(logits)}>"
-    lanes = lanes_for(-(-classes // 4))
-    shape = np.int32(classes), np.int32(lanes)
-    arguments = np.int64(m), position, labels, logits, *shape, share, gradient, losses
-    launch(xp, "softmax_cross_entropy.cu", name, blocks_for(m * lanes), *arguments)
+    wide, on = 16 // logits.itemsize, backend.of(logits)
+    V = 1 if classes % wide or (on.address(logits) | on.address(gradient)) % 16 else wide
+    K = 1 if V > 1 and classes <= V * WARP else 4
+    rows = max(wide * wide // (K * V), 1)  # of a group, IN_FLIGHT numbers
+    lanes = lanes_for(-(-classes // (V * K)))
+    name = f"softmax_cross_entropy<{c_type(logits)},{V},{K}>"
+    arguments = np.int64(m), position, labels, logits, np.int32(classes), np.int32(lanes), share, gradient
+    blocks = blocks_for(-(-m // rows) * lanes)
+    launch(xp, "softmax_cross_entropy.cu", name, blocks, *arguments, losses)
     return losses, gradient
 
 
