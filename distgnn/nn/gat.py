@@ -48,10 +48,10 @@ class GraphAttention(Attention):
         vectors = [self._by_head(vector, dense) for vector in (self.left, self.right)]
         s, t = (dense.times(Y, vector) for vector in vectors)
         P = A.edge_softmax(self.own(A, s), t, SLOPE)
-        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, P, *vectors)
+        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, *vectors, P)
 
     def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense | None]:
-        H, Y, P, left, right = kept
+        H, Y, left, right, P = kept
         dense, G = ReplicatedWeights(A.input_layout), self.joined_back(A, G)
         dY = A.multiply_adjoint(G, values=self.dropped(A, P))
         own, dt = A.attention_back(P, G, Y, self.mask(A))

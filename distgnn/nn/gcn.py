@@ -158,7 +158,7 @@ class GCN:
 
     @property
     def draws(self) -> bool:
-        """Whether a pass of training draws masks, so that its logits are not those to evaluate."""
+        """Tell whether a pass of training draws masks, so that its logits are not those to evaluate."""
         return self.dropout > 0
 
     @property

@@ -187,7 +187,7 @@ class EpochGraph:
         before, self.trials = self.trials, tuner.trials
         return not (self.captured or self.failed) and before == self.trials and self.watch is not None
 
-    def _capture(self, works: dict[str, Callable[[], None]], told: str) -> None:
+    def _capture(self, works: dict[str, Callable[[], None]], message: str) -> None:
         """Make graphs, in memory of the same work before them; say so. None is left where one fails."""
         before = tuner.trials
         try:
@@ -204,7 +204,7 @@ class EpochGraph:
             return
         self.captured, self.taken = True, self._made_of()
         ledger.holds(self, "CUDA graph", self.pool.total_bytes())
-        log.info(told)
+        log.info(message)
 
     def _made_of(self) -> tuple[Any, list[Any]]:
         """Return what graphs keep as it is: numbers of the optimiser, and A X of each layer."""
