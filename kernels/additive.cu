@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<T, Index> - 1)
   const Piece task = table[number];
   if (!task.count || !task.length) return;
   u += int64(task.row) * f;
-  const auto add = [&](auto turns, const auto& j, int there, int64 e, int apart, int from, int to,
-                       auto& sums) {
+  const auto add = [&](bool whole, const Index* j, int there, int64 e, int apart, int from, int to,
+                       T* sums) {
 #pragma unroll 1
     for (int c = from + threadIdx.x % G * V; c < to; c += G * V) {
       unsigned bits[U] = {};
@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<T, Index> - 1)
         Pack<T, W> y[U];
 #pragma unroll
         for (int n = 0; n < U; n++)
-          if (turns.whole || n < there) y[n] = load_read_only<W>(advance(v + c + w, j[n], f * int(sizeof(T))));
+          if (whole || n < there) y[n] = load_read_only<W>(advance(v + c + w, j[n], f * int(sizeof(T))));
         const Pack<T, W> x = load_read_only<W>(u + c + w), weights = load_read_only<W>(a + c + w);
 #pragma unroll
         for (int n = 0; n < U; n++)
-          if (turns.whole || n < there)
+          if (whole || n < there)
 #pragma unroll
             for (int i = 0; i < W; i++) {
               const T sum = x.at[i] + y[n].at[i];
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<T, Index> - 1)
       }
 #pragma unroll
       for (int n = 0; n < U; n++)
-        if (V == 8 && (turns.whole || n < there))
+        if (V == 8 && (whole || n < there))
           signs[(e + n * apart) * (f / 8) + c / 8] = static_cast<unsigned char>(bits[n]);
     }
   };
@@ -82,18 +82,18 @@ __device__ inline Pack<T, V> slope_sum(const Piece& task, const Index* order, co
   constexpr int U = IN_FLIGHT<T, Index, 1>;
   Pack<T, V> sum{};
   const auto read = [&](int e) { return order ? __ldcs(order + task.begin + e) : Index(task.begin + e); };
-  const auto add = [&](auto turns, const auto& entry, int at) {
+  const auto add = [&](bool whole, const Index* entry, int at) {
     T value[U];
     unsigned bits[U];
 #pragma unroll
     for (int n = 0; n < U; n++)
-      if (turns.whole || at + n < task.length) {
+      if (whole || at + n < task.length) {
         bits[n] = *advance(signs, entry[n], bytes);
         value[n] = *advance(values, Index(at + n), heads * int(sizeof(T)));
       }
 #pragma unroll
     for (int n = 0; n < U; n++)
-      if (turns.whole || at + n < task.length)
+      if (whole || at + n < task.length)
 #pragma unroll
         for (int i = 0; i < V; i++) sum.at[i] += bits[n] >> (highest - i) & 1 ? value[n] : slope * value[n];
   };

@@ -38,17 +38,17 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<T, Index>)
   const Piece task = table[number];
   if (!task.count || !task.length) return;
   u += int64(task.row) * f;
-  const auto add = [&](auto turns, const auto& j, int there, int64, int, int from, int to, auto& sums) {
+  const auto add = [&](bool whole, const Index* j, int there, int64, int, int from, int to, T* sums) {
 #pragma unroll 1
     for (int c = from + threadIdx.x % G * V; c < to; c += G * V) {
       const Pack<T, V> a = load_read_only<V>(u + c);
       Pack<T, V> b[U];
 #pragma unroll
       for (int n = 0; n < U; n++)
-        if (turns.whole || n < there) b[n] = load_read_only<V>(advance(v + c, j[n], f * int(sizeof(T))));
+        if (whole || n < there) b[n] = load_read_only<V>(advance(v + c, j[n], f * int(sizeof(T))));
 #pragma unroll
       for (int n = 0; n < U; n++)
-        if (turns.whole || n < there)
+        if (whole || n < there)
 #pragma unroll
           for (int i = 0; i < V; i++) sums[n] += a.at[i] * b[n].at[i];
     }
@@ -76,19 +76,19 @@ __device__ inline Pack<T, V> weighted_sum(const Piece& task, const Index* indice
   in_turns<U, Entry>(
       task.length, task.length,
       [&](int e) { return Entry{__ldcs(indices + e), ORDERED ? __ldcs(order + e) : Index(e)}; },
-      [&](auto turns, const auto& read, int at) {
+      [&](bool whole, const Entry* read, int at) {
         T weight[U];
         Pack<T, V> b[U];
 #pragma unroll
         for (int n = 0; n < U; n++)
-          if (turns.whole || at + n < task.length) {
+          if (whole || at + n < task.length) {
             b[n] = load_read_only<V>(advance(B, read[n].column, f * int(sizeof(T))));
             const Index entry = ORDERED ? read[n].entry : Index(at + n);
             weight[n] = load_read_only<1>(advance(values, entry, heads * int(sizeof(T)))).at[0];
           }
 #pragma unroll
         for (int n = 0; n < U; n++)
-          if (turns.whole || at + n < task.length)
+          if (whole || at + n < task.length)
 #pragma unroll
             for (int i = 0; i < V; i++) sum.at[i] += weight[n] * b[n].at[i];
       });

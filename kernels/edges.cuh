@@ -34,14 +34,9 @@ template <class T> __device__ inline T shared_number(const T* at) { return load_
 template <class T, class Index, int V>
 constexpr int IN_FLIGHT = sizeof(T) == 4 && sizeof(Index) == 8 && V > 1 ? 2 : 4;
 
-// Whether U turns are all there, as a type.
-template <bool WHOLE> struct Turns {
-  static constexpr bool whole = WHOLE;
-};
-
-// Goes through turns 0 .. count, U at a time: `use(turns, read, at)` gets what `read(turn)` gave for turns at
-// .. at + U, of which it must ask whether they are before `own`, the turns that this lane has, unless
-// `turns.whole`. What the next U turns read is under way meanwhile. own: count or one less.
+// Goes through turns 0 .. count, U at a time: `use(whole, read, at)` gets what `read(turn)` gave for turns at
+// .. at + U, of which it must ask whether they are before `own`, the turns that this lane has, unless `whole`,
+// a constant once it is inlined. What the next U turns read is under way meanwhile. own: count or one less.
 template <int U, class Entry, class Read, class Use>
 __device__ inline void in_turns(int count, int own, const Read& read, const Use& use) {
   Entry next[U] = {}, now[U];
@@ -55,7 +50,7 @@ __device__ inline void in_turns(int count, int own, const Read& read, const Use&
     for (int u = 0; u < U; u++) now[u] = next[u];
 #pragma unroll
     for (int u = 0; u < U; u++) next[u] = read(at + U + u);
-    use(Turns<true>{}, now, at);
+    use(true, now, at);
   }
 #pragma unroll 1
   for (; at < count; at += U) {
@@ -64,7 +59,7 @@ __device__ inline void in_turns(int count, int own, const Read& read, const Use&
 #pragma unroll
     for (int u = 0; u < U; u++)
       if (at + U + u < own) next[u] = read(at + U + u);
-    use(Turns<false>{}, now, at);
+    use(false, now, at);
   }
 }
 
@@ -93,7 +88,7 @@ __device__ inline int head_of(int column, const int64* bounds, int even) {
   return head;
 }
 
-// out[e, k] for the entries of a task, U in flight: what `add(turns, j, there, e, from, to, sums)` adds to the
+// out[e, k] for the entries of a task, U in flight: what `add(whole, j, there, e, apart, from, to, sums)` adds to the
 // sums of U entries e, e + apart, ..., of columns j and of which `there` are, in the columns `from` to `to` of
 // head k; each of G lanes takes some.
 template <int G, int U, class T, class Index, class Add>
@@ -110,17 +105,17 @@ __device__ inline void sum_by_heads(const Piece& task, const Index* indices, int
     const bool writes = walk.active && threadIdx.x % G == 0;
     in_turns<U, Index>(
         count, own, [&](int turn) { return indices[place + turn * apart]; },
-        [&](auto turns, const auto& j, int at) {
+        [&](bool whole, const Index* j, int at) {
           T sums[U] = {};
           const int e = place + at * apart;
-          add(turns, j, own - at, task.begin + e, apart, from, to, sums);
+          add(whole, j, own - at, task.begin + e, apart, from, to, sums);
 #pragma unroll
           for (int step = 1; step < G; step *= 2)
 #pragma unroll
             for (int u = 0; u < U; u++) sums[u] += __shfl_xor_sync(ALL_LANES, sums[u], step);
 #pragma unroll
           for (int u = 0; u < U; u++)
-            if (writes && (turns.whole || at + u < own))
+            if (writes && (whole || at + u < own))
               out[int64(e + u * apart) * heads + walk.head] = sums[u];
         });
   }
