@@ -54,8 +54,8 @@ EPOCH = {
     ("dropout and bias", 2, "cupy"): (35, 6, 6, 3),
     ("dropout and bias", 2, "cupy-staged"): (35, 6, 11, 8),
 }
-#: Of one rank without dropout and with it, also of attention: launches of an evaluated epoch, with and without CUDA
-#: graphs. Graphs are two, and with dropout three; beside them the scores are counted, from 0.
+#: Of one rank without dropout and with it, also of attention: launches of an evaluated epoch, without CUDA
+#: graphs and with them. Graphs are two, and with dropout three; beside them the scores are counted, from 0.
 LAUNCHES = {
     ("gcn", 0.0): (16, 4), ("gcn", 0.5): (25, 5),
     ("sage", 0.0): (29, 4), ("sage", 0.5): (45, 5),

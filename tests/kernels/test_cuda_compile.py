@@ -123,7 +123,7 @@ def test_gathers_of_a_turn_come_before_its_first_sum():
 @without_nvcc
 @without_nvdisasm
 def test_loops_over_entries_ask_for_rows_before_they_sum():
-    """Products and dot products by head have four rows of B in flight; dots take one of their own for the four."""
+    """Products and dot products by head have four rows of B in flight; dots read their own row for four."""
     bodies = ptxas.sass(compiled("edges.cu", 90)[1])
     for name, own, most in (
         ("edge_products<float,int,16,4>", 0, 18), ("edge_products<float,int,32,4>", 0, 18),
