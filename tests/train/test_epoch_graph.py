@@ -145,6 +145,20 @@ def test_bits_are_those_of_epochs_without_graphs(comm, device, make, options, ho
     assert both[0] == both[1]
 
 
+def test_attention_of_some_rows_after_others_is_captured(comm, device, monkeypatch):
+    """What depends on the pattern of these rows is made in the first epoch and kept."""
+    monkeypatch.setattr(TUNING, "launched_numbers", 300)
+    for model in ("gat", "gatv2"):
+        both = []
+        for cuda_graph in (False, True):
+            problem = Problem(comm, model, heads=4, dropout=0.2, attention_dropout=0.4)
+            assert problem.model.A.nnz > 300
+            with device.observed() as seen:
+                both.append(problem.trained(Adam(0.01), cuda_graph=cuda_graph))
+            assert seen.launches["graph"] == 14 * cuda_graph
+        assert both[0] == both[1]
+
+
 def test_what_an_epoch_launches(comm, device):
     """Two graphs, three copies. With dropout the keys are copied too; an evaluation is a graph of its own."""
     for options, every, expected in (
