@@ -150,8 +150,8 @@ def permuted(A: CSR, values: Array) -> Array:
 def gathered(values: Array, order: Array, out: Array = None) -> Array:
     """Return the numbers (nnz, heads) at these places, in ``out`` if given."""
     on = backend.of(values)
-    if on.on_device and values.shape[1] == 1:
-        return on.xp.take(values, order, axis=0, out=out)
+    if on.on_device and values.shape[1] == 1 and out is None:
+        return values[order]
     return gather_rows(values, order.astype(np.int64) if on.on_device else order, out)
 
 

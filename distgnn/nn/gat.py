@@ -70,7 +70,7 @@ class GraphAttention(Attention):
         of_vectors, room = [], DistDense.empty(Y.layout, Y.shape, Y.dtype)
         for vector, gradient in pairs:
             by_head, through = dense.backward(Y, gradient, vector, room)
-            of_vectors.append(self.W.grid.backend.xp.take(by_head.block, self._heads_of_columns()[1]))
+            of_vectors.append(by_head.block.reshape(-1)[self._heads_of_columns()[1]])
             dY += through
         return of_vectors
 
