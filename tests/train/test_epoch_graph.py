@@ -146,7 +146,7 @@ def test_bits_are_those_of_epochs_without_graphs(comm, device, make, options, ho
 
 
 def test_attention_of_some_rows_after_others_is_captured(comm, device, monkeypatch):
-    """What depends on the pattern of these rows is made in the first epoch and kept."""
+    """The first epoch makes and keeps what depends on the pattern of these rows."""
     monkeypatch.setattr(TUNING, "launched_numbers", 300)
     for model in ("gat", "gatv2"):
         both = []
