@@ -99,12 +99,20 @@ def row_maxima_on_gpu(A: CSR, values: Array, out: Array) -> None:
     backend.of(out).xp.maximum.at(out, rows_of(A), values)
 
 
+def beginnings(A: CSR, x: Array, maxima: Array, sums: Array) -> tuple[Array, Array]:
+    """Return the maxima and sums of rows that a softmax begins with, made where there are none."""
+    shape = A.shape[0], x.shape[1]
+    maxima = np.full(shape, -np.inf, x.dtype) if maxima is None else maxima
+    return maxima, np.zeros(shape, x.dtype) if sums is None else sums
+
+
 def softmax(
     A: CSR, x: Array, maxima: Array, sums: Array, phases: int, ends: Ends | None, slope: float,
     signs: Array, first: int,
 ) -> None:  # fmt: skip
     """Run phases of a softmax over rows on the host."""
     rows = rows_of(A)
+    maxima, sums = beginnings(A, x, maxima, sums)
     if phases & SCORES:
         if ends is not None:
             end_sums(A, *ends, x)
@@ -125,6 +133,7 @@ def softmax_back(
     first: int,
 ) -> None:  # fmt: skip
     """Run phases of the adjoint of :func:`softmax` on the host."""
+    _, sums = beginnings(A, x, sums, sums)
     if phases & SUMS:
         row_sums(A, P * x, sums)
     if phases & GRADIENT:

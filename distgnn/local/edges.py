@@ -72,7 +72,7 @@ def dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> Array
 
 
 def softmax(
-    A: CSR, x: Array, maxima: Array, sums: Array, phases: int = SCORES | POWERS | SHARES, *,
+    A: CSR, x: Array, maxima: Array = None, sums: Array = None, phases: int = SCORES | POWERS | SHARES, *,
     ends: Ends | None = None, slope: float = 1, signs: Array = None, first: int = 0,
 ) -> None:  # fmt: skip
     """Run phases of a softmax over rows, all at once where A has all entries of its rows.
@@ -81,7 +81,8 @@ def softmax(
     ``POWERS``: ``x = exp(x - maxima)``, added to ``sums``. ``SHARES``: ``x /= sums``.
 
     Args:
-        x: (nnz, heads); maxima: (m, heads), -inf at first; sums: (m, heads), 0 at first.
+        x: (nnz, heads); maxima: (m, heads), -inf at first; sums: (m, heads), 0 at first. In all phases at
+            once neither is read again, and both may be None.
         ends: (m, heads) and (k, heads). slope: not negative, of the leaky ReLU.
         signs: of :func:`signs_for`, whose bits ``first`` on say which scores are above 0; or None.
     """
@@ -91,7 +92,7 @@ def softmax(
 
 
 def softmax_back(
-    A: CSR, P: Array, x: Array, sums: Array, totals: Array, phases: int = SUMS | GRADIENT, *,
+    A: CSR, P: Array, x: Array, sums: Array = None, totals: Array = None, phases: int = SUMS | GRADIENT, *,
     slope: float = 1, signs: Array = None, first: int = 0,
 ) -> None:  # fmt: skip
     """Run phases of the adjoint of :func:`softmax`, from x, the gradient of P, to that of the scores.
@@ -100,7 +101,8 @@ def softmax_back(
     ``slope`` where ``signs`` say so; its sums in each row are added to ``totals``, if not None.
 
     Args:
-        P, x: (nnz, heads), apart; sums, totals: (m, heads), 0 at first; others as of :func:`softmax`.
+        P, x: (nnz, heads), apart; sums, totals: (m, heads), 0 at first, sums None as of :func:`softmax`;
+            others as there.
     """
     _run("softmax_back", A, x, (P, sums), A, P, x, sums, totals, phases, slope, signs, first)
 
@@ -147,13 +149,17 @@ def permuted(A: CSR, values: Array) -> Array:
 
 def gathered(values: Array, order: Array, out: Array = None) -> Array:
     """Return the numbers (nnz, heads) at these places, in ``out`` if given."""
-    return gather_rows(values, order.astype(np.int64) if backend.of(values).on_device else order, out)
+    on = backend.of(values)
+    if on.on_device and values.shape[1] == 1 and out is None:
+        return values[order]
+    return gather_rows(values, order.astype(np.int64) if on.on_device else order, out)
 
 
 def _run(name: str, A: CSR, out: Array, beside: tuple[Array, ...], *arguments: Any) -> Array:
     """Charge and run a pass that reads and writes ``out`` and reads the arrays beside it."""
     on, said = backend.of(out), name.replace("_", " ")
-    touched = A.nnz * A.indices.itemsize + out.nbytes + sum(array.nbytes for array in beside)
+    read = sum(array.nbytes for array in beside if array is not None)
+    touched = A.nnz * A.indices.itemsize + out.nbytes + read
     ledger.charge("spmm", said, touched=touched)
     with ledger.timed("spmm", said, on=on):
         KERNELS.kernel(name, out)(*arguments)
@@ -199,6 +205,7 @@ def _softmax(
     signs: Array, first: int,
 ) -> None:  # fmt: skip
     u, v = ends or (None, None)
+    maxima, sums = arrays.beginnings(A, x, maxima, sums)
     options = {"u": u, "v": v, "slope": slope, "signs": signs, "first": first, "isa": host.isa()}
     host.built().edge_softmax(A.indptr, A.indices, x, maxima, sums, phases, **options)
 
@@ -208,6 +215,7 @@ def _softmax_back(
     first: int,
 ) -> None:  # fmt: skip
     options = {"slope": slope, "signs": signs, "first": first, "isa": host.isa()}
+    _, sums = arrays.beginnings(A, x, sums, sums)
     host.built().edge_softmax_back(A.indptr, A.indices, P, x, sums, totals, phases, **options)
 
 

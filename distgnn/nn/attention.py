@@ -12,6 +12,7 @@ from distgnn.local import edges as entries
 from distgnn.local import elementwise
 from distgnn.local.initial import glorot
 from distgnn.nn.custom import CustomLayer
+from distgnn.nn.dropout import mask_key
 from distgnn.nn.layers import Options
 from distgnn.nn.products import SparseInput
 from distgnn.operators.dense import DistDense, recut
@@ -86,7 +87,7 @@ class Attention(CustomLayer):
         if self.epoch is None or self.rate == 0:
             return None
         names, heads = self._names(A), A.grid.backend.xp.arange(self.heads)
-        k = rng.key(self.options.seed, rng.ATTENTION, self.epoch, self.index)
+        k = mask_key(self.epoch, self.options.seed, rng.ATTENTION, self.index)
         return lambda E, part: elementwise.dropout(E, E, k, names[part], heads, 1 - self.rate)
 
     def _names(self, A: DistSparse) -> Array:
@@ -114,6 +115,14 @@ class Attention(CustomLayer):
         if not H.layout.same(A.output_layout, H.shape):
             return self.own(A, H)
         return DistDense(H.block[: A.output_layout.local_shape(shape)[0]], A.output_layout, shape)
+
+    def spread_own(self, A: DistSparse, D: DistDense, like: DistDense) -> DistDense:
+        """Give D, cut as A H is, in the rows that :meth:`own` copies of such a matrix, 0 in others."""
+        if D.layout.same(like.layout, like.shape) and D.shape == like.shape:
+            return D
+        all_rows = like.like(A.grid.backend.zeros(like.block.shape, like.dtype))
+        self.add_own(A, D, all_rows)
+        return all_rows
 
     def joined(self, A: DistSparse, Z: DistDense) -> DistDense:
         """Give Z of all heads as the layer's output: cut as such, with ``mean`` the mean of the heads."""

@@ -69,15 +69,16 @@ class CustomLayer(GraphConvolution):
     ``weight_shape``, (fan in, fan out) as a rule, may be overridden as a property.
 
     Attributes:
-        epoch: of a pass whose dropout is on, of minibatches the number of the step, else None; nodes: int64
-            ids of this rank's rows of H; need_input: whether the gradient of H is used, for which
-            :meth:`propagate_back` may return None otherwise. All are those of the pass that runs.
+        epoch: of a pass whose dropout is on, of minibatches the number of the step, else None; in a graph of
+            the library's own networks its keys. nodes: int64 ids of this rank's rows of H; need_input:
+            whether the gradient of H is used, for which :meth:`propagate_back` may return None otherwise. All
+            are those of the pass that runs.
         of_sparse: set it to ``SparseInput`` where ``propagate`` of the first layer takes sparse H, whose
             products are those of ``A.weights``; by default H is dense.
     """
 
     of_sparse: type[SparseInput] | None = None
-    epoch: int | None = None
+    epoch: int | DeviceEpoch | None = None
     nodes: Array = None
     need_input = True
 
@@ -189,5 +190,4 @@ class CustomProducts:
         return [getattr(gradient, "block", gradient) for gradient in gradients], None if W is None else dH
 
     def _begin(self, buffers: Buffers) -> None:
-        assert not isinstance(buffers.epoch, DeviceEpoch)  # whose work is not captured
         self.layer.epoch, self.layer.nodes = buffers.epoch, buffers.plan.nodes

@@ -14,6 +14,9 @@ from distgnn.operators.sparse_features import SparseFeatures
 Array = Any
 
 
+PURPOSES = rng.DROPOUT, rng.ATTENTION  # of the masks of a pass
+
+
 class DeviceEpoch:
     """An epoch whose keys are in the memory of a device, where work that is made again finds them.
 
@@ -21,19 +24,28 @@ class DeviceEpoch:
         on: the backend; seed: of the network; layers: how many it has.
 
     Attributes:
-        keys: uint64 (layers, 2), of rows and of columns, as of the last :meth:`set`.
+        keys: uint64 (purposes, layers, 2), of rows and of columns, as of the last :meth:`set`.
     """
 
     def __init__(self, on: Backend, seed: int, layers: int) -> None:
-        self.seed, self.keys = seed, on.zeros((layers, 2), np.uint64)
-        self._host = on.pinned((layers, 2), np.uint64)
+        shape = len(PURPOSES), layers, 2
+        self.seed, self.keys = seed, on.zeros(shape, np.uint64)
+        self._host = on.pinned(shape, np.uint64)
 
     def set(self, epoch: int) -> None:
         """Queue a copy of an epoch's keys. The copy before it must be over."""
-        for layer, pair in enumerate(self._host):
-            k = rng.key(self.seed, rng.DROPOUT, epoch, layer)
-            pair[...] = k, rng.key(k, 1)
+        for purpose, layers in zip(PURPOSES, self._host, strict=True):
+            for layer, pair in enumerate(layers):
+                k = rng.key(self.seed, purpose, epoch, layer)
+                pair[...] = k, rng.key(k, 1)
         self.keys.set(self._host)
+
+
+def mask_key(epoch: int | DeviceEpoch, seed: int, purpose: int, layer: int) -> int | Array:
+    """Return the key of a mask, as `elementwise.dropout` takes it: a number, or those of rows and columns."""
+    if isinstance(epoch, DeviceEpoch):
+        return epoch.keys[PURPOSES.index(purpose), layer]
+    return rng.key(seed, purpose, epoch, layer)
 
 
 class Dropout:
@@ -53,10 +65,7 @@ class Dropout:
 
     def mask(self, epoch: int | DeviceEpoch) -> tuple[int | Array, Array, Array, float]:
         """Return what `elementwise.activate` takes as the epoch's mask."""
-        if isinstance(epoch, DeviceEpoch):
-            k: int | Array = epoch.keys[self.layer]
-        else:
-            k = rng.key(self.seed, rng.DROPOUT, epoch, self.layer)
+        k = mask_key(epoch, self.seed, rng.DROPOUT, self.layer)
         return k, self.nodes, self.cols, 1 - self.rate
 
     def of_entries(

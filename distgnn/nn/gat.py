@@ -37,6 +37,7 @@ class GraphAttention(Attention):
         mean: bool = False, attention_dropout: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(A, index, shape, options, heads, mean, attention_dropout)
+        self._of_heads: tuple[Array, Array] | None = None
         left, right = self.vectors(A, 2)
         self.left = self.add_parameter("left", left, decays=True)
         self.right = self.add_parameter("right", right, decays=True)
@@ -44,19 +45,19 @@ class GraphAttention(Attention):
     def propagate(self, A: DistSparse, H: Any) -> tuple[DistDense, Kept]:
         dense = ReplicatedWeights(A.input_layout)
         Y = dense.times(H, recut(self.weights(A), dense.weight_layout))
-        s, t = (dense.times(Y, self._by_head(vector, dense)) for vector in (self.left, self.right))
+        vectors = [self._by_head(vector, dense) for vector in (self.left, self.right)]
+        s, t = (dense.times(Y, vector) for vector in vectors)
         P = A.edge_softmax(self.own(A, s), t, SLOPE)
-        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, P)
+        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, *vectors, P)
 
     def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense | None]:
-        H, Y, P = kept
+        H, Y, left, right, P = kept
         dense, G = ReplicatedWeights(A.input_layout), self.joined_back(A, G)
         dY = A.multiply_adjoint(G, values=self.dropped(A, P))
         own, dt = A.attention_back(P, G, Y, self.mask(A))
         del G  # of all heads, whose place what is added to dY takes
-        ds = dt.like(A.grid.backend.zeros(dt.block.shape, dt.dtype))
-        self.add_own(A, own, ds)
-        of_vectors = self._through_scores(dense, Y, ((self.left, ds), (self.right, dt)), dY)
+        ds = self.spread_own(A, own, dt)
+        of_vectors = self._through_scores(dense, Y, ((left, ds), (right, dt)), dY)
         W = recut(self.weights(A), dense.weight_layout) if self.need_input else None
         dW, dH = dense.backward(H, dY, W)
         return [recut(dW, self.weights(A).layout), *of_vectors], dH
@@ -68,22 +69,24 @@ class GraphAttention(Attention):
         """Return the gradients of vectors from those of their products with Y, and add that of Y to dY."""
         of_vectors, room = [], DistDense.empty(Y.layout, Y.shape, Y.dtype)
         for vector, gradient in pairs:
-            by_head, through = dense.backward(Y, gradient, self._by_head(vector, dense), room)
-            of_vectors.append(by_head.block[self._places()][:, None])
+            by_head, through = dense.backward(Y, gradient, vector, room)
+            of_vectors.append(by_head.block.reshape(-1)[self._heads_of_columns()[1]])
             dY += through
         return of_vectors
 
-    def _places(self) -> tuple[Array, Array]:
-        """Return the rows and columns of a matrix (columns, heads) where each head has its columns."""
-        columns = self.W.grid.backend.xp.arange(self.columns)
-        return columns, columns // (self.columns // self.heads)
+    def _heads_of_columns(self) -> tuple[Array, Array]:
+        """Return which of (columns, heads) are of a head's own columns, and where each is: (columns, 1)."""
+        if self._of_heads is None:
+            xp = self.W.grid.backend.xp
+            columns, heads = xp.arange(self.columns)[:, None], xp.arange(self.heads)
+            own = columns // (self.columns // self.heads)
+            self._of_heads = own == heads, columns * self.heads + own
+        return self._of_heads
 
     def _by_head(self, vector: DistDense, dense: ReplicatedWeights) -> DistDense:
         """Put a vector (columns, 1) into the columns of its heads: (columns, heads)."""
-        shape = self.columns, self.heads
-        block = self.W.grid.backend.zeros(shape, vector.dtype)
-        block[self._places()] = vector.block[:, 0]
-        return DistDense(block, dense.weight_layout, shape)
+        block = self.W.grid.backend.xp.where(self._heads_of_columns()[0], vector.block, vector.dtype.type(0))
+        return DistDense(block, dense.weight_layout, block.shape)
 
 
 class GAT(GCN):
@@ -109,6 +112,10 @@ class GAT(GCN):
     ) -> None:  # fmt: skip
         self.heads, self.attention_dropout = spread(heads, len(widths) - 1), float(attention_dropout)
         super().__init__(A, widths, *args, **options)
+
+    @property
+    def draws(self) -> bool:
+        return super().draws or self.attention_dropout > 0
 
     def convolution(  # type: ignore[override]
         self, A: DistSparse, index: int, shape: tuple[int, int], options: Options

@@ -65,9 +65,7 @@ class DynamicAttention(Attention):
         W = recut(self.weights(A), to_right.weight_layout) if self.need_input else None
         dW, dH = to_right.backward(H, dR, W)
         if own is None:
-            of_all = dR.like(A.grid.backend.zeros(dR.block.shape, dR.dtype))
-            self.add_own(A, dL, of_all)
-            d_left, d_own = to_right.backward(H, of_all)
+            d_left, d_own = to_right.backward(H, self.spread_own(A, dL, dR))
         else:
             left = replicated(to_left, self.left) if self.need_input else None
             d_left, d_own = to_left.backward(own, dL, left)

@@ -157,6 +157,11 @@ class GCN:
         return self.graphs[-1].A.weights.output_layout
 
     @property
+    def draws(self) -> bool:
+        """Tell whether a pass of training draws masks, so that its logits are not those to evaluate."""
+        return self.dropout > 0
+
+    @property
     def parameters(self) -> list[Parameter]:
         """Weights, biases, gains and shifts, as an optimiser takes them; the layers' own blocks."""
         return self._by_kind([layer.parameters() for layer in self.layers])
@@ -376,6 +381,11 @@ class GCN:
             logits[...] = Z.block
         total, G = queue_loss(Z, targets, overwrite=True)
         return total, *self.backward(G, epoch, need_input, mean_over(targets))
+
+    def queue_logits(self, X: Features, need_input: bool, logits: Array) -> None:
+        """Compute the logits of the present weights, without dropout, in this array. Collective."""
+        with lent(self._forward(self._plans(False, X, need_input), X, None)) as Z:
+            logits[...] = Z.block
 
     @QUIETLY
     def not_finite(self, X: Features, problem: str, epoch: int | None = None) -> NotFiniteError:

@@ -47,8 +47,11 @@ def softmax(
             score is above 0, or None.
     """
     heads, on, whole = data.shape[1], moves.grid.backend, _whole_rows(moves)
-    maxima, sums = on.empty((moves.height, heads), moves.dtype), on.zeros((moves.height, heads), moves.dtype)
-    maxima[...] = -np.inf
+    maxima = sums = None
+    if not whole:
+        shape = moves.height, heads
+        maxima, sums = on.empty(shape, moves.dtype), on.zeros(shape, moves.dtype)
+        maxima[...] = -np.inf
     first = entries.SCORES | (entries.POWERS | entries.SHARES if whole else 0)
     rows = recut(ends[0], moves.row_layout).block if ends else None
     nothing = nullcontext(repeat(None, len(moves.blocks)))
@@ -74,12 +77,12 @@ def softmax_back(
         slope, signs: as of :func:`softmax`; totals: where the sums of each row are added, (its rows, heads),
             those of this rank's entries alone; or None.
     """
-    sums = moves.grid.backend.zeros((moves.height, data.shape[1]), moves.dtype)
     both, options = (P, data), {"slope": slope, "signs": signs}
     if _whole_rows(moves):
         phases = entries.SUMS | entries.GRADIENT
-        _each(moves, entries.softmax_back, phases, both, sums, totals, **options)
+        _each(moves, entries.softmax_back, phases, both, None, totals, **options)
         return
+    sums = moves.grid.backend.zeros((moves.height, data.shape[1]), moves.dtype)
     _each(moves, entries.softmax_back, entries.SUMS, both, sums, None)
     moves.across.allreduce(sums, matrix="sums")
     _each(moves, entries.softmax_back, entries.GRADIENT, both, sums, totals, **options)

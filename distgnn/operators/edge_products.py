@@ -55,7 +55,7 @@ def attention_back(
 ) -> DistEdges:  # fmt: skip
     """Compute the gradient of the scores of a softmax P, where that of P are dot products. Collective.
 
-    In the memory of P, some rows after another, where one rank has all of A in one block.
+    In place of the numbers of P, some rows after another, where one rank has all of A in one block.
 
     Args:
         U, V: of :func:`dots`; through: changes some of their products, and is told which entries they are of;
@@ -69,7 +69,7 @@ def attention_back(
         softmax_back(moves, P.data, D.data, slope, signs, totals)
         return D
     U, V = recut(U, moves.left), recut(V, moves.right)
-    bounds, sums = head_bounds(P.heads, V), moves.grid.backend.zeros((moves.height, P.heads), P.dtype)
+    bounds = head_bounds(P.heads, V)
     with moves.columns_read(V.block) as columns:
         (read,) = columns
         for own, part, A in row_blocks(moves.blocks[0], P.heads):
@@ -77,10 +77,13 @@ def attention_back(
             entries.dots(A, U.block[own], read, bounds, D_part)
             if through is not None:
                 through(D_part, part)
-            of_rows = sums[own], None if totals is None else totals[own]
+            of_rows = None if totals is None else totals[own]
             options: Any = {"slope": slope, "signs": signs, "first": part.start * P.heads}
-            entries.softmax_back(A, P_part, D_part, *of_rows, **options)
-            P_part[...] = D_part
+            entries.softmax_back(A, P_part, D_part, None, of_rows, **options)
+            if A is moves.blocks[0]:
+                P.data = D_part
+            else:
+                P_part[...] = D_part
     return P
 
 

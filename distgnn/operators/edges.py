@@ -62,6 +62,9 @@ class PiecewiseNumbers(Numbers):
 
     def pieces(self, A: CSR) -> Iterator[Piece]:
         for rows, part, A_part in row_blocks(A, self.edges.heads):
+            if A_part is A and self.order is not None and A.nnz == len(self.order):  # all of the block
+                yield rows, A, self.values, self.order
+                return
             within = slice(A.first_entry + part.start, A.first_entry + part.stop)
             which = within if self.order is None else self.order[within]
             yield rows, A_part, self.edges.part(self.place, which), None

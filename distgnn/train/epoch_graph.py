@@ -1,8 +1,10 @@
-"""An epoch on one GPU as two CUDA graphs, captured once and launched in every epoch.
+"""An epoch on one GPU as CUDA graphs, captured once and launched in every epoch.
 
 A small graph's epoch is dozens of kernels of microseconds each, and the host takes longer to queue them than
 the GPU to run them. What changes from epoch to epoch is in memory that the kernels read: the keys of dropout
 and the rates of the optimiser. Everything else is as it was when the work was captured.
+
+Where training draws masks, an evaluation is a pass of its own, and a graph of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from distgnn.local import tuner
 from distgnn.local.cuda.cublas import Cublas
 from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.finite import QUIETLY, Watch
+from distgnn.nn.gat import GAT
+from distgnn.nn.gatv2 import GATv2
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets, Total
 from distgnn.nn.metrics import scores
@@ -35,17 +39,19 @@ from distgnn.operators.weights import Features
 log = logging.getLogger(__name__)
 
 Array = Any
+MODELS = GCN, SageMean, GAT, GATv2
+GRADIENTS, UPDATE, EVALUATION = "gradients", "update", "evaluation"
 
 
 class EpochGraph:
-    """The forward pass, loss and backward pass of an epoch, and its update, each as a CUDA graph.
+    """The passes and loss of an epoch, its update, and an evaluation that is a pass of its own: CUDA graphs.
 
     The first epochs queue their work as usual, until nothing is tried out any more: then all kernels are
     compiled and all memory is there. Where a capture fails, the others do so too, and the log says why.
 
     Args:
-        need_input: whether features are trained; keep_logits: whether epochs may be evaluated by their own
-            logits; asked: whether graphs were asked for, so that a warning says why there are none.
+        need_input: whether features are trained; evaluated: whether epochs may be; asked: whether graphs were
+            asked for, so that a warning says why there are none.
 
     Attributes:
         captured: whether epochs launch graphs by now.
@@ -56,20 +62,21 @@ class EpochGraph:
 
     def __init__(
         self, model: GCN, X: Features, targets: Targets, optimizer: Optimizer, trained: Sequence[Parameter],
-        need_input: bool, keep_logits: bool, asked: bool = True,
+        need_input: bool, evaluated: bool, asked: bool = True,
     ) -> None:  # fmt: skip
         if problem := why_not(model, X, optimizer):
             raise ArgumentError("cuda_graph", True, problem)
         self.model, self.X, self.targets, self.need_input = model, X, targets, need_input
         self.optimizer, self.trained = optimizer, trained
         self.captured, self.failed, self.trials = False, False, -1
+        self.settled = False  # the last evaluation tried nothing out
         self.level = logging.WARNING if asked else logging.INFO
         self.taken: tuple[Any, list[Any]] | None = None  # of what the graphs were made
         self.on: Any = model.grid.backend
         layout, shape = model.output_layout, (model.A.shape[0], model.widths[-1])
-        empty = self.on.empty(layout.local_shape(shape), model.A.dtype) if keep_logits else None
+        empty = self.on.empty(layout.local_shape(shape), model.A.dtype) if evaluated else None
         self.logits = None if empty is None else DistDense(empty, layout, shape)
-        self.epoch = DeviceEpoch(self.on, model.seed, len(model.layers)) if model.dropout else None
+        self.epoch = DeviceEpoch(self.on, model.seed, len(model.layers)) if model.draws else None
         optimizer.prepare(trained)
         self.rates: np.ndarray | None = None  # in pinned memory, and on the device
         self.factors: Array = None
@@ -100,20 +107,36 @@ class EpochGraph:
         if self._outdated():
             self.watch = None  # one epoch is queued before the next capture
         if self._ready():
-            self._capture()
+            self.total, self.gradients, self.watch = None, [], None  # whose memory the graphs take
+            works = {GRADIENTS: self._queue_gradients, UPDATE: self._queue_update}
+            self._capture(works, "an epoch is two CUDA graphs from now on")
         if self.epoch is not None:
             self.epoch.set(epoch)
-        self._run("gradients", self._queue_gradients)
+        self._run(GRADIENTS, self._queue_gradients)
         assert self.total is not None
         loss = self.total.begin_reading()
-        try:
-            seen = scores(self.logits, self.targets) if evaluate and self.logits is not None else {}
-        except FloatingPointError as error:
-            raise self.model.not_finite(self.X, str(error), epoch) from None
+        seen = self._scored(epoch) if evaluate else {}
         mean = loss()
         if not math.isfinite(mean):
             raise self.model.not_finite(self.X, f"the loss is {mean}", epoch)
         return mean, seen
+
+    @QUIETLY
+    def evaluate(self, epoch: int) -> dict[str, float]:
+        """Score the present weights in a pass of its own, without dropout. NotFiniteError: as of `step`."""
+        self._outdated()
+        if self.captured and self.settled and EVALUATION not in self.graphs:
+            self._capture({EVALUATION: self._queue_evaluation}, "an evaluation is a CUDA graph from now on")
+        before = tuner.trials
+        self._run(EVALUATION, self._queue_evaluation)
+        self.settled = tuner.trials == before
+        return self._scored(epoch)
+
+    def _scored(self, epoch: int) -> dict[str, float]:
+        try:
+            return {} if self.logits is None else scores(self.logits, self.targets)
+        except FloatingPointError as error:
+            raise self.model.not_finite(self.X, str(error), epoch) from None
 
     @QUIETLY
     def update(self) -> None:
@@ -121,13 +144,13 @@ class EpochGraph:
         self._outdated()
         self.optimizer.steps += 1
         self._set_rates()
-        self._run("update", self._queue_update)
+        self._run(UPDATE, self._queue_update)
         assert self.watch is not None
         self.optimizer.finish(self.watch)
 
     def _run(self, what: str, queue: Callable[[], None]) -> None:
         """Launch the graph of this work, or queue it; charge every open ledger what it cost when queued."""
-        if self.captured:
+        if what in self.graphs:
             self.graphs[what].launch()
         else:
             with self._apart(what):
@@ -145,9 +168,13 @@ class EpochGraph:
         self.factors.set(self.rates)
 
     def _queue_gradients(self) -> None:
-        logits = None if self.logits is None else self.logits.block
+        logits = None if self.logits is None or self.model.draws else self.logits.block
         given = self.X, self.targets, self.epoch, self.need_input, logits
         self.total, self.gradients, self.dX = self.model.queue(*given)
+
+    def _queue_evaluation(self) -> None:
+        assert self.logits is not None
+        self.model.queue_logits(self.X, self.need_input, self.logits.block)
 
     def _queue_update(self) -> None:
         gradients = self.gradients if self.dX is None else [*self.gradients, self.dX.block]
@@ -160,15 +187,15 @@ class EpochGraph:
         before, self.trials = self.trials, tuner.trials
         return not (self.captured or self.failed) and before == self.trials and self.watch is not None
 
-    def _capture(self) -> None:
-        """Make the graphs of an epoch. Its memory is that of the epoch before, whose arrays go first."""
-        self.total, self.gradients, self.watch = None, [], None
+    def _capture(self, works: dict[str, Callable[[], None]], message: str) -> None:
+        """Make graphs, in memory of the same work before them; say so. None is left where one fails."""
+        before = tuner.trials
         try:
-            for what, queue in (("gradients", self._queue_gradients), ("update", self._queue_update)):
+            for what, queue in works.items():
                 with self._apart(what), self.on.captured() as graphs:
                     queue()
                 (self.graphs[what],) = graphs
-            if tuner.trials != self.trials:
+            if tuner.trials != before:
                 raise RuntimeError("a kernel is still being chosen")
         except Exception as error:  # of CuPy, CUDA or cuBLAS: the epoch can be queued all the same
             self._give_up(error)
@@ -177,7 +204,7 @@ class EpochGraph:
             return
         self.captured, self.taken = True, self._made_of()
         ledger.holds(self, "CUDA graph", self.pool.total_bytes())
-        log.info("an epoch is two CUDA graphs from now on")
+        log.info(message)
 
     def _made_of(self) -> tuple[Any, list[Any]]:
         """Return what graphs keep as it is: numbers of the optimiser, and A X of each layer."""
@@ -197,7 +224,7 @@ class EpochGraph:
     def _give_up(self, error: Exception) -> None:
         what = f"{type(error).__name__}: {error}"
         log.log(self.level, "no CUDA graph, epochs are queued kernel by kernel: %s", what)
-        self.failed = True
+        self.failed, self.captured = True, False
 
     @contextmanager
     def _apart(self, what: str) -> Iterator[None]:
@@ -221,11 +248,11 @@ def pays(model: GCN, X: Features, optimizer: Optimizer) -> bool:
 def why_not(model: GCN, X: Features, optimizer: Optimizer) -> str:
     """Return what keeps epochs from being captured, or an empty text."""
     on, ranks = model.grid.backend, model.grid.size
-    known = type(model) in (GCN, SageMean)  # and none of the user's, which may do anything
+    known = type(model) in MODELS  # and none of the user's, which may do anything
     problems = [
         (not on.on_device, f"is for a GPU, and backend={on.name} computes on none"),
         (ranks > 1, f"is for one rank, and here are {ranks}, whose messages cannot be captured"),
-        (not known, f"is for the models gcn and sage, not for {type(model).__name__}"),
+        (not known, f"is for the models gcn, sage, gat and gatv2, not for {type(model).__name__}"),
         (
             type(optimizer) not in OPTIMIZERS.values(),
             f"is for sgd, adam and adamw, not {type(optimizer).__name__}",

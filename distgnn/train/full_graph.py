@@ -71,9 +71,8 @@ def train(
     model.grid.world.agree(optimizer.facts() | settings | {"train_features": train_features})
     check(X, targets)
     trained = parameters(model, X, train_features)
-    with_the_step = model.dropout == 0  # then the logits of the training pass are those to evaluate
-    kept = with_the_step and eval_every > 0
-    known = model, X, targets, optimizer, trained, train_features, kept, bool(cuda_graph)
+    with_the_step = not model.draws  # then the logits of the training pass are those to evaluate
+    known = model, X, targets, optimizer, trained, train_features, eval_every > 0, bool(cuda_graph)
     wanted = pays(model, X, optimizer) if cuda_graph is None else cuda_graph
     graph = EpochGraph(*known) if wanted else None
     graph = None if graph is not None and graph.failed else graph
@@ -92,8 +91,10 @@ def train(
         finish()
         return {"loss": loss, **records.named(scores), "lr": optimizer.lr}
 
-    def evaluate(_: int) -> dict[str, float]:
-        return {} if with_the_step else model.evaluate(X, targets, train_features)
+    def evaluate(epoch: int) -> dict[str, float]:
+        if with_the_step:
+            return {}
+        return graph.evaluate(epoch) if graph else model.evaluate(X, targets, train_features)
 
     yield from run_epochs(model, step, evaluate, range(first_epoch, epochs + 1), eval_every, timing)
 

@@ -18,6 +18,8 @@ from distgnn.operators import make_grid
 from distgnn.sampling import GraphSage, Replicated
 from distgnn.train import MinibatchTraining
 from distgnn.train.full_graph import train
+from loops import each
+from train.test_epoch_graph import stand_in_of_cublas
 
 N, WIDTH, CLASSES = 256, 16, 5
 COUNTED = ("launches", "synchronizations", "device to host", "host to device")
@@ -52,6 +54,14 @@ EPOCH = {
     ("dropout and bias", 2, "cupy"): (31, 6, 6, 3),
     ("dropout and bias", 2, "cupy-staged"): (31, 6, 11, 8),
 }
+#: Of one rank without dropout and with it, also of attention: launches of an evaluated epoch, without CUDA
+#: graphs and with them. Graphs are two, and with dropout three; beside them the scores are counted, from 0.
+LAUNCHES = {
+    ("gcn", 0.0): (16, 4), ("gcn", 0.5): (25, 5),
+    ("sage", 0.0): (29, 4), ("sage", 0.5): (45, 5),
+    ("gat", 0.0): (68, 4), ("gat", 0.5): (117, 5),
+    ("gatv2", 0.0): (79, 4), ("gatv2", 0.5): (124, 5),
+}  # fmt: skip
 #: Of a rank in an epoch without evaluation, whose four minibatches the ranks share.
 FOUR_MINIBATCHES = {
     (1, "cupy"): (173, 34, 12, 32),
@@ -78,6 +88,20 @@ def test_an_epoch(comm, stand_in, options, request):
     epochs = train(model, H, targets, Adam(0.01), 7)
     way = request.node.callspec.params["stand_in"]
     assert counted(stand_in, epochs, 5) == EPOCH[options, comm.size, way]
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
+@each("network, dropout", LAUNCHES)
+def test_launches_of_each_network(comm, stand_in, monkeypatch, network, dropout):
+    stand_in_of_cublas(monkeypatch)
+    options = {"attention_dropout": dropout} if NETWORKS[network].attends else {}
+    launches = []
+    for cuda_graph in (False, True):
+        _, model, H, targets = problem(comm, "1d", NETWORKS[network], dropout=dropout, **options)
+        epochs = train(model, H, targets, Adam(0.01), 6, cuda_graph=cuda_graph)
+        launches.append(counted(stand_in, epochs, 4)[0])
+    assert tuple(launches) == LAUNCHES[network, dropout]
 
 
 @pytest.mark.ranks(1, 2)

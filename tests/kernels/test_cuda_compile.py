@@ -120,6 +120,22 @@ def test_gathers_of_a_turn_come_before_its_first_sum():
             assert all(len(loop.instructions) <= 16 * len(loop.gathers) for loop in steady), steady
 
 
+@without_nvcc
+@without_nvdisasm
+def test_loops_over_entries_ask_for_rows_before_they_sum():
+    """Products and dot products by head have four rows of B in flight; dots read their own row for four."""
+    bodies = ptxas.sass(compiled("edges.cu", 90)[1])
+    for name, own, most in (
+        ("edge_products<float,int,16,4>", 0, 18), ("edge_products<float,int,32,4>", 0, 18),
+        *((f"edge_dots<float,int,{G},4>", 1, 14) for G in (1, 2, 4, 8, 16, 32)),
+    ):  # fmt: skip
+        steady = [loop for loop in ptxas.loops(ptxas.of(name, bodies), 16) if loop.steady]
+        assert len(steady) == 2, name
+        for loop in steady:
+            assert len(loop.gathers) == 4 + own, (name, loop)
+            assert loop.gathers[-2] < loop.first and len(loop.instructions) <= 4 * most, (name, loop)
+
+
 @pytest.mark.parametrize("architecture", [OLDER, ARCHITECTURES[-2]])
 @pytest.mark.parametrize("file", KERNELS)
 @pytest.mark.slow

@@ -131,6 +131,22 @@ def test_dropped_attention_has_its_share_and_is_new_in_each_epoch_layer_and_head
 
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("kind", NETWORKS)
+def test_scores_are_of_weights_whose_attention_is_not_dropped(comm, kind):
+    """Also without dropout of features."""
+    model, X, targets = made(kind, comm, "1d", False, attention_dropout=0.8)
+    epochs = []
+
+    def before(epoch: int, scores: dict[str, float]) -> None:
+        assert scores == model.evaluate(X, targets)
+        epochs.append(epoch)
+
+    for _ in train(model, X, targets, Adam(0.05), 4, before=before):
+        pass
+    assert epochs == [1, 2, 3, 4]
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("kind", NETWORKS)
 def test_edges_of_a_layer_are_gone_before_the_one_below_goes_back(comm, kind, monkeypatch):
     kept_before: list[Any] = []
     back = kind.layer.propagate_back

@@ -16,7 +16,14 @@ __all__ = ["untuned"]
 
 
 @pytest.mark.ranks(1)
-@each("options", [{}, {"dropout": 0.5, "bias": True}, {"model": "sage", "dtype": np.float64}])
+@each(
+    "options",
+    [
+        {}, {"dropout": 0.5, "bias": True}, {"model": "sage", "dtype": np.float64},
+        {"model": "gat", "heads": 2, "dropout": 0.5, "attention_dropout": 0.3},
+        {"model": "gatv2", "heads": 2},
+    ],
+)  # fmt: skip
 @each("make", OPTIMIZERS[:3])
 def test_losses(comm, backend, caplog, options, make):
     """On a GPU, sums may be rounded otherwise where cuBLAS has another workspace."""

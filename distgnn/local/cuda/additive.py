@@ -8,8 +8,8 @@ import numpy as np
 
 from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import csr
-from distgnn.local.cuda.edges import ADD, SET, CutRows, by_head, types
-from distgnn.local.cuda.launch import WARP, Array, check, library
+from distgnn.local.cuda.edges import Tasks, by_head, types
+from distgnn.local.cuda.launch import WARP, Array, check
 
 FILE = "additive.cu"
 BYTE = 8  # columns that a lane takes at a time where all heads have a multiple of that
@@ -27,11 +27,11 @@ def edge_scores(
     check("edge_scores", (A.nnz, -(-f // 8)), np.uint8, signs=signs)
     V = _columns(bounds, f, L, R, a)
     G = 1 if V == BYTE and f < 4 * BYTE * heads else 8
-    slope, width = out.dtype.type(slope), np.int32(f)
-    numbers, cut = (*by_head(A, bounds, out), L, R, a, width, slope, out, signs), CutRows(A, FILE)
-    cut.both(f"edge_scores<{types(A, out)},{G},{V}>", True, *numbers)
+    slope, width, tasks = out.dtype.type(slope), np.int32(f), Tasks.of(A)
+    how = tasks.indices, *by_head(A, bounds, out), L, R, a, width, slope, out, signs
+    tasks.launch(FILE, f"edge_scores<{types(A, out)},{G},{V}>", WARP, *how)
     if V == 1 and f:
-        cut.both(f"edge_signs<{types(A, out)}>", True, L, R, width, signs)
+        tasks.launch(FILE, f"edge_signs<{types(A, out)}>", WARP, tasks.indices, L, R, width, signs)
 
 
 def edge_slopes(
@@ -39,23 +39,17 @@ def edge_slopes(
     order: Array,
 ) -> None:  # fmt: skip
     """Compute like ``local.additive.slope_sums``."""
-    m, f = out.shape
+    f = out.shape[1]
     check("edge_slopes", (A.shape[0], f), values.dtype, out=out)
     check("edge_slopes", (A.nnz, len(bounds) - 1), values.dtype, values=values)
     check("edge_slopes", (len(signs), -(-f // 8)), np.uint8, signs=signs)
     check("edge_slopes", (A.nnz,), A.indices.dtype, order=order)
     if order is None and len(signs) != A.nnz:
         raise ValueError(f"edge_slopes: signs must have {A.nnz} rows, got {len(signs)}")
-    V = _columns(bounds, f)
+    V = _columns(bounds, f, out)
     G = 8 if V == BYTE and f <= 8 * BYTE else WARP
-    name, cut = f"edge_slopes<{types(A, out)},{G},{V}>", CutRows(A, FILE)
     how = *by_head(A, bounds, out), values, order, signs, np.int32(f), out.dtype.type(slope)
-    if m and f:
-        cut.rows(name, G, False, *how, out, np.int32(add))
-    if cut.most and f:
-        parts = library(out).empty((cut.most, f), out.dtype)
-        cut.pieces(name, G, False, *how, parts, np.int32(0))
-        cut.fold(parts, out, ADD if add else SET)
+    Tasks.of(A).sum_rows(FILE, f"edge_slopes<{types(A, out)},{G},{V}>", G, how, out, add)
 
 
 def _columns(bounds: Sequence[int], f: int, *arrays: Array) -> int:

@@ -26,12 +26,12 @@ def _each(name: str, *choices: Sequence[object]) -> list[str]:
 
 
 def _of_edges() -> list[str]:
-    names = _each("edge_softmax", _ELEMENTS, _INDICES) + _each("edge_softmax_back", _ELEMENTS, _INDICES)
+    names = _each("edge_tasks", _INDICES)
     for element, V in (("float", 4), ("double", 2)):
-        ways = [("edge_dots", f"{G},{v}") for G in (1, 8) for v in (1, V)]
+        ways = [("edge_dots", f"{G},{V}") for G in _LANES] + [("edge_dots", "1,1"), ("edge_dots", "8,1")]
         ways += [("edge_products", way) for way in ("8,1", "32,1", f"16,{V}", f"32,{V}")]
         names += [name for each, way in ways for name in _each(each, (element,), _INDICES, (way,))]
-    return [*names, *_each("edge_fold", _ELEMENTS)]
+    return names
 
 
 KERNELS = {
@@ -70,6 +70,11 @@ KERNELS = {
         *_each("expand_products", _ELEMENTS, _INDICES),
     ],
     "edges.cu": _of_edges(),
+    "edge_softmax.cu": [
+        *_each("edge_softmax", _ELEMENTS, _INDICES, ("true", "false")),
+        *_each("edge_softmax_phase", _ELEMENTS, _INDICES),
+        *_each("edge_softmax_back", _ELEMENTS),
+    ],
     "additive.cu": [
         *_each("edge_signs", _ELEMENTS, _INDICES),
         *_each("edge_scores", _ELEMENTS, _INDICES, ("1,8", "8,8", "8,1")),
