@@ -273,7 +273,7 @@ def priced(
     programs = [costs.epoch.steps for costs in kinds.values()]
     for costs in kinds.values():
         costs.epoch.steps, costs.model = [], None  # of many ways they would fill the memory
-    on, itemsize = machine.used(settings.overlap), np.dtype(settings.dtype).itemsize
+    on, itemsize = used(machine, settings, dry), np.dtype(settings.dtype).itemsize
     estimates, fit, peaks = dict[Any, Estimate](), list[Choice | Infeasible](), list[int]()
     steps = (step for program in programs for step in program)
     transfers = {(step[1], step[2], not step[-1]): step for step in steps if step[0] == "comm"}.values()
@@ -285,10 +285,16 @@ def priced(
         network = Network(on, grid)
         routes = tuple(network.route(step) for step in transfers)
         if routes not in estimates:  # axes of equal sizes may change places, and so may those across nodes
-            estimates[routes] = estimate(on, grid, programs, itemsize)
+            estimates[routes] = estimate(on, grid, programs, itemsize, graph.reuse)
         fit.append(Choice(replace(way, grid=grid), held, estimates[routes]))
     problem = f"a rank needs {amount(min(peaks))} and has {amount(machine.memory)}"
     return fit or [Infeasible(way, problem, min(peaks))]
+
+
+def used(machine: Machine, settings: Settings, dry: DryRun) -> Machine:
+    """Return the machine as a run of these settings uses it."""
+    on = machine.used(settings.overlap, settings.tf32)
+    return on.graphed() if all(costs.captured for costs in dry.ranks) else on
 
 
 def widths_of(settings: Settings, graph: Graph) -> list[int]:

@@ -15,6 +15,7 @@ from distgnn.layout import Layout, Range
 from distgnn.nn.loss import LossRows, Targets, as_numbers, checked_loss, checked_metric, loss_of, outputs
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.plan.dry.shapes import ShapeMatrix
+from distgnn.plan.reuse import Reuse, of_source
 from distgnn.split import TEST, TRAIN, labelled
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import Store
@@ -38,6 +39,7 @@ class Graph:
         feature_nnz: entries of sparse features, taken to be evenly spread; None: they are dense.
         loops: entries on the diagonal, evenly spread, where the source is a histogram; directed: whether an
             edge (i, j) may lack its reverse.
+        entries: the matrix itself, of which some rows may be read, where the source is a histogram; or None.
     """
 
     source: BlockSource
@@ -51,6 +53,7 @@ class Graph:
     loops: int = 0
     directed: bool = True
     feature_nnz: int | None = None
+    entries: BlockSource | None = None
 
     @property
     def n(self) -> int:
@@ -72,6 +75,11 @@ class Graph:
         """Non-zeros of the adjacency matrix."""
         known = getattr(self.source, "nnz", None)
         return int(np.sum(known)) if known is not None else int(self.source.block(*[(0, self.n)] * 2).nnz)
+
+    @cached_property
+    def reuse(self) -> Reuse:
+        """Reads of a dense matrix that a cache answers, when this graph multiplies it."""
+        return of_source(self.entries or self.source, self.nnz)
 
     @cached_property
     def neighbours(self) -> Graph:
@@ -147,6 +155,7 @@ class Graph:
         width, classes = store.width, outputs(loss, store.loss, store.classes)
         made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": stored.partition}
         made |= {"loss": loss, "directed": store.manifest["directed"], "feature_nnz": store.feature_nnz}
+        made["entries"] = None if exact else stored.versions[0]
         made["loops"] = store.nnz - round(store.manifest["degrees"]["mean"] * store.n)
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)
