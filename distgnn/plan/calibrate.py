@@ -183,7 +183,7 @@ def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Ma
         passes=fit.passes(passes, one_call=on.on_device),
     )  # fmt: skip
     if rounded:
-        measured = replace(measured, gemm=replace(measured.gemm, tf32=fit.gemm(rounded)))
+        measured = replace(measured, tf32=fit.gemm(rounded))
     measured = budget.world.share(measured)
     levels = {name: value for name, value in vars(measured.spmm).items() if isinstance(value, SpmmRates)}
     rates = {f"{where} {name}": value for where in levels for name, value in vars(levels[where]).items()}
@@ -198,8 +198,7 @@ def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Ma
 
 
 def _of_dense(kind: str, samples: Sequence[Measurement], machine: Machine) -> Fit:
-    values = {name: value for name, value in vars(machine.gemm).items() if isinstance(value, float)}
-    return fit.of(kind, "", values, samples, machine)
+    return fit.of(kind, "", vars(machine.gemm), samples, machine)
 
 
 def _of_passes(phase: str, samples: Sequence[Measurement], machine: Machine) -> Fit:
@@ -399,6 +398,6 @@ def _graphs(machine: Machine, budget: Budget) -> tuple[Machine, list[Fit]]:
         )
     if not samples:
         return machine, []
-    found = replace(machine, captured=fit.captured(samples, machine))
-    predicted = [sample.epoch(found.graphed()) for sample in samples]
-    return found, [Fit("CUDA graphs", "", {"captured": found.captured}, samples, predicted)]
+    updated = replace(machine, captured=fit.captured(samples, machine))
+    predicted = [sample.epoch(updated.graphed()) for sample in samples]
+    return updated, [Fit("CUDA graphs", "", {"captured": updated.captured}, samples, predicted)]

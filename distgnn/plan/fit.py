@@ -268,8 +268,8 @@ def spmm(samples: Sequence[Measurement], caches: Sequence[float], cores: Sequenc
     Non-zeros in no cache never take less time than cached ones. Matrices in which rows of B are found again
     tell what a core has of its own: without any, cores are left out.
     """
-    found = [0.0, *(cores if any(sample.reuse is not EVEN for sample in samples) else ())]
-    fits = (_spmm(samples, cache, core) for cache in caches for core in found if core < cache)
+    own = [0.0, *(cores if any(sample.reuse is not EVEN for sample in samples) else ())]
+    fits = (_spmm(samples, cache, core) for cache in caches for core in own if core < cache)
     return min(fits, key=lambda fitted: fitted[0])[1]
 
 
@@ -304,21 +304,22 @@ def gemm(samples: Sequence[Measurement]) -> Gemm:
     times, seconds = solve(samples, units), np.array([sample.seconds for sample in samples])
     start = times["call"], times["flop"], times["byte"]
     alone = np.array([[sample.on(units[name]) for sample in samples] for name in ("call", "flop", "byte")])
-    tenths = (seconds / np.maximum(alone, 1 / FASTEST)).min(axis=1) / 10  # of each, of what takes shortest
+    most = (seconds / np.maximum(alone, 1 / FASTEST)).min(axis=1)  # of each, as if it were all of a sample
 
     def made(hidden: float, call: float, flop: float, byte: float) -> Gemm:
         return Gemm(call, rate(flop), rate(byte), hidden)
 
     def fitted(hidden: float) -> tuple[float, Gemm]:
         on: Any = lambda *seconds: replace(nothing, gemm=made(hidden, *seconds))  # noqa: E731
-        missed, found = _descended(samples, on, [start, np.maximum(start, tenths).tolist()])
-        return missed, made(hidden, *found)
+        starts = start, np.maximum(start, most / 10).tolist(), (most * (0.1, 1.0, 1.0)).tolist()
+        missed, terms = _descended(samples, on, starts)
+        return missed, made(hidden, *terms)
 
     summed = made(0.0, *start)
     known = of("gemm", "", {}, samples, replace(nothing, gemm=summed))
     missed = float(np.sum((np.log1p(known.residuals) * seconds**WEIGHT) ** 2)) / 2
     fits = [(missed, summed), *(fitted(hidden) for hidden in HIDDEN)]
-    return min(fits, key=lambda found: found[0])[1]
+    return min(fits, key=lambda pair: pair[0])[1]
 
 
 def passes(samples: Sequence[Measurement], one_call: bool = False) -> Passes:

@@ -115,14 +115,12 @@ class Gemm:
     Attributes:
         call: seconds each; flops: per second; bandwidth: bytes of the operands per second.
         hidden: which share of the shorter of flops and bytes goes on beside the longer one.
-        tf32: of operands that are rounded to TensorFloat-32, where that is another.
     """
 
     call: float
     flops: float
     bandwidth: float
     hidden: float = 0.0
-    tf32: Gemm | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +179,7 @@ class Machine:
             many times that as their number doubles.
         launch: seconds in which a host queues a step for its device, which computes meanwhile; 0: on hosts.
         captured: in place of `update`, of an epoch that a device runs as CUDA graphs; 0: the same.
+        tf32: rates of dense products that round to TensorFloat-32; None: as those of others.
         device: the name of the GPU that the rates are of; empty: of hosts, or of no GPU alone.
         shared_memory: ranks of a node hold A once where they hold the same block of it: on hosts.
         measured: by ``distgnn calibrate``; None where figures have other sources.
@@ -198,6 +197,7 @@ class Machine:
     skew: float = 0.0
     launch: float = 0.0
     captured: float = 0.0
+    tf32: Gemm | None = None
     device: str = ""
     shared_memory: bool = False
     measured: Measured | None = None
@@ -211,7 +211,7 @@ class Machine:
         """Return the machine of a run, in which messages go on during computations, or do not, and dense
         products round to TensorFloat-32, or do not.
         """
-        on = replace(self, gemm=self.gemm.tf32 or self.gemm) if tf32 else self
+        on = replace(self, gemm=self.tf32 or self.gemm) if tf32 else self
         return on if overlap else replace(on, overlap=Overlap(0.0, 0.0))
 
     def graphed(self) -> Machine:

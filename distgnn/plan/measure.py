@@ -32,7 +32,7 @@ from distgnn.operators.sources import LocalBlocks
 from distgnn.plan import replay, reuse
 from distgnn.plan.dry.recorder import ProgramStep, Recorder
 from distgnn.plan.fit import Measurement
-from distgnn.plan.reuse import READ
+from distgnn.plan.reuse import EVEN, READ
 from distgnn.train.full_graph import train
 
 Run = Callable[[], object]
@@ -165,8 +165,9 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
         m = A.shape[0]
         B, out = room[: k * width].reshape(k, width), results[: m * width].reshape(m, width)
         what = f"{m} x {k}, {degree} non-zeros per row, width {width}{f', skew {skew}' * (skew > 1)}"
-        found = sample(world, what, partial(local.spmm, A, B, out), most)
-        samples.append(found if skew == 1 else replace(found, reuse=reuse.of_rows([own.indices[:READ]], k)))
+        curve = EVEN if skew == 1 else reuse.of_rows([own.indices[:READ]], k)
+        measured = sample(world, what, partial(local.spmm, A, B, out), most)
+        samples.append(replace(measured, reuse=curve))
     return samples
 
 

@@ -35,13 +35,13 @@ def seconds(run: Callable[[], object], on: Any, calls: int, batches: int) -> flo
         log.warning("kernels are timed with the host: %s: %s", type(error).__name__, error)
         return float(np.median([timing.seconds(run, on, calls) for _ in range(batches)]))
     graphs[0].launch()
-    found = []
+    taken = []
     for _ in range(batches):
         start = mark()
         graphs[0].launch()
-        found.append(between(start, mark()) / calls)
+        taken.append(between(start, mark()) / calls)
     on.synchronize()
-    return float(np.median(found))
+    return float(np.median(taken))
 
 
 def _products(on: Any) -> Any:

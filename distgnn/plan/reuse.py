@@ -26,15 +26,15 @@ class Reuse:
 
     Attributes:
         kept: shares of the rows of B that are kept, of those read last, ascending from 0 to 1.
-        found: the share of reads that is found among so many.
+        answered: the share of reads that these answer.
     """
 
     kept: Sequence[float] = (0.0, 1.0)
-    found: Sequence[float] = (0.0, 1.0)
+    answered: Sequence[float] = (0.0, 1.0)
 
     def share(self, nbytes: float, of: float) -> float:
         """Return the share of reads that a cache of so many bytes answers, of a B of so many."""
-        return 1.0 if nbytes >= of else float(np.interp(nbytes / of, self.kept, self.found))
+        return 1.0 if nbytes >= of else float(np.interp(nbytes / of, self.kept, self.answered))
 
 
 EVEN = Reuse()  #: Of non-zeros that stand anywhere.
@@ -54,8 +54,8 @@ def of_rows(windows: Sequence[np.ndarray], columns: int) -> Reuse:
     younger = np.searchsorted(every, lengths, side="right")  # reads found among the last so many
     rows = (np.append(0, np.cumsum(every))[younger] + (len(every) - younger) * lengths) / len(every)
     inside = rows < columns
-    kept, found = rows[inside] / columns, younger[inside] / len(every)
-    return Reuse([0.0, *kept.tolist(), 1.0], [0.0, *found.tolist(), 1.0])
+    kept, answered = rows[inside] / columns, younger[inside] / len(every)
+    return Reuse([0.0, *kept.tolist(), 1.0], [0.0, *answered.tolist(), 1.0])
 
 
 def _gaps(columns: np.ndarray) -> np.ndarray:

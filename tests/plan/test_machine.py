@@ -32,7 +32,7 @@ def tables(**changed):
         "levels": [inner, link | {"name": "network", "injection": 2e10}],
         "spmm": {"call": 1e-6, "cache": 0, "cached": rates, "uncached": dict(rates), "core": 1024,
                  "in_core": dict(rates)},
-        "gemm": dense | {"tf32": dict(dense)},
+        "gemm": dense, "tf32": dict(dense),
         "passes": {"call": 1e-6, "bandwidth": 1e11, "kinds": {"loss": {"call": 1e-5, "bandwidth": 1e9}}},
         "overlap": {"progress": 0.5, "slowdown": 0.1},
         "measured": {"ranks": 2, "date": "2026-01-01", "r2": {"bcast node": 0.99, "gemm": -0.5}},

@@ -79,7 +79,8 @@ class Graph:
     @cached_property
     def reuse(self) -> Reuse:
         """Reads of a dense matrix that a cache answers, when this graph multiplies it."""
-        return of_source(self.entries or self.source, self.nnz)
+        source = self.entries or self.source
+        return of_source(source, self.nnz * source.shape[0] // max(self.n, 1))
 
     @cached_property
     def neighbours(self) -> Graph:
@@ -98,7 +99,7 @@ class Graph:
         parts = None if self.parts is None else _times(self.parts, factor)
         trained = _trained(source.shape[0], self.counts[TRAIN] / max(self.n, 1))
         loops = round(self.loops * factor)
-        made: Any = {"odd": odd, "parts": parts, "loops": loops}
+        made: Any = {"odd": odd, "parts": parts, "loops": loops, "entries": self.entries or self.source}
         made["feature_nnz"] = None if self.feature_nnz is None else round(self.feature_nnz * factor)
         return replace(self, source=source, labels=None, counts=trained, **made)
 
