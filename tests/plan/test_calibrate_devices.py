@@ -1,4 +1,4 @@
-"""Fits of a GPU's rates find what seconds were made of; kernels are timed without the host that queues them."""
+"""Fits of a GPU's rates find what seconds were made of; kernels are timed without the host between them."""
 
 from __future__ import annotations
 
