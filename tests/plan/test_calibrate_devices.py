@@ -54,6 +54,11 @@ def test_calls_of_passes_are_those_of_rows_that_are_gathered():
     found = fit.passes(large, one_call=True)
     assert found.call == found.kinds["activation"].call == pytest.approx(1e-6, rel=1e-6)
     assert found.kinds["activation"].bandwidth == pytest.approx(4e9, rel=1e-6)
+    slow = [replace(one, seconds=1e-6 + 2e-4 + size / 4e9, steps=[one.steps[0]._replace(touched=size)])
+            for one in large[-1:] for size in (10**7, 3 * 10**7)]  # fmt: skip
+    rates = fit.passes([*[one for one in large if one.steps[0].phase == "spmm"], *slow], one_call=True)
+    explained = fit.of("activation", "", {}, slow, replace(KNOWN, passes=rates))
+    assert abs(np.log1p(explained.residuals).mean()) < 0.02 and np.abs(explained.residuals).max() < 0.05
 
 
 @pytest.mark.parametrize("known", [(2e-3, 1e-4), (0.0, 2e-4), (1e-3, 0.0)])

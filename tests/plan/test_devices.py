@@ -101,6 +101,7 @@ def test_an_explained_epoch_adds_up(given):
         for row in parts.phases:
             alone = [row[name] for name in ("alone", "slowdown", "others")]
             assert sum(alone) == pytest.approx(row["seconds"]) and min(alone) > -1e-12
+            assert ranks > 1 or row["others"] == pytest.approx(0, abs=1e-12)
 
 
 def test_hubs_in_a_cache_make_a_plan_faster():
