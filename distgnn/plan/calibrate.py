@@ -361,15 +361,16 @@ def _update(machine: Machine, budget: Budget) -> tuple[Machine, list[Fit]]:
     """
     world, samples = budget.world, list[Measurement]()
     on_device = world.backend.on_device
-    graphs = budget.part(0.3) if on_device and world.size == 1 else None
+    graphs = on_device and world.size == 1
+    queued = budget.part(0.7 if graphs else 1.0)
     names = list(ALGORITHMS) if world.size > 1 else ["1d"]
     ways = [(name, sizes) for name in names for sizes in grids(name, world.size)]
     cases = list(product(ways, EPOCHS, (WIDTHS, DEEP) if on_device else (WIDTHS,)))
     for number, place in enumerate(np.random.default_rng(0).permutation(len(cases)).tolist()):
-        if number >= measure.LEAST and budget.left() < 0:
+        if number >= measure.LEAST and queued.left() < 0:
             break
         (name, sizes), rows, widths = cases[place]
-        part = budget.part(1 / (len(cases) - number))
+        part = queued.part(1 / (len(cases) - number))
         samples.append(measure.epoch(part, name, sizes, rows * world.size, 8, widths))
     if on_device:
         update, skew, launch = world.share(fit.launched(samples, machine))
@@ -378,8 +379,8 @@ def _update(machine: Machine, budget: Budget) -> tuple[Machine, list[Fit]]:
     updated = replace(machine, update=update, skew=skew, launch=launch)
     values = {"update": update, "skew": skew} | ({"launch": launch} if on_device else {})
     fits = [Fit("epochs", "", values, samples, [sample.epoch(updated) for sample in samples])]
-    if graphs is not None:
-        updated, whole = _graphs(updated, Budget(world, graphs.left() + max(budget.left(), 0.0)))
+    if graphs:
+        updated, whole = _graphs(updated, budget)
         fits += whole
     return updated, fits
 

@@ -139,7 +139,7 @@ class Scale(NamedTuple):
 #: Fewer non-zeros than those from which on products time how far to prefetch.
 HOST = Scale(250_000, (1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26), (1 << 8, 1 << 11, 1 << 14, 1 << 17), 3e9)
 DEVICE = Scale(  # its passes on so many nodes that the host is ahead
-    1 << 22, (1 << 20, 1 << 23, 1 << 25, 1 << 27, 1 << 29), (1 << 11, 1 << 14, 1 << 17, 1 << 20), 3e11,
+    1 << 21, (1 << 20, 1 << 23, 1 << 25, 1 << 27, 1 << 29), (1 << 11, 1 << 14, 1 << 17, 1 << 20), 3e11,
     (1, 4, 10), (1 << 19,), (128, 128, 64),
 )  # fmt: skip
 TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8, 1 << 11), 1e8)
@@ -158,8 +158,8 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
     samples: list[Measurement] = []
     cases = scale.operands, (16, 64, 128), (2, 8, 32), scale.skews
     for most, number, (nbytes, width, degree, skew) in _cases(budget, *cases):
-        k = max(nbytes // (4 * width), 1)
         few = scale.nonzeros // (64 if number % 4 == 3 else 1)  # some of them are short
+        k = max(min(nbytes // (4 * width), few), 1)  # of more rows most would not be read
         own = random_rows(random, max(few // degree, 1), k, degree, skew)
         A = CSR.from_scipy(own, world.backend)
         m = A.shape[0]
