@@ -74,6 +74,7 @@ def of_source(source: Any, nnz: int) -> Reuse:
     """Return the curve of a block source with so many entries, of which some rows are read."""
     n, k = source.shape
     rows = min(max(READ * n // max(nnz, 1), 1), n)
-    firsts = {int(first) for first in np.linspace(0, n - rows, WINDOWS)} if n else set[int]()
-    blocks = [source.block((first, first + rows), (0, k)) for first in sorted(firsts)]
+    middles = ((2 * place + 1) * n // (2 * WINDOWS) for place in range(WINDOWS * (n > 0)))
+    firsts = sorted({min(max(middle - rows // 2, 0), n - rows) for middle in middles})
+    blocks = [source.block((first, first + rows), (0, k)) for first in firsts]
     return of_rows([block.indices for block in blocks if sp.issparse(block)], k)

@@ -81,9 +81,11 @@ def test_places_of_a_matrix_stand_for_all_of_it(monkeypatch):
             return A[rows[0] : rows[1]]
 
     some = of_source(Source, A.nnz)
-    assert len(told) == reuse.WINDOWS and told[0][0] == 0 and told[-1][1] == N
+    assert len(told) == reuse.WINDOWS and sum(first + last for first, last in told) == pytest.approx(
+        reuse.WINDOWS * N, abs=2 * reuse.WINDOWS
+    )
     for kept in (0.02, 0.1, 0.2):
-        assert some.share(kept, 1) == pytest.approx(whole.share(kept, 1), abs=0.1)
+        assert some.share(kept, 1) == pytest.approx(whole.share(kept, 1), abs=0.06)
 
 
 def test_what_is_known_of_a_graph_says_how_often_rows_are_found():
