@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.plan.choices import Choice, Plan, counted, held_once, used
+from distgnn.plan.choices import Choice, Plan, counted, held_once, reuse_on, used
 from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.dry.run import Costs
@@ -54,7 +54,8 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     ranks = held_once(dry, plan.machine, choice.way).ranks
     kinds = {id(costs): costs for costs in ranks}
     network = Network(used(plan.machine, settings, dry), choice.way.grid)
-    run = lambda costs: Clock(network, itemsize, True, graph.reuse).run(costs.epoch.steps)  # noqa: E731
+    reuse = reuse_on(plan.machine, graph)
+    run = lambda costs: Clock(network, itemsize, True, reuse).run(costs.epoch.steps)  # noqa: E731
     clocks = {key: run(costs) for key, costs in kinds.items()}
     longest = max(clocks, key=lambda key: sum(sum(some.values()) for some in clocks[key].stretches))
     costs = kinds[longest]

@@ -70,6 +70,7 @@ def settings(**given):
 
 
 GPU = replace(slow(), launch=1.0, captured=0.25, update=0.5)
+GPU = replace(GPU, spmm=replace(GPU.spmm, core=1 << 12, in_core=SpmmRates(1e-10, 1e-11, 1e-9, 1e-10)))
 SMALL = Graph.of_size(300, 3000, 8, 4)
 
 
@@ -108,11 +109,15 @@ def test_hubs_in_a_cache_make_a_plan_faster():
     A = gallery.rmat(4096, degree=16).A
     graph = Graph.known(A, 64, 4, np.arange(4096) % 4, np.ones(4096, np.uint8))
     far = SpmmRates(1e-7, 1e-8, 0.0, 0.0)
-    on = replace(slow(), spmm=Spmm(0.0, 1 << 14, SpmmRates(0.0, 0.0, 0.0, 0.0), far))
+    near = SpmmRates(0.0, 0.0, 0.0, 0.0)
+    on = replace(slow(), spmm=Spmm(0.0, 1 << 14, near, far, 1 << 10, near))
     even = replace(graph, source=Graph.of_size(4096, graph.nnz, 64, 4).source, entries=None)
     plans = (plan(settings(), {None: some}, 1, on).best for some in (graph, even))
     hubs, spread = (best.estimate.phases["spmm"] for best in plans)
     assert 0 < hubs < 0.7 * spread
+    host = replace(on, spmm=Spmm(0.0, 1 << 14, near, far))  # whose rates were fitted to even matrices
+    plans = (plan(settings(), {None: some}, 1, host).best for some in (graph, even))
+    assert len({best.estimate.phases["spmm"] for best in plans}) == 1
 
 
 # -- machines by the name of the GPU -------------------------------------------------------------------------
