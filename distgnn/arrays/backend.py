@@ -173,6 +173,14 @@ class Backend:
         """Return the most memory this process has held so far, in bytes."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
+    def device_name(self) -> str:
+        """Return the name by which its maker calls the GPU; empty on a host."""
+        return ""
+
+    def cache_bytes(self) -> int:
+        """Return the bytes of the cache that all of a GPU shares; 0 where it is not known, as on hosts."""
+        return 0
+
     def memory_bytes(self) -> int:
         """Return the bytes of memory of the node, or of its control group; on a GPU, those of the device."""
         return memory.of_node()
@@ -374,6 +382,16 @@ class CupyBackend(Backend):
 
     def peak_bytes(self) -> int:
         return int(self.xp.get_default_memory_pool().total_bytes())
+
+    def device_name(self) -> str:
+        return str(self._properties()["name"].decode())
+
+    def cache_bytes(self) -> int:
+        return int(self._properties()["l2CacheSize"])
+
+    def _properties(self) -> dict[str, Any]:
+        properties: dict[str, Any] = self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)
+        return properties
 
     def memory_bytes(self) -> int:
         return int(self.xp.cuda.runtime.memGetInfo()[1])

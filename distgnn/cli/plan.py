@@ -35,7 +35,8 @@ SHARED = {
 } | dict.fromkeys(
     "overlap wire product_order keep_aggregate recompute block_rows dtype recipe layers hidden heads bias "
     "residual layer_norm dropout attention_dropout activation train_features optimizer clip "
-    "eval_every loss metric fanout batch_size batches_per_update partition_graph importance rescale".split(),
+    "tf32 cuda_graph eval_every loss metric fanout batch_size batches_per_update partition_graph importance "
+    "rescale".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner
@@ -52,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ranks", type=numbers_of_ranks, required=True, metavar="P", help="how many; or numbers of them, as "
         "4,8,16, or 1..2048 for the powers of two, for curves of scaling")
     shipped = ", ".join(sorted(file.stem for file in MACHINES.glob("*.toml")))
-    add("--machine", required=True, metavar="NAME", help=f"{shipped}, or a TOML file of calibrate")
+    add("--machine", metavar="NAME", help=f"{shipped}, or a TOML file of calibrate (default: the GPU of this "
+        "computer, if its rates are among them)")
     size = parser.add_argument_group("a graph without a store").add_argument
     size("--nodes-of-graph", type=count, metavar="N", help="nodes")
     size("--nnz", type=count, metavar="M", help="non-zeros of its matrix: twice the edges, and the diagonal")
@@ -100,13 +102,15 @@ def answer(args: argparse.Namespace) -> str:
 
     Raise UserError for bad input, or if nothing can be trained.
     """
-    from distgnn.plan import machine
+    from distgnn.plan.machine import read
+    from distgnn.plan.probe import machine_here
 
     check(args)
     settings = settings_of(args)
+    on = machine_here() if args.machine is None else read(args.machine)
     if settings.samples:
-        return minibatches(args, settings, machine.read(args.machine))
-    asked = graphs(args, settings), machine.read(args.machine)
+        return minibatches(args, settings, on)
+    asked = graphs(args, settings), on
     return curves(args, settings, *asked) if len(args.ranks) > 1 else choices(args, settings, *asked)
 
 

@@ -15,7 +15,7 @@ REPORT = "print a table of precision, recall and F1 by class, and who is taken f
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", help="what prepare made")
-    machine = "to plan for (default: these ranks, measured at the start; of GPUs dgx-a100)"
+    machine = "to plan for (default: these ranks, measured at the start; of GPUs by their name)"
     for group, name in in_groups(parser, FIELDS):
         add_setting(group, name)
         if name == "log":  # of the console, as the machine is of the plan

@@ -27,10 +27,12 @@ from distgnn.plan.fit import Fit, Measurement
 from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, SpmmRates
 from distgnn.plan.measure import Budget, Timed
 
-#: Sizes of caches that are tried, in bytes.
+#: Sizes of caches that are tried, in bytes, where a device does not say its own; and of caches of cores.
 CACHES = [float(1 << size) for size in range(17, 29)]
+CORES = [float(1 << size) for size in range(15, 19)]
 SHORT = 20.0  # seconds below which kernels are measured on small operands
 WIDTHS, EPOCHS = (64, 16, 8), (64, 512, 4096)  # of a network whose epochs are measured; nodes per rank
+DEEP = (64, 16, 16, 16, 16, 8)  # of one with more steps, each of which a host queues for its device
 IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
 POOR = 0.8  # an R² below which a fit explains little
 ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
@@ -74,8 +76,9 @@ def calibrate(
     grid, notes = by_nodes(MPI.COMM_WORLD if comm is None else comm, backend)
     budget = Budget(grid.world, seconds)
     machine = replace(fit.free(levels(grid)), name=name, title=title or "measured", memory=memory(grid))
-    machine = replace(machine, shared_memory=grid.shares_memory)
-    machine, fits = _kernels(machine, budget.part(0.35), _scale(grid.backend, seconds))
+    machine = replace(machine, shared_memory=grid.shares_memory, device=grid.backend.device_name())
+    share = 0.35 if grid.size > 1 else 0.75
+    machine, fits = _kernels(machine, budget.part(share), _scale(grid.backend, seconds))
     if grid.size > 1:
         machine, more = network(machine, budget.part(0.7), grid)
         machine, overlap = _overlap(machine, budget.part(0.5))
@@ -86,7 +89,8 @@ def calibrate(
     if seconds < SHORT:
         notes.append(f"{seconds:g} s: kernels were measured on small operands only, all of which fit a cache")
     machine, whole = _update(machine, budget)
-    fits, warnings = grid.world.share(([*fits, whole], [*_crowded(grid), *_poor([*fits, whole])]))
+    fits += whole
+    fits, warnings = grid.world.share((fits, [*_crowded(grid), *_poor(fits)]))
     r2 = {f"{fitted.kind} {fitted.level}".rstrip(): fitted.r2 for fitted in fits if _tells(fitted)}
     measured = grid.world.share(Measured(grid.size, date.today().isoformat(), r2))
     grid.free()
@@ -168,26 +172,33 @@ def _scale(on: Backend, seconds: float) -> measure.Scale:
 
 def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Machine, list[Fit]]:
     """Return the rates of a rank while all others compute, too."""
+    on = budget.world.backend
     sparse = measure.sparse_products(budget.part(0.5), scale)
     dense = measure.dense_products(budget.part(0.5), scale)
+    rounded = measure.rounded_products(budget.part(0.2), scale)
     passes = measure.dense_passes(budget, scale)
+    caches = [float(on.cache_bytes())] if on.cache_bytes() else CACHES
     measured = replace(
-        machine, spmm=fit.spmm(sparse, CACHES), gemm=fit.gemm(dense), passes=fit.passes(passes)
-    )
+        machine, spmm=fit.spmm(sparse, caches, CORES), gemm=fit.gemm(dense),
+        passes=fit.passes(passes, one_call=on.on_device),
+    )  # fmt: skip
+    if rounded:
+        measured = replace(measured, tf32=fit.gemm(rounded))
     measured = budget.world.share(measured)
-    rates = {
-        f"{where} {name}": value
-        for where in ("cached", "uncached")
-        for name, value in vars(getattr(measured.spmm, where)).items()
-    }
+    levels = {name: value for name, value in vars(measured.spmm).items() if isinstance(value, SpmmRates)}
+    rates = {f"{where} {name}": value for where in levels for name, value in vars(levels[where]).items()}
+    sizes = {name: value for name, value in vars(measured.spmm).items() if name not in levels and value}
     fits = [
-        fit.of(
-            "spmm", "", {"call": measured.spmm.call, "cache": measured.spmm.cache} | rates, sparse, measured
-        ),
-        fit.of("gemm", "", vars(measured.gemm), dense, measured),
+        fit.of("spmm", "", sizes | rates, sparse, measured),
+        _of_dense("gemm", dense, measured),
+        *([_of_dense("gemm, TF32", rounded, measured.used(True, tf32=True))] if rounded else []),
         *(_of_passes(phase, passes, measured) for phase in ("spmm", *measured.passes.kinds)),
     ]
     return measured, fits
+
+
+def _of_dense(kind: str, samples: Sequence[Measurement], machine: Machine) -> Fit:
+    return fit.of(kind, "", vars(machine.gemm), samples, machine)
 
 
 def _of_passes(phase: str, samples: Sequence[Measurement], machine: Machine) -> Fit:
@@ -341,23 +352,53 @@ def _alone(machine: Machine) -> Machine:
     return replace(machine, levels=[Level("node", None, copying.call, copying.bandwidth / 2)])
 
 
-def _update(machine: Machine, budget: Budget) -> tuple[Machine, Fit]:
+def _update(machine: Machine, budget: Budget) -> tuple[Machine, list[Fit]]:
     """Fit the seconds of small epochs beyond their steps.
 
-    Of each epoch, and wherever ranks wait for each other. Epochs of all algorithms with whole blocks on all
-    grids, in a random order, as many as the budget allows.
+    Of each epoch, and wherever ranks wait for each other; of a device also of each step that its host queues,
+    and of epochs that are CUDA graphs. Epochs of all algorithms with whole blocks on all grids, in a random
+    order, as many as the budget allows.
     """
     world, samples = budget.world, list[Measurement]()
+    on_device = world.backend.on_device
+    graphs = on_device and world.size == 1
+    queued = budget.part(0.7 if graphs else 1.0)
     names = list(ALGORITHMS) if world.size > 1 else ["1d"]
     ways = [(name, sizes) for name in names for sizes in grids(name, world.size)]
-    cases = list(product(ways, EPOCHS))
+    cases = list(product(ways, EPOCHS, (WIDTHS, DEEP) if on_device else (WIDTHS,)))
     for number, place in enumerate(np.random.default_rng(0).permutation(len(cases)).tolist()):
-        if number >= measure.LEAST and budget.left() < 0:
+        if number >= measure.LEAST and queued.left() < 0:
             break
-        (name, sizes), rows = cases[place]
-        part = budget.part(1 / (len(cases) - number))
-        samples.append(measure.epoch(part, name, sizes, rows * world.size, 8, WIDTHS))
-    update, skew = budget.world.share(fit.beyond(samples, machine))
-    updated = replace(machine, update=update, skew=skew)
-    predicted = [sample.epoch(updated) for sample in samples]
-    return updated, Fit("epochs", "", {"update": update, "skew": skew}, samples, predicted)
+        (name, sizes), rows, widths = cases[place]
+        part = queued.part(1 / (len(cases) - number))
+        samples.append(measure.epoch(part, name, sizes, rows * world.size, 8, widths))
+    if on_device:
+        update, skew, launch = world.share(fit.launched(samples, machine))
+    else:
+        (update, skew), launch = world.share(fit.beyond(samples, machine)), 0.0
+    updated = replace(machine, update=update, skew=skew, launch=launch)
+    values = {"update": update, "skew": skew} | ({"launch": launch} if on_device else {})
+    fits = [Fit("epochs", "", values, samples, [sample.epoch(updated) for sample in samples])]
+    if graphs:
+        updated, whole = _graphs(updated, budget)
+        fits += whole
+    return updated, fits
+
+
+def _graphs(machine: Machine, budget: Budget) -> tuple[Machine, list[Fit]]:
+    """Fit the seconds of epochs that are CUDA graphs beyond their steps; none are where no epoch is faster
+    for it, as where a capture fails.
+    """
+    samples = list[Measurement]()
+    for number, rows in enumerate(EPOCHS):
+        part = budget.part(1 / (len(EPOCHS) - number))
+        usual, graphed = (measure.epoch(part.part(0.5), "1d", {"rows": 1}, rows, 8, WIDTHS, cuda_graph=how)
+                          for how in (False, True))  # fmt: skip
+        samples += [replace(usual, what=graphed.what, seconds=graphed.seconds)] * (
+            graphed.seconds < usual.seconds
+        )
+    if not samples:
+        return machine, []
+    updated = replace(machine, captured=fit.captured(samples, machine))
+    predicted = [sample.epoch(updated.graphed()) for sample in samples]
+    return updated, [Fit("CUDA graphs", "", {"captured": updated.captured}, samples, predicted)]

@@ -19,6 +19,7 @@ from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.dry.run import Costs, DryRun, LastRank, dry_run, last_rank
 from distgnn.plan.least import least_seconds
 from distgnn.plan.machine import Machine, read
+from distgnn.plan.reuse import EVEN, Reuse
 from distgnn.train import room
 from distgnn.train.resolve import resolved, takes_one
 from distgnn.train.settings import AUTO, Settings
@@ -273,7 +274,7 @@ def priced(
     programs = [costs.epoch.steps for costs in kinds.values()]
     for costs in kinds.values():
         costs.epoch.steps, costs.model = [], None  # of many ways they would fill the memory
-    on, itemsize = machine.used(settings.overlap), np.dtype(settings.dtype).itemsize
+    on, itemsize = used(machine, settings, dry), np.dtype(settings.dtype).itemsize
     estimates, fit, peaks = dict[Any, Estimate](), list[Choice | Infeasible](), list[int]()
     steps = (step for program in programs for step in program)
     transfers = {(step[1], step[2], not step[-1]): step for step in steps if step[0] == "comm"}.values()
@@ -285,10 +286,24 @@ def priced(
         network = Network(on, grid)
         routes = tuple(network.route(step) for step in transfers)
         if routes not in estimates:  # axes of equal sizes may change places, and so may those across nodes
-            estimates[routes] = estimate(on, grid, programs, itemsize)
+            estimates[routes] = estimate(on, grid, programs, itemsize, reuse_on(machine, graph))
         fit.append(Choice(replace(way, grid=grid), held, estimates[routes]))
     problem = f"a rank needs {amount(min(peaks))} and has {amount(machine.memory)}"
     return fit or [Infeasible(way, problem, min(peaks))]
+
+
+def used(machine: Machine, settings: Settings, dry: DryRun) -> Machine:
+    """Return the machine as a run of these settings uses it."""
+    on = machine.used(settings.overlap, settings.tf32)
+    return on.graphed() if all(costs.captured for costs in dry.ranks) else on
+
+
+def reuse_on(machine: Machine, graph: Graph) -> Reuse:
+    """Return how soon a graph reads rows of B again, where the machine's rates were fitted to such matrices.
+
+    Others were fitted to even ones, and hold for these.
+    """
+    return graph.reuse if machine.spmm.in_core else EVEN
 
 
 def widths_of(settings: Settings, graph: Graph) -> list[int]:

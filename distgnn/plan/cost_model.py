@@ -5,6 +5,7 @@ an exchange what comes counts or what is sent, whichever takes longer. What β i
 a group stand: a level of the network is shared by all groups that cross it at once (Plexus section 4.2). The
 replay has one clock per rank and one queue of messages per level, which goes on while the rank computes as
 far as the machine's ``overlap`` says, and is waited for where the program waits. Every term is zero or more.
+What a rank finds in its caches goes by the graph's ``reuse``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from distgnn.layout import Axes
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import KINDS, SUMS, Link, Machine, SpmmRates
+from distgnn.plan.reuse import EVEN, Reuse
 
 OTHER = "other"  # the phase of what no step accounts for
 Phases = dict[str, float]
@@ -169,20 +171,26 @@ class Network:
         return self.machine.levels[level].link(kind)
 
 
-def compute_seconds(machine: Machine, step: ProgramStep, itemsize: int = FLOAT) -> float:
-    """Estimate a local step, alone on its rank; ``itemsize``: of the values."""
+def compute_seconds(
+    machine: Machine, step: ProgramStep, itemsize: int = FLOAT, reuse: Reuse = EVEN
+) -> float:  # fmt: skip
+    """Estimate a local step, alone on its rank; ``itemsize``: of the values; ``reuse``: of the graph."""
     scale = itemsize / FLOAT
     if step.operation == "spmm":
         m, k, nonzeros, width = step.shape
         rates, B = machine.spmm, k * width * itemsize
-        kept = 1.0 if rates.cache >= B else rates.cache / B
+        near = reuse.share(rates.core, B) if rates.in_core else 0.0
+        kept = max(reuse.share(rates.cache, B), near)
+        levels = (near, rates.in_core), (kept - near, rates.cached), (1 - kept, rates.uncached)
         return rates.call + sum(
             share * _spmm_seconds(per_nonzero, m, nonzeros, width * scale)
-            for share, per_nonzero in ((kept, rates.cached), (1 - kept, rates.uncached))
+            for share, per_nonzero in levels
+            if per_nonzero is not None
         )
     if step.operation == "gemm":
         dense = machine.gemm
-        return dense.call + step.flops * scale / dense.flops + step.touched / dense.bandwidth
+        alone = step.flops * scale / dense.flops, step.touched / dense.bandwidth
+        return dense.call + max(alone) + (1 - dense.hidden) * min(alone)
     rate = machine.passes.rate(step.phase)
     return rate.call + step.touched / rate.bandwidth if step.touched else 0.0
 
@@ -205,13 +213,20 @@ class _Transfer:
 class Clock:
     """One rank's seconds, by phase, between the points where the ranks of a group wait for each other.
 
+    Args:
+        itemsize, reuse: of the values and of the graph, see :func:`compute_seconds`.
+
     Attributes:
+        launched: seconds in which the host queues the steps for its device.
         stretches: seconds by phase from one such point to the next.
         exposed: seconds waited for, by operation, group and matrix; flight: seconds under way, if `flights`.
     """
 
-    def __init__(self, network: Network, itemsize: int = FLOAT, flights: bool = False) -> None:
+    def __init__(
+        self, network: Network, itemsize: int = FLOAT, flights: bool = False, reuse: Reuse = EVEN
+    ) -> None:  # fmt: skip
         self.network, self.machine, self.itemsize = network, network.machine, itemsize
+        self.reuse, self.launched = reuse, 0.0
         self.queues: dict[int, deque[_Transfer]] = defaultdict(deque)  # of each level
         self.sending: dict[int, deque[_Transfer]] = defaultdict(deque)  # the way out
         self.going: dict[tuple[str, str, str], int] = defaultdict(int)  # transfers on the way out
@@ -284,7 +299,9 @@ class Clock:
             self.stretches.append(defaultdict(float))
 
     def _compute(self, step: ProgramStep) -> None:
-        seconds, overlap = compute_seconds(self.machine, step, self.itemsize), self.machine.overlap
+        seconds = compute_seconds(self.machine, step, self.itemsize, self.reuse)
+        self.launched += self.machine.launch
+        overlap = self.machine.overlap
         slowed = seconds * (1 + overlap.slowdown)
         pending = self._pending(slowed * overlap.progress)
         if pending and seconds:
@@ -356,18 +373,24 @@ def estimate(
     grid: Mapping[str, int],
     programs: Sequence[Sequence[ProgramStep]],
     itemsize: int = FLOAT,
+    reuse: Reuse = EVEN,
 ) -> Estimate:
     """Estimate the seconds of these programs, one for each kind of rank, on a grid of the machine's ranks.
 
-    Between points where ranks wait for each other, the slowest counts.
+    Between points where ranks wait for each other, the slowest counts. A device waits for a host that takes
+    longer to queue an epoch than the device to compute it.
+
+    Args:
+        itemsize, reuse: of the values and of the graph, see :func:`compute_seconds`.
     """
     network = Network(machine, grid)
-    clocks = [Clock(network, itemsize).run(steps) for steps in programs]
+    clocks = [Clock(network, itemsize, reuse=reuse).run(steps) for steps in programs]
     phases: Phases = defaultdict(float)
     for stretch in _slowest(clocks):
         for phase, seconds in stretch.items():
             phases[phase] += seconds
-    phases[OTHER] += machine.update
+    launched = max((clock.launched for clock in clocks), default=0.0)
+    phases[OTHER] += machine.update + max(launched - sum(phases.values()), 0.0)
     return Estimate(sum(phases.values()), dict(phases))
 
 

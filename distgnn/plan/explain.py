@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.plan.choices import Choice, Plan, counted, held_once
+from distgnn.plan.choices import Choice, Plan, counted, held_once, reuse_on, used
 from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.dry.run import Costs
@@ -53,7 +53,10 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     dry = counted(settings, graph, plan.ranks, choice.way)  # a plan does not keep the steps
     ranks = held_once(dry, plan.machine, choice.way).ranks
     kinds = {id(costs): costs for costs in ranks}
-    clocks = {key: _clock(plan, choice, costs, itemsize) for key, costs in kinds.items()}
+    network = Network(used(plan.machine, settings, dry), choice.way.grid)
+    reuse = reuse_on(plan.machine, graph)
+    run = lambda costs: Clock(network, itemsize, True, reuse).run(costs.epoch.steps)  # noqa: E731
+    clocks = {key: run(costs) for key, costs in kinds.items()}
     longest = max(clocks, key=lambda key: sum(sum(some.values()) for some in clocks[key].stretches))
     costs = kinds[longest]
     way, train_features = choice.way, resolved(choice.way.settings(settings), plan.ranks).train_features
@@ -70,11 +73,6 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     )
 
 
-def _clock(plan: Plan, choice: Choice, costs: Costs, itemsize: int) -> Clock:
-    network = Network(plan.machine.used(plan.settings.overlap), choice.way.grid)
-    return Clock(network, itemsize, flights=True).run(costs.epoch.steps)
-
-
 def phases(choice: Choice, clock: Clock, computed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add up the seconds of each phase of the estimate, as far as this rank and its kernels say."""
     rows = []
@@ -82,7 +80,7 @@ def phases(choice: Choice, clock: Clock, computed: list[dict[str, Any]]) -> list
         own = sum(stretch.get(phase, 0.0) for stretch in clock.stretches)
         alone = sum(row["seconds"] for row in computed if row["phase"] == phase)
         if phase in ("comm", OTHER):
-            own = alone = own + clock.machine.update * (phase == OTHER)
+            own = alone = seconds if phase == OTHER else own
         parts = {"alone": alone, "slowdown": own - alone, "others": seconds - own}
         rows.append({"phase": phase} | parts | {"seconds": seconds})
     return rows
@@ -116,7 +114,7 @@ def kernels(steps: list[ProgramStep], clock: Clock) -> list[dict[str, Any]]:
             record["nonzeros"] += step.shape[2] if sparse else 0
             record["flops"] += step.flops
             record["touched"] += step.touched
-            record["seconds"] += compute_seconds(clock.machine, step, clock.itemsize)
+            record["seconds"] += compute_seconds(clock.machine, step, clock.itemsize, clock.reuse)
     named = (
         {"phase": phase, "operation": operation, "shape": shape} | record
         for (phase, operation, shape), record in rows.items()

@@ -6,7 +6,7 @@ so many times the parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,10 +28,13 @@ from distgnn.plan.machine import (
     Spmm,
     SpmmRates,
 )  # fmt: skip
+from distgnn.plan.reuse import EVEN, Reuse
 
 FREE = float("inf")  # a rate at which nothing takes any time
 ROUNDS = 10
+HIDDEN = (0.25, 0.5, 0.75, 1.0)  # shares of the shorter of flops and bytes that are tried
 WEIGHT = 0.25  # of what takes long: the power of its seconds
+TRAVELS = ("comm", "sent", "wait")  # phases of steps in which a rank computes nothing
 LEAST_SKEW = 1e-6  # seconds that are tried: fewer are lost in rounding
 _PASS = {"byte": Passes(0.0, 1.0), "call": Passes(1.0, FREE)}
 _NO_RATES = SpmmRates(0.0, 0.0, 0.0, 0.0)
@@ -44,6 +47,7 @@ class Measurement:
     Attributes:
         what: for tables; seconds: of the slowest rank; steps: what that rank was charged, or one of an epoch.
         grid: of the ranks, by axis, where the steps are messages.
+        reuse: of the matrix, where they are sparse products.
         others: of an epoch, what ranks of other kinds were charged.
     """
 
@@ -52,6 +56,7 @@ class Measurement:
     steps: Sequence[ProgramStep]
     grid: Mapping[str, int] = field(default_factory=dict)
     others: Sequence[Sequence[ProgramStep]] = ()
+    reuse: Reuse = EVEN
 
     def epoch(self, machine: Machine) -> float:
         """Return the seconds that the cost model gives an epoch."""
@@ -60,7 +65,7 @@ class Measurement:
     def on(self, machine: Machine) -> float:
         """Return the seconds that the cost model gives the sample, one step after the other, without skew."""
         alone = replace(machine.used(overlap=False), skew=0.0)
-        clock = Clock(Network(alone, self.grid or {"rows": 1})).run(self.steps)
+        clock = Clock(Network(alone, self.grid or {"rows": 1}), reuse=self.reuse).run(self.steps)
         return sum(sum(stretch.values()) for stretch in clock.stretches)
 
 
@@ -199,20 +204,31 @@ def _relay(samples: Sequence[Measurement], unit: Callable[[Link], Machine], star
     """Fit the link of a relay: the longer of alpha and bytes counts, weighted as in :func:`solve`."""
     measured = np.array([sample.seconds for sample in samples])
 
-    def link(logarithms: np.ndarray) -> Link:
-        alpha, byte = np.exp(logarithms).tolist()
+    def link(alpha: float, byte: float) -> Link:
         return Link(alpha, rate(byte))
 
-    def missed(logarithms: np.ndarray) -> np.ndarray:
-        machine = unit(link(logarithms))
-        return np.log([sample.on(machine) for sample in samples] / measured) * measured**WEIGHT
-
-    least, only = 1 / FASTEST, Link(1 / FASTEST, start.bandwidth)
+    only = Link(1 / FASTEST, start.bandwidth)
     scale = measured / [sample.on(unit(only)) for sample in samples]  # as if bytes alone counted
     starts = (start.alpha, 1 / start.bandwidth), (start.alpha, scale.min() / start.bandwidth)
-    firsts = [np.log(np.maximum(pair, least)) for pair in starts]
-    solutions = [least_squares(missed, first, bounds=(np.log(least), np.inf)) for first in firsts]
-    return link(min(solutions, key=lambda solution: solution.cost).x)
+    return link(*_descended(samples, lambda *seconds: unit(link(*seconds)), starts)[1])
+
+
+def _descended(
+    samples: Sequence[Measurement], machine: Callable[..., Machine], starts: Iterable[Sequence[float]]
+) -> tuple[float, list[float]]:
+    """Fit seconds of which ``machine`` makes a machine, from the best of some starts: where the longer of two
+    terms counts, and no line does. Return how bad the fit is, weighted as in :func:`solve`, and the seconds.
+    """
+    measured, least = np.array([sample.seconds for sample in samples]), 1 / FASTEST
+
+    def missed(logarithms: np.ndarray) -> np.ndarray:
+        on = machine(*np.exp(logarithms).tolist())
+        return np.log([sample.on(on) for sample in samples] / measured) * measured**WEIGHT
+
+    firsts = [np.log(np.maximum(start, least)) for start in starts]
+    solutions = [least_squares(missed, first, bounds=(np.log(least / 2), np.inf)) for first in firsts]
+    best = min(solutions, key=lambda solution: solution.cost)
+    return float(best.cost), np.exp(best.x).tolist()
 
 
 def no_faster(fitted: Link, samples: Sequence[Measurement]) -> Link:
@@ -246,66 +262,125 @@ def injection(samples: Sequence[Measurement], machine: Machine, number: int) -> 
     return float(min(rates.tolist(), key=missed))
 
 
-def spmm(samples: Sequence[Measurement], caches: Sequence[float]) -> Spmm:
-    """Fit rates of sparse products, with the one of these sizes of a cache that fits best.
+def spmm(samples: Sequence[Measurement], caches: Sequence[float], cores: Sequence[float] = ()) -> Spmm:
+    """Fit rates of sparse products, with the cache of one of these sizes that fits best, and that of a core.
 
-    Non-zeros in no cache never take less time than cached ones.
+    Non-zeros in no cache never take less time than cached ones. Matrices in which rows of B are found again
+    tell what a core has of its own: without any, cores are left out.
     """
-    return min((_spmm(samples, cache) for cache in caches), key=lambda fitted: fitted[0])[1]
+    own = [0.0, *(cores if any(sample.reuse is not EVEN for sample in samples) else ())]
+    fits = (_spmm(samples, cache, core) for cache in caches for core in own if core < cache)
+    return min(fits, key=lambda fitted: fitted[0])[1]
 
 
-def _spmm(samples: Sequence[Measurement], cache: float) -> tuple[float, Spmm]:
-    """Fit with a cache of this size; return also how bad the fit is."""
+def _spmm(samples: Sequence[Measurement], cache: float, core: float) -> tuple[float, Spmm]:
+    """Fit with caches of these sizes; return also how bad the fit is."""
     nothing, names = _nothing(), list(vars(_NO_RATES))
-    rates = {name: replace(_NO_RATES, **{name: 1.0}) for name in names}
-    units = {"call": Spmm(1.0, cache, _NO_RATES, _NO_RATES)}
-    units |= {name: Spmm(0.0, cache, rate, rate) for name, rate in rates.items()}
-    units |= {f"more {name}": Spmm(0.0, cache, _NO_RATES, rate) for name, rate in rates.items()}
+    kinds = ["in_core", "cached", "uncached"][not core :]  # of which each takes at least as long as the last
+    nil = dict.fromkeys(kinds, _NO_RATES)
+    made = lambda call, rates: Spmm(call, cache, core=core, **rates)  # noqa: E731
+    units = {"call": made(1.0, nil)}
+    for first, kind in enumerate(kinds):
+        slower = {name: dict.fromkeys(kinds[first:], replace(_NO_RATES, **{name: 1.0})) for name in names}
+        units |= {f"{kind} {name}": made(0.0, nil | rates) for name, rates in slower.items()}
     times = solve(samples, {name: replace(nothing, spmm=unit) for name, unit in units.items()})
-    cached = SpmmRates(*(times[name] for name in names))
-    uncached = SpmmRates(*(times[name] + times[f"more {name}"] for name in names))
-    spmm_rates = Spmm(times["call"], cache, cached, uncached)
+    total = {
+        kind: SpmmRates(*(sum(times[f"{below} {name}"] for below in kinds[: place + 1]) for name in names))
+        for place, kind in enumerate(kinds)
+    }
+    spmm_rates = made(times["call"], total)
     fitted = of("spmm", "", {}, samples, replace(nothing, spmm=spmm_rates))
     return float(np.sum(np.log1p(fitted.residuals) ** 2)), spmm_rates
 
 
 def gemm(samples: Sequence[Measurement]) -> Gemm:
-    """Return rates of dense products."""
+    """Return rates of dense products, with the share of bytes hidden by flops that fits best."""
     nothing = _nothing()
     units = {
         "flop": replace(nothing, gemm=Gemm(0.0, 1.0, FREE)),
         "byte": replace(nothing, gemm=Gemm(0.0, FREE, 1.0)),
         "call": replace(nothing, gemm=Gemm(1.0, FREE, FREE)),
     }
-    times = solve(samples, units)
-    return Gemm(times["call"], rate(times["flop"]), rate(times["byte"]))
+    times, seconds = solve(samples, units), np.array([sample.seconds for sample in samples])
+    start = times["call"], times["flop"], times["byte"]
+    alone = np.array([[sample.on(units[name]) for sample in samples] for name in ("call", "flop", "byte")])
+    most = (seconds / np.maximum(alone, 1 / FASTEST)).min(axis=1)  # of each, as if it were all of a sample
+
+    def made(hidden: float, call: float, flop: float, byte: float) -> Gemm:
+        return Gemm(call, rate(flop), rate(byte), hidden)
+
+    def fitted(hidden: float) -> tuple[float, Gemm]:
+        on: Any = lambda *seconds: replace(nothing, gemm=made(hidden, *seconds))  # noqa: E731
+        starts = start, np.maximum(start, most / 10).tolist(), (most * (0.1, 1.0, 1.0)).tolist()
+        missed, terms = _descended(samples, on, starts)
+        return missed, made(hidden, *terms)
+
+    summed = made(0.0, *start)
+    known = of("gemm", "", {}, samples, replace(nothing, gemm=summed))
+    missed = float(np.sum((np.log1p(known.residuals) * seconds**WEIGHT) ** 2)) / 2
+    fits = [(missed, summed), *(fitted(hidden) for hidden in HIDDEN)]
+    return min(fits, key=lambda pair: pair[0])[1]
 
 
-def passes(samples: Sequence[Measurement]) -> Passes:
-    """Return rates of passes over dense blocks, of each phase that there are samples of."""
+def passes(samples: Sequence[Measurement], one_call: bool = False) -> Passes:
+    """Return rates of passes over dense blocks, of each phase that there are samples of.
+
+    Args:
+        one_call: a call takes as long in all phases as where rows are gathered, of which small ones are
+            measured.
+    """
     by_phase = {sample.steps[0].phase: list[Measurement]() for sample in samples}
     for sample in samples:
         by_phase[sample.steps[0].phase].append(sample)
-    rates = {phase: _pass(samples_of_phase) for phase, samples_of_phase in by_phase.items()}
-    usual = rates.get("spmm") or _pass(samples)
-    return Passes(usual.call, usual.bandwidth, {phase: rates[phase] for phase in PASSES if phase in rates})
+    usual = _pass(by_phase.get("spmm") or samples)
+    known = usual.call if one_call else None
+    rates = {phase: _pass(by_phase[phase], known) for phase in PASSES if phase in by_phase}
+    return Passes(usual.call, usual.bandwidth, rates)
 
 
-def _pass(samples: Sequence[Measurement]) -> Rate:
+def _pass(samples: Sequence[Measurement], call: float | None = None) -> Rate:
+    """Fit a rate; ``call``: seconds of each, where they are known."""
     nothing = _nothing()
     units = {name: replace(nothing, passes=rate) for name, rate in _PASS.items()}
-    times = solve(samples, units)
+    if call is not None:
+        calls = replace(nothing, passes=replace(_PASS["call"], call=call))
+        units = {"byte": units["byte"]}
+        samples = [replace(some, seconds=max(some.seconds - some.on(calls), some.seconds / 2))
+                   for some in samples]  # fmt: skip
+    times = solve(samples, units) | ({} if call is None else {"call": call})
     return Rate(times["call"], rate(times["byte"]))
 
 
 def beyond(samples: Sequence[Measurement], machine: Machine) -> tuple[float, float]:
     """Fit (update, skew) to the seconds of epochs beyond those of this machine, which has neither."""
+    update, skew, _ = _beyond(samples, machine, 0.0)
+    return update, skew
+
+
+def launched(samples: Sequence[Measurement], machine: Machine) -> tuple[float, float, float]:
+    """Fit (update, skew, launch) to epochs so small that the device waits for the host which queues them."""
+    idle = replace(_nothing(), levels=machine.levels, overlap=machine.overlap)
+    return _beyond(samples, idle, 1.0)
+
+
+def _beyond(
+    samples: Sequence[Measurement], machine: Machine, launches: float
+) -> tuple[float, float, float]:  # fmt: skip
+    """Fit (update, skew, launch); ``launches``: how often each step is launched."""
     seconds = np.array([sample.seconds for sample in samples])
     steps = np.array([sample.epoch(machine) for sample in samples])
-    update, skew = 0.0, float(np.min(seconds))
+    queued = np.array([sum(step.phase not in TRAVELS for step in sample.steps) for sample in samples])
+    update, launch, skew = 0.0, 0.0, float(np.min(seconds))
     for _ in range(ROUNDS):  # which rank is the slowest depends on it
         tried = max(skew, LEAST_SKEW)
         waits = np.array([sample.epoch(replace(machine, skew=tried)) for sample in samples]) - steps
-        design = np.stack([np.ones(len(samples)), waits / tried], axis=1) / seconds[:, None]
-        update, skew = nnls(design, (seconds - steps) / seconds)[0].tolist()
-    return update, skew
+        columns = np.ones(len(samples)), waits / tried, queued * launches
+        design = np.stack(columns, axis=1) / seconds[:, None]
+        update, skew, launch = nnls(design, (seconds - steps) / seconds)[0].tolist()
+    return update, skew, launch
+
+
+def captured(samples: Sequence[Measurement], machine: Machine) -> float:
+    """Return the seconds of epochs as CUDA graphs beyond their steps, their median."""
+    on = replace(machine, update=0.0, launch=0.0)
+    return max(float(np.median([sample.seconds - sample.epoch(on) for sample in samples])), LEAST_SKEW)

@@ -16,7 +16,7 @@ from distgnn.operators.moves import Moves
 from distgnn.plan import formulas
 from distgnn.plan.cost_model import FLOAT, Network
 from distgnn.plan.dry.run import LastRank
-from distgnn.plan.machine import Machine
+from distgnn.plan.machine import Machine, SpmmRates
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, axis_orders, named_sizes
 
@@ -37,7 +37,7 @@ def least_seconds(settings: Settings, way: Way, machine: Machine, last: LastRank
     for (group, _), (count, _) in ({} if price is None else price).items():
         words[group] = words.get(group, 0.0) + float(count)
     nbytes = 2 if settings.wire else np.dtype(settings.dtype).itemsize
-    on = machine.used(settings.overlap)
+    on = machine.used(settings.overlap, settings.tf32)
     orders = axis_orders(way.grid, list(named_sizes(settings, way.algorithm)))
     comm = nbytes * min((Network(on, grid).least(words) for grid in orders), default=0.0)
     return SAFE * beside(on, comm, computing(on, model, train_features))
@@ -70,9 +70,9 @@ def computing(machine: Machine, model: GCN, train_features: bool) -> float:
 
 def _sparse(machine: Machine, moves: Moves, f: int, scale: float, onto_rows: bool) -> float:
     """Return the least seconds of a product with f columns, or of its adjoint, whose rows are not counted."""
-    near, far = machine.spmm.cached, machine.spmm.uncached
+    levels = [rates for rates in vars(machine.spmm).values() if isinstance(rates, SpmmRates)]
     at: Any = lambda name, width: min(  # noqa: E731
-        getattr(rates, name) + getattr(rates, f"{name}_column") * width for rates in (near, far)
+        getattr(rates, name) + getattr(rates, f"{name}_column") * width for rates in levels
     )
     rows = len(moves.sizes) * moves.height if onto_rows and moves.needed() is None else 0
     widths = [width * scale for width in moves.passes(f)[1]]

@@ -91,24 +91,36 @@ class SpmmRates:
 
 @dataclass(frozen=True)
 class Spmm:
-    """Cost of sparse products, in float32. ``call``: seconds each; ``cache``: bytes of B in a cache."""
+    """Cost of sparse products, in float32.
+
+    Attributes:
+        call: seconds each; cache: bytes of B in the cache of the rank.
+        cached, uncached: rates of non-zeros whose row of B is found there, and of others.
+        core: bytes of B in the cache of each of its cores (of a GPU: multiprocessors); in_core: rates of what
+            is found there.
+    """
 
     call: float
     cache: float
     cached: SpmmRates
     uncached: SpmmRates
+    core: float = 0.0
+    in_core: SpmmRates | None = None
 
 
 @dataclass(frozen=True)
 class Gemm:
     """Cost of dense products, in float32.
 
-    Seconds each, flops per second, and bytes per second of the operands.
+    Attributes:
+        call: seconds each; flops: per second; bandwidth: bytes of the operands per second.
+        hidden: which share of the shorter of flops and bytes goes on beside the longer one.
     """
 
     call: float
     flops: float
     bandwidth: float
+    hidden: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -165,6 +177,10 @@ class Machine:
         update: seconds of an epoch that no step of it accounts for.
         skew: seconds by which the last of two ranks is late where they wait for each other; of more ranks, as
             many times that as their number doubles.
+        launch: seconds in which a host queues a step for its device, which computes meanwhile; 0: on hosts.
+        captured: in place of `update`, of an epoch that a device runs as CUDA graphs; 0: the same.
+        tf32: rates of dense products that round to TensorFloat-32; None: as those of others.
+        device: the name of the GPU that the rates are of; empty: of hosts, or of no GPU alone.
         shared_memory: ranks of a node hold A once where they hold the same block of it: on hosts.
         measured: by ``distgnn calibrate``; None where figures have other sources.
     """
@@ -179,6 +195,10 @@ class Machine:
     overlap: Overlap
     update: float
     skew: float = 0.0
+    launch: float = 0.0
+    captured: float = 0.0
+    tf32: Gemm | None = None
+    device: str = ""
     shared_memory: bool = False
     measured: Measured | None = None
 
@@ -187,9 +207,16 @@ class Machine:
         """Ranks that share what is next to the whole machine; None where nothing is."""
         return self.levels[-2].ranks if len(self.levels) > 1 else None
 
-    def used(self, overlap: bool) -> Machine:
-        """Return the machine of a run, in which messages go on during computations, or do not."""
-        return self if overlap else replace(self, overlap=Overlap(0.0, 0.0))
+    def used(self, overlap: bool, tf32: bool = False) -> Machine:
+        """Return the machine of a run, in which messages go on during computations, or do not, and dense
+        products round to TensorFloat-32, or do not.
+        """
+        on = replace(self, gemm=self.tf32 or self.gemm) if tf32 else self
+        return on if overlap else replace(on, overlap=Overlap(0.0, 0.0))
+
+    def graphed(self) -> Machine:
+        """Return the machine of a run whose epochs are CUDA graphs."""
+        return replace(self, launch=0.0, update=self.captured or self.update)
 
     def toml(self) -> str:
         """Write the file that :func:`read` makes this machine of."""
@@ -199,6 +226,11 @@ class Machine:
 def known() -> list[str]:
     """Return the names of the machines that ship."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def of_device(name: str) -> str:
+    """Return the name of the machine that ships with the rates of this GPU; empty where none does."""
+    return next((shipped for shipped in known() if name and read(shipped).device == name), "")
 
 
 def read(name: str | os.PathLike[str] | Machine) -> Machine:
@@ -254,15 +286,17 @@ def of(content: Mapping[str, Any], where: str = "machine") -> Machine:
 
 
 _TABLES: dict[str, type] = {
-    "spmm": Spmm, "cached": SpmmRates, "uncached": SpmmRates, "gemm": Gemm, "passes": Passes,
-    "overlap": Overlap, "measured": Measured,
+    "spmm": Spmm, "cached": SpmmRates, "uncached": SpmmRates, "in_core": SpmmRates, "gemm": Gemm,
+    "tf32": Gemm, "passes": Passes, "overlap": Overlap, "measured": Measured,
 }  # fmt: skip
 #: What may be 0.
-_ZERO = ("alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "skew", "cache")
+_ZERO = (
+    "alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "skew", "launch", "captured",
+)  # fmt: skip
 #: More than any machine takes: seconds per message, call or epoch; per row or non-zero. And rates and bytes.
 _LONGEST, _LONG, _LARGEST = 10.0, 1e-3, 1e18
 #: Less than any machine does in a second; of all else at least 1.
-_SLOWEST = {"flops": 1e6, "bandwidth": 1e3, "injection": 1e3, "cache": 0.0}
+_SLOWEST = {"flops": 1e6, "bandwidth": 1e3, "injection": 1e3, "cache": 0.0, "core": 0.0}
 
 
 def _table(cls: type, content: Any, where: str, prefix: str) -> Any:
@@ -308,7 +342,7 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
             kind: _number(name, entry, f"{where}: {prefix}r2.{kind}={entry!r}")
             for kind, entry in value.items()
         }
-    if name in ("name", "title", "date"):
+    if name in ("name", "title", "date", "device"):
         if not isinstance(value, str):
             raise UserError(f"{where}: {prefix}{name}={value!r}: expected text")
         return value
@@ -326,13 +360,13 @@ def _number(name: str, value: Any, what: str) -> float | int:
         if not isinstance(value, int) or value < 1:
             raise UserError(f"{what}: expected a whole number, 1 or more")
         return value
-    if name == "progress":
+    if name in ("progress", "hidden"):
         good, right = 0 <= value <= 1, _SHARE
     elif name == "r2":
         good, right = value <= 1, "a number up to 1"
     elif name == "slowdown":
         good, right = 0 <= value <= 10, "a number from 0 to 10"
-    elif name in _ZERO and name != "cache":
+    elif name in _ZERO:
         most = _LONG if name.startswith(("row", "nonzero")) else _LONGEST
         good, right = 0 <= value <= most, f"seconds from 0 to {most:g}"
     else:
@@ -369,7 +403,7 @@ def _written(table: Any, prefix: str = "") -> str:
 def shown(name: str, value: float) -> str:
     """Write a parameter of a machine, by the last word of its name, with its unit."""
     kind = name.rpartition(" ")[2]
-    if kind in ("progress", "slowdown"):
+    if kind in ("progress", "slowdown", "hidden"):
         return f"{value:.0%}"
     if value >= FASTEST:
         return "no limit found"
@@ -377,6 +411,6 @@ def shown(name: str, value: float) -> str:
         return f"{value / 1e9:.3g} GFLOP/s"
     if kind in ("bandwidth", "injection"):
         return f"{value / 1e9:.3g} GB/s" if value >= 1e9 else f"{value / 1e6:.3g} MB/s"
-    if kind == "cache":
+    if kind in ("cache", "core"):
         return f"{value / 2**20:.3g} MiB"
     return f"{value * 1e6:.3g} us" if value >= 1e-8 or not value else f"{value * 1e9:.3g} ns"

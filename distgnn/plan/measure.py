@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -21,20 +22,23 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
+from distgnn.errors import ArgumentError
 from distgnn.layout import partition
 from distgnn.ledger import Ledger
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import LocalBlocks
+from distgnn.plan import replay, reuse
 from distgnn.plan.dry.recorder import ProgramStep, Recorder
 from distgnn.plan.fit import Measurement
+from distgnn.plan.reuse import EVEN, READ
 from distgnn.train.full_graph import train
 
 Run = Callable[[], object]
 LEAST, MOST = 3, 15  # batches of calls that are timed
 BATCH = 0.1  # seconds of a batch of quick calls: many turns on a core, more bytes than a link lets burst
-WARM_UP = 2  # epochs
+WARM_UP, CAPTURING = 2, 20  # epochs, and those in which kernels are chosen and graphs made
 TURNS = 3  # products with overlap and without
 
 
@@ -100,7 +104,9 @@ def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[
 
 
 def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | None) -> float:
-    """Return seconds of a call."""
+    """Return seconds of a call: on a device, of kernels that follow each other, without the host."""
+    if backend.on_device and group is None:
+        return replay.seconds(run, backend, calls, batches)
     seconds = []
     for _ in range(batches):
         if group is not None:
@@ -117,39 +123,51 @@ class Scale(NamedTuple):
 
     Attributes:
         nonzeros: of a sparse product; operands: bytes of B; rows: of dense blocks; flops: of a dense product.
+        skews: 1 for columns drawn evenly; a power of what is drawn, by which the first are drawn more often.
+        nodes, widths: of networks, of whose epochs the passes are measured; nodes by default as `rows`.
     """
 
     nonzeros: int
     operands: tuple[int, ...]
     rows: tuple[int, ...]
     flops: float
+    skews: tuple[int, ...] = (1,)
+    nodes: tuple[int, ...] = ()
+    widths: tuple[int, ...] = (64, 64, 16)
 
 
 #: Fewer non-zeros than those from which on products time how far to prefetch.
 HOST = Scale(250_000, (1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26), (1 << 8, 1 << 11, 1 << 14, 1 << 17), 3e9)
-DEVICE = Scale(
-    1 << 23, (1 << 20, 1 << 23, 1 << 25, 1 << 27, 1 << 29), (1 << 11, 1 << 14, 1 << 17, 1 << 20), 3e11
-)
+DEVICE = Scale(  # its passes on so many nodes that the host is ahead
+    1 << 21, (1 << 20, 1 << 23, 1 << 25, 1 << 27, 1 << 29), (1 << 11, 1 << 14, 1 << 17, 1 << 20), 3e11,
+    (1, 4, 10), (1 << 19,), (128, 128, 64),
+)  # fmt: skip
 TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8, 1 << 11), 1e8)
 BRIEF = Scale(1 << 16, (1 << 22, 1 << 23), (1 << 11,), 1e9)  # blocks such as those of epochs, in moments
 
 
 def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
-    """Measure products of random matrices with few and many non-zeros per row; B fits a cache or does not."""
+    """Measure products of random matrices with few and many non-zeros per row; B fits a cache or does not,
+    or the cores find again what they read.
+    """
     world, random = budget.world, np.random.default_rng(budget.world.rank)
     room, results = (
         _memory(world.backend, max(scale.operands)),
         _memory(world.backend, 64 * scale.nonzeros * 4),
     )
     samples: list[Measurement] = []
-    for most, number, (nbytes, width, degree) in _cases(budget, scale.operands, (16, 64, 128), (2, 8, 32)):
-        k = max(nbytes // (4 * width), 1)
+    cases = scale.operands, (16, 64, 128), (2, 8, 32), scale.skews
+    for most, number, (nbytes, width, degree, skew) in _cases(budget, *cases):
         few = scale.nonzeros // (64 if number % 4 == 3 else 1)  # some of them are short
-        A = CSR.from_scipy(random_rows(random, max(few // degree, 1), k, degree), world.backend)
+        k = max(min(nbytes // (4 * width), few), 1)  # of more rows most would not be read
+        own = random_rows(random, max(few // degree, 1), k, degree, skew)
+        A = CSR.from_scipy(own, world.backend)
         m = A.shape[0]
         B, out = room[: k * width].reshape(k, width), results[: m * width].reshape(m, width)
-        what = f"{m} x {k}, {degree} non-zeros per row, width {width}"
-        samples.append(sample(world, what, partial(local.spmm, A, B, out), most))
+        what = f"{m} x {k}, {degree} non-zeros per row, width {width}{f', skew {skew}' * (skew > 1)}"
+        curve = EVEN if skew == 1 else reuse.of_rows([own.indices[:READ]], k)
+        measured = sample(world, what, partial(local.spmm, A, B, out), most)
+        samples.append(replace(measured, reuse=curve))
     return samples
 
 
@@ -170,9 +188,16 @@ def _cases(budget: Budget, *choices: Sequence[Any]) -> Iterator[tuple[float, int
         yield left / 2 / (len(combined) - number), number, combined[case]
 
 
-def random_rows(random: np.random.Generator, m: int, k: int, degree: int) -> sp.csr_array:
-    """Return an m x k matrix with so many non-zeros per row, of which some may coincide."""
-    columns = random.integers(0, k, m * degree, dtype=np.int64)
+def random_rows(
+    random: np.random.Generator, m: int, k: int, degree: int, skew: int = 1
+) -> sp.csr_array:  # fmt: skip
+    """Return an m x k matrix with so many non-zeros per row, of which some may coincide; ``skew``: of
+    :class:`Scale`.
+    """
+    if skew == 1:
+        columns = random.integers(0, k, m * degree, dtype=np.int64)
+    else:
+        columns = (k * random.random(m * degree) ** skew).astype(np.int64)
     pointers = np.arange(0, m * degree + 1, degree)
     return sp.csr_array((np.ones(m * degree, np.float32), columns, pointers), shape=(m, k))
 
@@ -202,6 +227,19 @@ def dense_products(budget: Budget, scale: Scale) -> list[Measurement]:
     return samples
 
 
+def rounded_products(budget: Budget, scale: Scale) -> list[Measurement]:
+    """Measure dense products that round to TensorFloat-32; none where there is no such thing."""
+    on = budget.world.backend
+    try:
+        on.use_tf32(True)
+    except ArgumentError:
+        return []
+    try:
+        return dense_products(budget, scale)
+    finally:
+        on.use_tf32(False)
+
+
 def dense_passes(budget: Budget, scale: Scale) -> list[Measurement]:
     """Measure rows gathered and added, and the passes of a network on this rank alone."""
     world, samples = budget.world, list[Measurement]()
@@ -212,15 +250,15 @@ def dense_passes(budget: Budget, scale: Scale) -> list[Measurement]:
         gather, add = partial(local.gather_rows, X, which, some), partial(local.scatter_add, some, which, X)
         samples.append(sample(world, f"gather {rows // 2} of {rows} rows of {width}", gather, most / 2))
         samples.append(sample(world, f"add to {rows // 2} of {rows} rows of {width}", add, most / 2))
-    for _, _, (rows,) in _cases(budget, scale.rows):
-        samples += _passes_of_epochs(budget, rows)
+    for _, _, (rows,) in _cases(budget, scale.nodes or scale.rows):
+        samples += _passes_of_epochs(budget, rows, scale.widths)
     return samples
 
 
-def _passes_of_epochs(budget: Budget, rows: int) -> list[Measurement]:
+def _passes_of_epochs(budget: Budget, rows: int, widths: Sequence[int]) -> list[Measurement]:
     """Measure the passes of a small network with trained features, by the ledger."""
     kinds = ("activation", "loss", "optimizer")
-    epochs = network(Grid(MPI.COMM_SELF, backend=budget.world.backend, rows=1), rows, 2, (64, 64, 16), True)
+    epochs = network(Grid(MPI.COMM_SELF, backend=budget.world.backend, rows=1), rows, 2, widths, True)
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(WARM_UP + LEAST):
         with Recorder(timing=True) as book:
@@ -305,6 +343,7 @@ def network(
     widths: Sequence[int],
     train_features: bool = False,
     algorithm: str = "1d",
+    cuda_graph: bool = False,
 ) -> Iterator[records.Epoch]:
     """Train on a random graph, epoch by epoch."""
     A = operators.distribute(random_graph(n, degree), grid, algorithm)
@@ -313,26 +352,31 @@ def network(
     X.block[...] = 0.01
     rows = np.arange(n)
     targets = model.targets(rows % widths[-1], (rows % 2).astype(np.uint8))
-    how: Any = {"eval_every": 0, "train_features": train_features}
+    how: Any = {"eval_every": 0, "train_features": train_features, "cuda_graph": cuda_graph}
     return train(model, X, targets, optim.make("adam"), 1000, **how)
 
 
 def epoch(
-    budget: Budget, algorithm: str, sizes: Mapping[str, int], n: int, degree: int, widths: Sequence[int]
-) -> Measurement:
-    """Measure an epoch on all ranks, on a grid of these sizes."""
+    budget: Budget, algorithm: str, sizes: Mapping[str, int], n: int, degree: int, widths: Sequence[int],
+    cuda_graph: bool = False,
+) -> Measurement:  # fmt: skip
+    """Measure an epoch on all ranks, on a grid of these sizes.
+
+    Args:
+        cuda_graph: of one rank's device, as CUDA graphs, once they are there; they have no steps.
+    """
     world = budget.world
     grid = operators.make_grid(world.mpi, algorithm, sizes, backend=world.backend)
-    epochs, seconds = network(grid, n, degree, widths, algorithm=algorithm), list[float]()
-    while len(seconds) < WARM_UP + LEAST or (len(seconds) < 50 and budget.left() > 0):
+    epochs = network(grid, n, degree, widths, algorithm=algorithm, cuda_graph=cuda_graph)
+    warm, seconds = WARM_UP + CAPTURING * cuda_graph, list[float]()
+    while len(seconds) < warm + LEAST or (len(seconds) < 50 and budget.left() > 0):
         with Recorder() as book:
             seconds.append(next(epochs)["seconds"])
-    slowest = max(world.gather_objects(float(np.median(seconds[WARM_UP:]))))
+    slowest = max(world.gather_objects(float(np.median(seconds[warm:]))))
     del epochs  # which use the grid
     grid.free()
     kinds = {_messages(steps): steps for steps in world.gather_objects(book.steps)}
     steps, *others = kinds.values()
-    what = (
-        f"{algorithm}, {', '.join(f'{axis}={size}' for axis, size in sizes.items())}: an epoch on {n} nodes"
-    )
+    what = f"{algorithm}, {', '.join(f'{axis}={size}' for axis, size in sizes.items())}: "
+    what += f"an epoch of {len(widths) - 1} layers on {n} nodes{', CUDA graphs' * cuda_graph}"
     return Measurement(what, slowest, steps, sizes, others)

@@ -214,7 +214,7 @@ class Planned:
 
     def choice(self, way: Way, k: int) -> BatchChoice:
         """Price an epoch with this bulk on a grid."""
-        network, number = Network(self.machine.used(self.s.overlap), way.grid), len(self.turns)
+        network, number = Network(self.machine.used(self.s.overlap, self.s.tf32), way.grid), len(self.turns)
         sampling, fetching, update = self._sampling(k), self._fetching(), self._update()
         bulks, kinds = -(-number // k), [call.kind for call in self.drawn.calls]
         sums = kinds.count(prices.SUMS)

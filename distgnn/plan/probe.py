@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -13,9 +14,19 @@ from distgnn import ledger, progress
 from distgnn.arrays import backend as backends
 from distgnn.comm.agree import together
 from distgnn.comm.session import joined, task
+from distgnn.errors import UserError
 from distgnn.plan import calibrate, fit, measure
 from distgnn.plan.fit import Measurement
-from distgnn.plan.machine import Gemm, Level, Machine, Passes, Spmm, SpmmRates, read, shown, with_nodes_of
+from distgnn.plan.machine import (
+    Level,
+    Machine,
+    SpmmRates,
+    known,
+    of_device,
+    read,
+    shown,
+    with_nodes_of,
+)  # fmt: skip
 from distgnn.plan.measure import Budget
 
 #: Machines that stand for those that nobody has measured.
@@ -27,6 +38,7 @@ SHIPPED = (
     "figures of another machine, shipped with distgnn, stand for this one. To measure it, run distgnn "
     "calibrate --out here.toml on these ranks, and train --machine here.toml"
 )
+RATES = "{name}'s rates, which ship with distgnn, and the links of {machine}, which nobody measured here"
 #: By world ranks and arrays: products and links are measured once in a process.
 _PROBED: dict[tuple[object, ...], Probe] = {}
 ON_DEVICE = "at the start of a run, hosts alone are measured"
@@ -60,7 +72,8 @@ def probe(comm: MPI.Intracomm, backend: str | None = None) -> Probe:
         return _PROBED[key]
     shipped = usual_machine(comm, backend)
     if backends.get(backend).on_device:
-        return Probe(shipped, f"not measured ({ON_DEVICE}): {SHIPPED}")
+        said = RATES.format(name=shipped.device, machine=shipped.name) if shipped.device else SHIPPED
+        return Probe(shipped, f"not measured ({ON_DEVICE}): {said}")
     try:
         with task(comm) as ours, ledger.apart(), progress.impatient(SILENCE):
             _PROBED[key] = _probed(ours, shipped, backend)
@@ -71,7 +84,7 @@ def probe(comm: MPI.Intracomm, backend: str | None = None) -> Probe:
 
 
 def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
-    """Return the machine that stands for this one, by the arrays.
+    """Return the machine that stands for this one, by the arrays, and by the name of the GPU that all have.
 
     With as many ranks per node as there are (of unequal nodes, the most), which share a host's memory.
     Collective.
@@ -82,9 +95,20 @@ def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
     node.Free()
     with together(comm):
         on = backends.get(backend)
-        machine = read(USUAL[on.on_device])
+        device = on.device_name()
+    devices = set(comm.allgather(device))
+    machine = read((of_device(device) if len(devices) == 1 else "") or USUAL[on.on_device])
     memory = on.memory_bytes() / (1 if on.on_device else ranks)
     return with_nodes_of(machine, ranks, comm.allreduce(memory, MPI.MIN))
+
+
+def machine_here() -> Machine:
+    """Return the machine that ships with the rates of the GPU of this computer. UserError: there is none."""
+    device = backends.get(None).device_name()
+    if name := of_device(device):
+        return read(name)
+    here = f"no rates of {device} ship with distgnn" if device else "this computer has no GPU"
+    raise UserError(f"{here}; name a machine: {', '.join(known())}, or a file of calibrate")
 
 
 def _probed(comm: MPI.Intracomm, shipped: Machine, backend: str | None) -> Probe:
@@ -124,14 +148,16 @@ def scaled(machine: Machine, sparse: float, dense: float) -> Machine:
 
     Other passes are read from memory as sparse products are, and take as many times as long as these.
     """
-    rates = [SpmmRates(*(sparse * rate for rate in vars(some).values()))
-             for some in (machine.spmm.cached, machine.spmm.uncached)]  # fmt: skip
-    gemm, passes = machine.gemm, machine.passes
+    slowed: Any = {name: SpmmRates(*(sparse * rate for rate in vars(rates).values()))
+              for name, rates in vars(machine.spmm).items() if isinstance(rates, SpmmRates)}  # fmt: skip
+    spmm, gemm, passes = machine.spmm, machine.gemm, machine.passes
     return replace(
         machine, name="this machine", title=f"measured at the start of a run; else {machine.name}",
-        spmm=Spmm(sparse * machine.spmm.call, machine.spmm.cache, *rates),
-        gemm=Gemm(dense * gemm.call, gemm.flops / dense, gemm.bandwidth / dense),
-        passes=Passes(passes.call, passes.bandwidth / sparse, passes.kinds),
+        spmm=replace(spmm, call=sparse * spmm.call, **slowed),
+        gemm=replace(
+            gemm, call=dense * gemm.call, flops=gemm.flops / dense, bandwidth=gemm.bandwidth / dense
+        ),
+        passes=replace(passes, bandwidth=passes.bandwidth / sparse),
     )  # fmt: skip
 
 

@@ -240,17 +240,26 @@ class EpochGraph:
             costs.peak = {}
 
 
-def pays(model: GCN, X: Features, optimizer: Optimizer) -> bool:
-    """Tell whether epochs can be captured, and are of so few nodes that the host's time counts."""
-    return model.A.shape[0] <= TUNING.graph_rows and not why_not(model, X, optimizer)
+def wanted(
+    asked: bool | None, model: GCN, X: Features, optimizer: Optimizer, planned: bool = False
+) -> bool:  # fmt: skip
+    """Tell whether epochs are to be captured.
+
+    Args:
+        asked: the setting; None: where they can be, and are of so few nodes that the host's time counts.
+        planned: for a GPU, on arrays without numbers; where they cannot be captured they are not.
+    """
+    if asked is None:
+        return model.A.shape[0] <= TUNING.graph_rows and not why_not(model, X, optimizer, planned)
+    return asked and not (planned and why_not(model, X, optimizer, planned))
 
 
-def why_not(model: GCN, X: Features, optimizer: Optimizer) -> str:
-    """Return what keeps epochs from being captured, or an empty text."""
+def why_not(model: GCN, X: Features, optimizer: Optimizer, planned: bool = False) -> str:
+    """Return what keeps epochs from being captured, or an empty text; ``planned``: of :func:`wanted`."""
     on, ranks = model.grid.backend, model.grid.size
     known = type(model) in MODELS  # and none of the user's, which may do anything
     problems = [
-        (not on.on_device, f"is for a GPU, and backend={on.name} computes on none"),
+        (not (on.on_device or planned), f"is for a GPU, and backend={on.name} computes on none"),
         (ranks > 1, f"is for one rank, and here are {ranks}, whose messages cannot be captured"),
         (not known, f"is for the models gcn, sage, gat and gatv2, not for {type(model).__name__}"),
         (

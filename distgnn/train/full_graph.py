@@ -20,7 +20,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.split import TRAIN
-from distgnn.train.epoch_graph import EpochGraph, pays
+from distgnn.train.epoch_graph import EpochGraph, wanted
 
 Array = Any
 Record = records.Epoch
@@ -73,8 +73,7 @@ def train(
     trained = parameters(model, X, train_features)
     with_the_step = not model.draws  # then the logits of the training pass are those to evaluate
     known = model, X, targets, optimizer, trained, train_features, eval_every > 0, bool(cuda_graph)
-    wanted = pays(model, X, optimizer) if cuda_graph is None else cuda_graph
-    graph = EpochGraph(*known) if wanted else None
+    graph = EpochGraph(*known) if wanted(cuda_graph, model, X, optimizer) else None
     graph = None if graph is not None and graph.failed else graph
 
     def step(epoch: int, due: bool, scores: dict[str, float]) -> Record:

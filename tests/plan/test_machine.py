@@ -17,20 +17,22 @@ from distgnn.plan.machine import KINDS, Spmm, SpmmRates, known, of, read
 from distgnn.train.settings import Settings
 from loops import each
 
-SHIPPED = {"dgx-a100", "frontier", "infiniband-cpu", "perlmutter"}
+SHIPPED = {"dgx-a100", "frontier", "h100", "h200", "infiniband-cpu", "perlmutter"}
 
 
 def tables(**changed):
     """Return a machine with every field, as TOML gives it."""
     link = {"alpha": 1e-6, "bandwidth": 1e10, "call": 1e-6}
     rates = {"nonzero": 1e-9, "nonzero_column": 1e-11, "row": 1e-9, "row_column": 1e-11}
+    dense = {"call": 1e-6, "flops": 1e12, "bandwidth": 1e11, "hidden": 0.5}
     inner = link | {"name": "node", "ranks": 4, "links": 3, "kinds": {"bcast": dict(link)}}
     made = {
         "name": "made", "title": 'of "parts" \\ and é', "memory": 1e9, "update": 1e-4, "skew": 1e-5,
-        "shared_memory": True,
+        "launch": 1e-4, "captured": 2e-4, "device": "Some GPU", "shared_memory": True,
         "levels": [inner, link | {"name": "network", "injection": 2e10}],
-        "spmm": {"call": 1e-6, "cache": 0, "cached": rates, "uncached": dict(rates)},
-        "gemm": {"call": 1e-6, "flops": 1e12, "bandwidth": 1e11},
+        "spmm": {"call": 1e-6, "cache": 0, "cached": rates, "uncached": dict(rates), "core": 1024,
+                 "in_core": dict(rates)},
+        "gemm": dense, "tf32": dict(dense),
         "passes": {"call": 1e-6, "bandwidth": 1e11, "kinds": {"loss": {"call": 1e-5, "bandwidth": 1e9}}},
         "overlap": {"progress": 0.5, "slowdown": 0.1},
         "measured": {"ranks": 2, "date": "2026-01-01", "r2": {"bcast node": 0.99, "gemm": -0.5}},

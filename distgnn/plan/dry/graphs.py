@@ -15,6 +15,7 @@ from distgnn.layout import Layout, Range
 from distgnn.nn.loss import LossRows, Targets, as_numbers, checked_loss, checked_metric, loss_of, outputs
 from distgnn.operators.sources import BlockSource, MatrixSource
 from distgnn.plan.dry.shapes import ShapeMatrix
+from distgnn.plan.reuse import Reuse, of_source
 from distgnn.split import TEST, TRAIN, labelled
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import Store
@@ -38,6 +39,7 @@ class Graph:
         feature_nnz: entries of sparse features, taken to be evenly spread; None: they are dense.
         loops: entries on the diagonal, evenly spread, where the source is a histogram; directed: whether an
             edge (i, j) may lack its reverse.
+        entries: the matrix itself, of which some rows may be read, where the source is a histogram; or None.
     """
 
     source: BlockSource
@@ -51,6 +53,7 @@ class Graph:
     loops: int = 0
     directed: bool = True
     feature_nnz: int | None = None
+    entries: BlockSource | None = None
 
     @property
     def n(self) -> int:
@@ -74,6 +77,12 @@ class Graph:
         return int(np.sum(known)) if known is not None else int(self.source.block(*[(0, self.n)] * 2).nnz)
 
     @cached_property
+    def reuse(self) -> Reuse:
+        """Reads of a dense matrix that a cache answers, when this graph multiplies it."""
+        source = self.entries or self.source
+        return of_source(source, self.nnz * source.shape[0] // max(self.n, 1))
+
+    @cached_property
     def neighbours(self) -> Graph:
         """The graph without the diagonal of its matrix, as networks with `neighbours` multiply it."""
         if isinstance(self.source, Histogram):
@@ -90,7 +99,7 @@ class Graph:
         parts = None if self.parts is None else _times(self.parts, factor)
         trained = _trained(source.shape[0], self.counts[TRAIN] / max(self.n, 1))
         loops = round(self.loops * factor)
-        made: Any = {"odd": odd, "parts": parts, "loops": loops}
+        made: Any = {"odd": odd, "parts": parts, "loops": loops, "entries": self.entries or self.source}
         made["feature_nnz"] = None if self.feature_nnz is None else round(self.feature_nnz * factor)
         return replace(self, source=source, labels=None, counts=trained, **made)
 
@@ -147,6 +156,7 @@ class Graph:
         width, classes = store.width, outputs(loss, store.loss, store.classes)
         made: Any = {"odd": sources[1] if len(sources) > 1 else None, "parts": stored.partition}
         made |= {"loss": loss, "directed": store.manifest["directed"], "feature_nnz": store.feature_nnz}
+        made["entries"] = None if exact else stored.versions[0]
         made["loops"] = store.nnz - round(store.manifest["degrees"]["mean"] * store.n)
         if not exact:
             trained = (store.manifest["split"] or {}).get("train", 0)

@@ -30,6 +30,7 @@ from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.split import TRAIN
+from distgnn.train import epoch_graph
 from distgnn.train.data import as_taken, must_be_dense, owned
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
@@ -50,6 +51,7 @@ class Costs:
             empty where it was left out.
         peak: bytes by purpose when those held were most.
         model: the network of this rank, where it trains on the whole graph.
+        captured: whether a GPU would run its epochs as CUDA graphs.
     """
 
     setup: Ledger
@@ -58,6 +60,7 @@ class Costs:
     evaluation: Ledger
     peak: dict[str, int]
     model: GCN | None
+    captured: bool = False
 
     @property
     def words(self) -> dict[str, int]:
@@ -241,7 +244,8 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
     peak = max((book.peak for book in books), key=lambda peak: sum(peak.values()))
     model.grid.workspace.clear()
     trained = model if training is None else None
-    return Costs(setup, first, later, whole_graph, dict(peak), trained), dict(model.grid.shape)
+    captured = training is None and epoch_graph.wanted(s.cuda_graph, model, X, optimizer, planned=True)
+    return Costs(setup, first, later, whole_graph, dict(peak), trained, captured), dict(model.grid.shape)
 
 
 def _minibatches(s: Settings, graph: Graph, model: GCN, X: Features, targets: Any) -> MinibatchTraining:
