@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(THREADS)
     activate(int64 size, int f, const T* x, const T* __restrict__ bias, int relu,
              const uint64* __restrict__ row_keys, const uint64* __restrict__ column_keys, uint64 threshold,
              T scale, T* out, unsigned* bits) {
-  const Epilogue<T> becomes{bias, relu, row_keys, column_keys, threshold, scale, nullptr};
+  const Epilogue<T> becomes{bias, relu, row_keys, column_keys, threshold, scale, nullptr, nullptr};
   const int lane = threadIdx.x % WARP, down = WARP / f, along = WARP % f;
   const int64 base = flat_index() / WARP * (STEPS * WARP);
   if (base >= size) return;  // whole warps leave

@@ -177,8 +177,16 @@ __device__ inline bool kept(uint64 row_key, uint64 column_key, uint64 threshold)
   return x < threshold;
 }
 
-// What becomes of numbers of a matrix Z: dropout(relu(Z + bias)). What is null, or 0, is left out. row_keys,
-// column_keys: hashes of the rows and columns of Z (dropout_keys), or both null. bits: for whoever writes them.
+// Bits of `count` entries, 9 at most, from entry `at` on, in the order of numpy.packbits: the first one's is the
+// highest of the word.
+__device__ inline unsigned bits_at(const unsigned char* bits, int64 at, int count) {
+  const unsigned char *first = bits + (at >> 3), *last = bits + ((at + count - 1) >> 3);
+  return (unsigned(__ldg(first)) << 8 | __ldg(last)) << (16 + (at & 7));
+}
+
+// What becomes of numbers of a matrix Z: dropout(relu(Z + bias)); or, with `keeps`, Z scale where its bit is 1
+// (bits_at), else 0. What is null, or 0, is left out. row_keys, column_keys: hashes of the rows and columns of Z
+// (dropout_keys), or both null. bits: for whoever writes them.
 template <class T> struct Epilogue {
   const T* bias;
   int relu;
@@ -186,8 +194,9 @@ template <class T> struct Epilogue {
   uint64 threshold;
   T scale;
   unsigned char* bits;
+  const unsigned char* keeps;
 
-  __device__ inline bool any() const { return bias || relu || row_keys; }
+  __device__ inline bool any() const { return bias || relu || row_keys || keeps; }
 
   __device__ inline T of(T z, int64 row, int column) const {
     if (bias) z += bias[column];

@@ -17,7 +17,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.local import array_elementwise, cuda, host, host_elementwise
 from distgnn.local.array_elementwise import clear_others as clear_others
-from distgnn.local.epilogue import Epilogue, Mask
+from distgnn.local.epilogue import Ending, Kept, Mask
 from distgnn.local.update import Part, Update
 
 Array = Any
@@ -97,17 +97,34 @@ def activate(
     return positive_bits(out) if remember else None
 
 
-def apply(then: Epilogue, Z: Array) -> None:
+def apply(then: Ending, Z: Array) -> None:
     """Do what becomes of Z in one pass over it, unless it is done."""
-    activates = then.relu or then.mask is not None
-    if not then.done and (activates or then.bias is not None):
+    if not then.done and (isinstance(then, Kept) or then.activates or then.bias is not None):
         ledger.charge("activation", "relu, dropout", touched=2 * Z.nbytes)
         with ledger.timed("activation", "relu, dropout", on=backend.of(Z)):
-            if activates:
-                then.bits = activate(Z, Z, then.mask, then.relu, then.remember, then.bias)
-            else:
-                Z += then.bias
+            apply_to_rows(then, Z, slice(0, len(Z)))
     then.done = True
+
+
+def apply_to_rows(then: Ending, Z: Array, rows: slice) -> None:
+    """Do what becomes of these rows of Z, the first of which has a number that is a multiple of 8.
+
+    Z (m, f) is C-contiguous. The caller sets ``then.done`` when all rows have had their turn.
+    """
+    bits, part = slice(rows.start * Z.shape[1] // 8, -(-rows.stop * Z.shape[1] // 8)), Z[rows]
+    if isinstance(then, Kept):
+        keep_positive(part, then.bits[bits], then.scale)
+        return
+    if not then.activates:
+        if then.bias is not None:
+            part += then.bias
+        return
+    positive = activate(part, part, then.mask_of(rows), then.relu, then.remember, then.bias)
+    if len(part) == len(Z):
+        then.bits = positive
+    elif then.remember:
+        then.bits = backend.of(Z).empty((-(-Z.size // 8),), np.uint8) if then.bits is None else then.bits
+        then.bits[bits] = positive
 
 
 def has_layer_norm(Z: Array) -> bool:

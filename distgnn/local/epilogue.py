@@ -1,9 +1,12 @@
-"""The end of a layer's product: what becomes of Z, in the pass that writes it or in one of its own."""
+"""The end of a product: what becomes of its numbers, in the pass that writes them or in one of its own.
+
+A product that can does it where it writes; :func:`~distgnn.local.elementwise.apply` does what is left.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 Array = Any
 Mask = tuple[Any, Array, Array, float]
@@ -11,9 +14,7 @@ Mask = tuple[Any, Array, Array, float]
 
 @dataclass
 class Epilogue:
-    """The numbers of Z become dropout(relu(Z + bias)), in its place.
-
-    A product that can does so where it writes Z; :func:`~distgnn.local.elementwise.apply` does what is left.
+    """The numbers of Z become dropout(relu(Z + bias)), in its place: the end of a layer, forward.
 
     Args:
         bias: (1, f), or None; mask, relu, remember: see :func:`~distgnn.local.elementwise.activate`.
@@ -28,3 +29,37 @@ class Epilogue:
     remember: bool = False
     done: bool = False
     bits: Array = None
+
+    @property
+    def activates(self) -> bool:
+        """Tell whether more than the bias is added."""
+        return self.relu or self.mask is not None
+
+    def mask_of(self, rows: slice) -> Mask | None:
+        """Return the mask of these rows of Z."""
+        if self.mask is None:
+            return None
+        k, ids, columns, keep = self.mask
+        return k, ids[rows], columns, keep
+
+
+@dataclass
+class Kept:
+    """The numbers of a gradient are multiplied by ``scale`` where their bit is 1, and are 0 elsewhere.
+
+    See :func:`~distgnn.local.elementwise.keep_positive`: the way back through ReLU and dropout.
+
+    Args:
+        bits: uint8, those that :class:`Epilogue` remembered.
+
+    Attributes:
+        done: whether that has been done.
+    """
+
+    bits: Array
+    scale: float = 1.0
+    done: bool = False
+    remember: ClassVar[bool] = False
+
+
+Ending = Epilogue | Kept

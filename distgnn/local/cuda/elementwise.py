@@ -13,7 +13,7 @@ import numpy as np
 from distgnn import rng
 from distgnn.local.array_elementwise import column_sums_in_parts
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, lanes_for, launch, library
-from distgnn.local.epilogue import Mask
+from distgnn.local.epilogue import Ending, Epilogue, Kept, Mask
 
 NORM_COLUMNS = 128  # in the registers of a warp of layer_norm_backward
 
@@ -60,6 +60,22 @@ def factors(xp: Any, block: Array, mask: Mask | None) -> tuple[Any, ...]:
     launch(xp, "activation.cu", "dropout_keys", blocks_for(keys.size), *hashed)
     share = np.uint64(rng.keep_threshold(keep)), block.dtype.type(1 / keep)
     return keys[: rows.size], keys[rows.size :], *share
+
+
+def ending(xp: Any, then: Ending | None, out: Array) -> tuple[Any, ...]:
+    """Return what a product is told of what becomes of ``out``, as of common.cuh; say that it is done.
+
+    ``out``: (m, f), with f a multiple of 8 where bits are remembered.
+    """
+    if isinstance(then, Kept):
+        check("ending", (-(-out.size // 8),), np.uint8, bits=then.bits)
+        then.done = True
+        return None, np.int32(0), None, None, np.uint64(0), out.dtype.type(then.scale), None, then.bits
+    then = then or Epilogue()
+    check("ending", (1, out.shape[1]), out.dtype, bias=then.bias)
+    then.bits = xp.empty(out.size // 8, np.uint8) if then.remember else None
+    then.done = True
+    return then.bias, np.int32(then.relu), *factors(xp, out, then.mask), then.bits, None
 
 
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
