@@ -100,7 +100,9 @@ __device__ inline void finish(T* out, int f, int accumulate, const Epilogue<T>& 
                               const Pack<T, V>& sum) {
   constexpr int W = V < 4 ? V : 4;
   if (column >= f) return;
-  out += row * f + column;
+  const int64 at = row * f + column;
+  out += at;
+  const unsigned kept = after.keeps ? bits_at(after.keeps, at, f - column < V ? f - column : V) : 0;
   unsigned positive = 0;
 #pragma unroll
   for (int w = 0; w < V; w += W) {
@@ -111,11 +113,12 @@ __device__ inline void finish(T* out, int f, int accumulate, const Epilogue<T>& 
     for (int v = 0; v < W; v++) {
       x.at[v] += before.at[v];
       if (v < columns) x.at[v] = after.of(x.at[v], row, column + w + v);
+      if (after.keeps) x.at[v] *= kept << (w + v) >> 31 ? after.scale : T(0);
       positive = positive << 1 | unsigned(x.at[v] > T(0));
     }
     put(out + w, columns, x);
   }
-  if (after.bits) write_bits<V>(after.bits, row * f + column, positive);
+  if (after.bits) write_bits<V>(after.bits, at, positive);
 }
 
 // What a lane reads of A: consecutive entries, those of its team P apart; and of B its own columns.
@@ -376,8 +379,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<X, Index, V, BUNDLES>)
          const Index* __restrict__ indptr, const Index* __restrict__ indices,
          const Sum<X>* __restrict__ weights, const X* __restrict__ B, int ldb, int f, Sum<X>* out,
          int accumulate, const Sum<X>* __restrict__ bias, int relu, const uint64* __restrict__ row_keys,
-         const uint64* __restrict__ column_keys, uint64 threshold, Sum<X> scale, unsigned char* bits) {
-  const Epilogue<Sum<X>> after{bias, relu, row_keys, column_keys, threshold, scale, bits};
+         const uint64* __restrict__ column_keys, uint64 threshold, Sum<X> scale, unsigned char* bits,
+         const unsigned char* __restrict__ keeps) {
+  const Epilogue<Sum<X>> after{bias, relu, row_keys, column_keys, threshold, scale, bits, keeps};
   const int P = BUNDLES ? 1 : teams;
   const int in_warp = int(threadIdx.x) % WARP, group = in_warp / (G * P), lane = in_warp - group * (G * P);
   const int groups = WARP / (G * P), per_block = THREADS / WARP * groups;

@@ -18,14 +18,14 @@ from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
 from distgnn.local import cuda, host
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Ending
 
 #: (A, B, out, accumulate)
 SpmmKernel = Callable[[CSR, Any, Any, bool], None]
 
 
 def spmm(
-    A: CSR, B: Any, out: Any = None, accumulate: bool = False, then: Epilogue | None = None
+    A: CSR, B: Any, out: Any = None, accumulate: bool = False, then: Ending | None = None
 ) -> Any:  # fmt: skip
     """Compute ``out = A B``, or ``out += A B`` with ``accumulate``.
 
@@ -114,7 +114,7 @@ def _at_once(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
     progress.poll()
 
 
-def _then(A: CSR, B: Any, out: Any, accumulate: bool, then: Epilogue) -> None:
+def _then(A: CSR, B: Any, out: Any, accumulate: bool, then: Ending) -> None:
     if _spmm_kernel("cupy", A.dtype) is not cuda.spmm:
         _at_once(A, B, out, accumulate)
     else:

@@ -16,10 +16,10 @@ import numpy as np
 from distgnn.arrays.backend import event_clock
 from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import launch as gpu
-from distgnn.local.cuda.elementwise import factors as mask_factors
+from distgnn.local.cuda.elementwise import ending
 from distgnn.local.cuda.launch import THREADS, WARP, Array, address, blocks_for, c_type, check
 from distgnn.local.cuda.narrow import KINDS, Rounded, vector
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Ending
 from distgnn.local.tuner import FLEETING, Tuner
 
 FILE = "csr_spmm.cu"
@@ -242,7 +242,7 @@ class Pieces:
 
 def spmm(
     A: CSR, B: Array | Rounded, out: Array, accumulate: bool = False, variant: Variant | None = None,
-    then: Epilogue | None = None,
+    then: Ending | None = None,
 ) -> Array:  # fmt: skip
     """Multiply like ``local.spmm``; ValueError for other types than float32 and float64.
 
@@ -267,7 +267,7 @@ def spmm(
 
 def _launch(
     xp: Any, plan: RowFacts, weights: Array, B: Array | Rounded, out: Array, accumulate: bool,
-    variant: Variant, then: Epilogue | None,
+    variant: Variant, then: Ending | None,
 ) -> None:  # fmt: skip
     (m, f), panels = out.shape, variant.panels(out.shape[1])
     number, stored = (KINDS[B.kind], B.bits) if isinstance(B, Rounded) else (c_type(B), B)
@@ -288,15 +288,7 @@ def _launch(
     name = f"spmm<{number},{c_type(plan.indices)},{variant.arguments}>"
     shape, ahead = (np.int32(variant.G), np.int32(variant.P)), (np.int32(variant.S), np.int32(alone))
     arguments = *shape, *cut, *ahead, *rows, *bundles, *factors, out, np.int32(accumulate)
-    gpu.launch(xp, FILE, name, grid, *arguments, *_ending(xp, then or Epilogue(), out))
-
-
-def _ending(xp: Any, then: Epilogue, out: Array) -> tuple[Any, ...]:
-    """Return what the kernel is told of what becomes of ``out``, and say that it is done."""
-    check("spmm", (1, out.shape[1]), out.dtype, bias=then.bias)
-    then.bits = xp.empty(out.size // 8, np.uint8) if then.remember else None
-    then.done = True
-    return then.bias, np.int32(then.relu), *mask_factors(xp, out, then.mask), then.bits
+    gpu.launch(xp, FILE, name, grid, *arguments, *ending(xp, then, out))
 
 
 def _shares(plan: RowFacts, variant: Variant) -> tuple[int, int]:
