@@ -9,17 +9,20 @@ from distgnn.arrays import backend
 from distgnn.arrays.blocking import every
 from distgnn.arrays.kernels import Kernels, KernelTable
 from distgnn.arrays.tuning import TUNING
+from distgnn.local import cuda
+from distgnn.local.epilogue import Ending
 from distgnn.local.forms import Form, laid
 
 
 def gemm(
     A: Any, B: Any, out: Any = None, accumulate: bool = False, trans_a: bool = False, trans_b: bool = False,
-    form: Form | None = None,
+    form: Form | None = None, then: Ending | None = None,
 ) -> Any:  # fmt: skip
     """Compute ``out = op(A) op(B)``, or ``out += op(A) op(B)`` with ``accumulate``; op may transpose.
 
     A, B and ``out`` are 2-D arrays of one dtype on one device; ``form``: how BLAS is called, by default as
-    they come. Returns ``out``, made when missing.
+    they come. ``then``: what becomes of ``out``, C-contiguous then; a kernel that does it says so. Returns
+    ``out``, made when missing.
     """
     A, B = A.T if trans_a else A, B.T if trans_b else B
     on = backend.of(B)
@@ -31,12 +34,17 @@ def gemm(
         "gemm", "gemm", flops=2 * A.shape[0] * A.shape[1] * B.shape[1], touched=touched, shape=taken
     )
     with ledger.timed("gemm", "gemm", on=on):
-        KERNELS.kernel("gemm", B)(A, B, out, accumulate, form, trans_a)
+        KERNELS.kernel("gemm", B)(A, B, out, accumulate, form, trans_a, then)
     return out
 
 
-def _in_row_blocks(A: Any, B: Any, out: Any, accumulate: bool, form: Form | None, whole: bool) -> None:
-    """Multiply so many rows at a time as stay in a cache, or all of them, and drive messages after each."""
+def _in_row_blocks(
+    A: Any, B: Any, out: Any, accumulate: bool, form: Form | None, whole: bool, then: Ending | None
+) -> None:  # fmt: skip
+    """Multiply so many rows at a time as stay in a cache, or all of them, and drive messages after each.
+
+    What becomes of them is left to a pass of its own: in a cache, calls per block cost as much as it.
+    """
     on = backend.of(B)
     B = B if form is None else laid(on.xp, B, form.b)  # once for all rows
     for block in every(A.shape[0], max(A.shape[0], 1) if whole else TUNING.gemm_rows):
@@ -51,8 +59,15 @@ def _in_row_blocks(A: Any, B: Any, out: Any, accumulate: bool, form: Form | None
         progress.poll()
 
 
-def _at_once(A: Any, B: Any, out: Any, accumulate: bool, form: Form | None, whole: bool) -> None:
-    _in_row_blocks(A, B, out, accumulate, form, True)
+def _at_once(
+    A: Any, B: Any, out: Any, accumulate: bool, form: Form | None, whole: bool, then: Ending | None
+) -> None:  # fmt: skip
+    """Multiply all rows, by tensor cores as exactly as without them where that is faster."""
+    on: Any = backend.of(B)
+    as_they_lie = form is None or form.as_they_lie(A, B)
+    if as_they_lie and not on.rounds_to_tf32() and cuda.gemm(A, B, out, accumulate, then):
+        return
+    _in_row_blocks(A, B, out, accumulate, form, True, then)
 
 
 KERNELS = KernelTable(numpy=[Kernels({"gemm": _in_row_blocks})], cupy=[Kernels({"gemm": _at_once})])

@@ -42,6 +42,19 @@ unsigned collective(Kind kind, unsigned mask, bool vote = false, int source = 0,
                     size_t bytes = 0);
 int lane();
 
+// The block's dynamic shared memory: as many bytes as the launch asks for.
+unsigned char* block_memory();
+
+// Copies that a thread begins (cp.async). They are made when it waits for them, no sooner, so that who reads
+// without waiting finds what was there before. Of the `bytes` at `to`, those behind the first `there` become 0.
+void copy_later(void* to, const void* from, int bytes, int there);
+void commit_copies();
+void wait_for_copies(int but);
+
+// D += A B of a warp for A (16, 8) and B (8, 8), as its tensor core does it from operands of TF32: their lowest 13
+// bits count for nothing, and the sum is rounded toward zero.
+void multiply_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]);
+
 template <class T> T shuffle(unsigned mask, T value, int source) {
   static_assert(sizeof(T) <= 16);
   collective(Kind::shuffle, mask, false, source, &value, sizeof value);

@@ -12,9 +12,9 @@
 // one of them. Arguments are compared with the parameters, which CUDA itself never does. Everything works under
 // -fsanitize=address,undefined, which sees accesses out of bounds and vectors that are not aligned.
 //
-// Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups,
-// dynamic shared memory. Shared variables keep their values from block to block, as on a GPU nobody promises
-// otherwise.
+// Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups.
+// Shared variables keep their values from block to block, as on a GPU nobody promises otherwise; dynamic shared
+// memory has NaNs when a block begins.
 
 #include "runtime.h"
 
@@ -29,6 +29,8 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -115,6 +117,13 @@ struct Collective {
   unsigned votes = 0;
 };
 
+// A copy that has begun.
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes, there;
+};
+
 struct Thread {
   Context context;
   char* stack = nullptr;
@@ -122,6 +131,7 @@ struct Thread {
   uint3 index{};
   State state = State::left;
   Collective asks;
+  std::vector<std::vector<Copy>> copies;  // groups, the last one open
 };
 
 std::vector<Thread> threads(1024);  // all there can be; never moved, because contexts point into them
@@ -135,6 +145,8 @@ size_t scheduler_stack_bytes;
 const Kernel* kernel;
 void* const* values;  // its arguments
 std::string problem;  // of the last launch
+std::unique_ptr<unsigned char[]> dynamic_memory;
+unsigned dynamic_bytes;
 
 struct Fault {};
 
@@ -259,7 +271,8 @@ bool release_block() {
 }
 
 void run_block(const std::vector<int>& order) {
-  for (int t = 0; t < thread_count; t++) threads[t].state = State::running;
+  for (int t = 0; t < thread_count; t++) threads[t].state = State::running, threads[t].copies.assign(1, {});
+  memset(dynamic_memory.get(), 0xFF, dynamic_bytes);  // NaNs
   for (;;) {
     for (int t : order)
       if (threads[t].state == State::running) resume(t);
@@ -375,6 +388,56 @@ unsigned collective(Kind kind, unsigned mask, bool vote, int source, void* value
 
 int lane() { return current % warp_size; }
 
+unsigned char* block_memory() { return dynamic_memory.get(); }
+
+void copy_later(void* to, const void* from, int bytes, int there) {
+  threads[current].copies.back().push_back({to, from, bytes, there});
+}
+
+void commit_copies() { threads[current].copies.emplace_back(); }
+
+void wait_for_copies(int but) {
+  auto& groups = threads[current].copies;
+  for (; int(groups.size()) - 1 > but; groups.erase(groups.begin()))
+    for (const Copy& copy : groups.front()) {
+      memcpy(copy.to, copy.from, size_t(copy.there));
+      memset(static_cast<char*>(copy.to) + copy.there, 0, size_t(copy.bytes - copy.there));
+    }
+}
+
+namespace {
+
+float toward_zero(double x) {
+  float rounded = float(x);
+  if (std::fabs(double(rounded)) <= std::fabs(x) || x != x) return rounded;
+  return __uint_as_float(__float_as_uint(rounded) - 1);
+}
+
+float tf32(float x) { return __uint_as_float(__float_as_uint(x) & ~0x1FFFu); }
+
+// What lane 4 r + t has of the operands: A[r][t], A[r + 8][t], A[r][t + 4], A[r + 8][t + 4]; B[t][r], B[t + 4][r].
+struct Fragments {
+  float a[4], b[2];
+} fragments[32][warp_size];
+
+}  // namespace
+
+void multiply_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+  Fragments(&of_warp)[warp_size] = fragments[current / warp_size];
+  const int me = lane(), row = me / 4, column = me % 4 * 2;
+  for (int i = 0; i < 4; i++) of_warp[me].a[i] = tf32(a[i]);
+  for (int i = 0; i < 2; i++) of_warp[me].b[i] = tf32(b[i]);
+  collective(Kind::sync, ~0u);
+  for (int i = 0; i < 4; i++) {
+    double sum = d[i];
+    for (int k = 0; k < 8; k++)
+      sum += double(of_warp[4 * row + k % 4].a[i / 2 + k / 4 * 2]) *
+             double(of_warp[4 * (column + i % 2) + k % 4].b[k / 4]);
+    d[i] = toward_zero(sum);
+  }
+  collective(Kind::sync, ~0u);
+}
+
 }  // namespace emulation
 
 extern "C" const char* emulation_launch(const emulation::Kernel* kernel, const emulation::Request* request,
@@ -388,6 +451,8 @@ extern "C" const char* emulation_launch(const emulation::Kernel* kernel, const e
       places.push_back(const_cast<unsigned long long*>(&arguments[i].value));
     emulation::kernel = kernel;
     values = places.data();
+    dynamic_bytes = request->shared;
+    dynamic_memory.reset(new unsigned char[dynamic_bytes]);
     run(request->grid, request->block, request->order);
     return nullptr;
   } catch (const Fault&) {

@@ -49,16 +49,33 @@ def kernel(xp: Any, file: str, name: str) -> Any:
         return xp.RawModule(code=source(file), options=OPTIONS, name_expressions=(name,)).get_function(name)
 
 
-def launch(xp: Any, file: str, name: str, blocks: int | tuple[int, int], *arguments: Any) -> None:
+@functools.cache
+def kernel_with_room(xp: Any, file: str, name: str) -> Any:
+    """Return :func:`kernel`, which may be launched with as much shared memory as a block may have."""
+    loaded = kernel(xp, file, name)
+    loaded.max_dynamic_shared_size_bytes = attribute(xp, "MaxSharedMemoryPerBlockOptin")
+    return loaded
+
+
+@functools.cache
+def attribute(xp: Any, name: str) -> int:
+    """Return an attribute of the device, as CUDA names it."""
+    return int(xp.cuda.Device().attributes[name])
+
+
+def launch(
+    xp: Any, file: str, name: str, blocks: int | tuple[int, int], *arguments: Any, shared: int = 0
+) -> None:  # fmt: skip
     """Queue a kernel on ``blocks`` blocks of `THREADS` threads.
 
     Arguments are arrays (pointers), None (a null pointer), or NumPy scalars as wide as their parameters. A
-    Python number is refused, because it has no width.
+    Python number is refused, because it has no width. shared: bytes of dynamic shared memory of a block.
     """
     grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
     packed = tuple(map(_argument, arguments))
     if all(grid):
-        kernel(xp, file, name)(grid, (THREADS,), packed)
+        loaded = (kernel_with_room if shared else kernel)(xp, file, name)
+        loaded(grid, (THREADS,), packed, shared_mem=shared)
 
 
 def _argument(value: Any) -> Any:

@@ -61,6 +61,10 @@ class Device:
         return "90"
 
     @property
+    def attributes(self) -> dict[str, int]:
+        return {"MultiProcessorCount": 3, "MaxSharedMemoryPerBlockOptin": 227 << 10}
+
+    @property
     def mem_info(self) -> tuple[int, int]:
         return runtime.memGetInfo()
 
