@@ -268,12 +268,12 @@ __global__ void __launch_bounds__(THREADS, 1)
   if constexpr (WAY == HELD) hold<T, NF>(held, B, K, N, first, transposed);
 
   float sums[MF * NF][4] = {};
-  const bool idle = first + seat.across >= N || (WAY == COLUMNS && tile * T::ROWS + seat.down >= M);
 #pragma unroll 1
   while (tile < row_tiles) {
     wait_for_copies<STAGES - 2>();
     __syncthreads();
     copy();  // to where what was multiplied last has been
+    const bool idle = first + seat.across >= N || tile * T::ROWS + seat.down >= M;
     const float *a = stages + slot * (T::A_SIZE + T::B_SIZE), *b = a + T::A_SIZE;
 #pragma unroll 1
     for (int in = 0; in < CHUNK; in += GROUP) {

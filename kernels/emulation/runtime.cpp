@@ -408,8 +408,8 @@ void wait_for_copies(int but) {
 namespace {
 
 float toward_zero(double x) {
-  float rounded = float(x);
-  if (std::fabs(double(rounded)) <= std::fabs(x) || x != x) return rounded;
+  const float rounded = float(x);
+  if (std::isinf(rounded) || std::fabs(double(rounded)) <= std::fabs(x) || x != x) return rounded;
   return __uint_as_float(__float_as_uint(rounded) - 1);
 }
 

@@ -21,7 +21,7 @@ FILE = "gemm.cu"
 CHUNK, GROUP = 32, 16  # as there
 HELD, STREAMED, TRANSPOSED, COLUMNS = range(4)
 AMPERE = 80  # the compute capability that has what the kernel needs
-SHORT = 4096  # the two other dimensions, at most
+FEWEST, SHORT = 16, 4096  # products that are added up, as float32 rounds fewer less often; short dimensions
 PLACES, PART = 264, 256  # blocks that a large GPU has room for, nominally; rows of a part of a sum, at least
 
 
@@ -77,14 +77,14 @@ def kernel_names() -> list[str]:
 def gemm(A: Array, B: Array, out: Array, accumulate: bool = False, then: Ending | None = None) -> bool:
     """Compute ``out = A B``, or ``out += A B``, and ``then`` if the kernel can; False: nothing was done.
 
-    It takes float32; A (m, k) row by row, m long, and B (k, n) row by row or column by column; or A column by
-    column and B row by row, k long. Then ``then`` is left to the caller, as it is where bits are to be
+    It takes float32; A (m, k) row by row, m long, k at least 16, and B (k, n) row by row or column by column; or A
+    column by column and B row by row, k long. Then ``then`` is left to the caller, as it is where bits are to be
     remembered of a width that is no multiple of 8.
     """
     if not takes(A, B, out):
         return False
     check("gemm", (A.shape[0], B.shape[1]), np.float32, out=out)
-    if len(A) >= TUNING.long_dimension and A.flags.c_contiguous:
+    if by_rows(A, B):
         _rows(A, B, out, accumulate, then)
     else:
         _columns(A, B, out, accumulate)
@@ -93,14 +93,26 @@ def gemm(A: Array, B: Array, out: Array, accumulate: bool = False, then: Ending 
 
 def takes(A: Array, B: Array, out: Array) -> bool:
     """Tell whether :func:`gemm` multiplies these."""
-    (m, k), n, longest = A.shape, B.shape[1], TUNING.long_dimension
-    if any(X.dtype != np.float32 for X in (A, B, out)) or not out.flags.c_contiguous or min(m, k, n) == 0:
+    sizes = *A.shape, B.shape[1]
+    if any(X.dtype != np.float32 for X in (A, B, out)) or not out.flags.c_contiguous or min(sizes) == 0:
         return False
-    if max(m, k, n) > np.iinfo(np.int32).max - SHORT or capability(library(A)) < AMPERE:
+    if max(sizes) > np.iinfo(np.int32).max - SHORT or capability(library(A)) < AMPERE:
         return False
-    by_rows = m >= longest and max(k, n) <= SHORT and A.flags.c_contiguous
-    by_columns = k >= longest and max(m, n) <= SHORT and A.flags.f_contiguous and B.flags.c_contiguous
-    return by_columns or (by_rows and (B.flags.c_contiguous or B.flags.f_contiguous))
+    return by_rows(A, B) or by_columns(A, B)
+
+
+def by_rows(A: Array, B: Array) -> bool:
+    """Tell whether A lies row by row and has long columns."""
+    (m, k), n = A.shape, B.shape[1]
+    long = m >= TUNING.long_dimension and FEWEST <= k <= SHORT and n <= SHORT
+    return bool(long and A.flags.c_contiguous and (B.flags.c_contiguous or B.flags.f_contiguous))
+
+
+def by_columns(A: Array, B: Array) -> bool:
+    """Tell whether A lies column by column and has long rows."""
+    (m, k), n = A.shape, B.shape[1]
+    long = k >= TUNING.long_dimension and max(m, n) <= SHORT
+    return bool(long and A.flags.f_contiguous and B.flags.c_contiguous)
 
 
 def _rows(A: Array, B: Array, out: Array, accumulate: bool, then: Ending | None) -> None:
