@@ -69,12 +69,10 @@ __device__ inline void multiply_tf32(float (&d)[4], const float (&a)[4], const f
 }
 
 // x = high + low, up to 2^-23 of x: high is x rounded to TF32 (11 bits, ties away from zero), low the rest, of which
-// multiply_tf32 takes 11 bits. Numbers from 2^128 - 2^116 on, among them what is not finite, have no low part: it
-// would be NaN, or high infinite.
+// multiply_tf32 takes 11 bits. From 2^128 - 2^116 on high is cut off, lest it be infinite. If x is infinite, low is NaN.
 __device__ inline void split(float x, float& high, float& low) {
   constexpr float LARGE = 0x1.FFEp127f;
-  const bool finite = fabsf(x) < LARGE;
   const unsigned bits = __float_as_uint(x);
-  high = __uint_as_float((finite ? bits + 0x1000u : bits) & ~0x1FFFu);
-  low = finite ? x - high : 0.0f;
+  high = __uint_as_float((fabsf(x) < LARGE ? bits + 0x1000u : bits) & ~0x1FFFu);
+  low = x - high;
 }
