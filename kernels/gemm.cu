@@ -47,7 +47,7 @@ template <class T, int WARPS_ACROSS> struct Seat {
 template <int OUTER, int INNER, int PITCH, int UNIT>
 __device__ inline void copy_units(float* to, const float* from, int stride, int outer, int inner) {
   constexpr int UNITS = INNER / UNIT;
-#pragma unroll 4
+#pragma unroll 1  // else addresses of all turns take registers
   for (int i = threadIdx.x; i < OUTER * UNITS; i += THREADS) {
     const int row = i / UNITS, column = i % UNITS * UNIT;
     const bool there = row < outer && column < inner;
@@ -224,7 +224,7 @@ __device__ inline void finish(float* out, int f, int accumulate, const Epilogue<
 // COLUMNS parts x tiles, a part being `part` of k, a multiple of CHUNK; then `out` has a matrix for each part. The last
 // parameters are what becomes of C.
 template <int WAY, int WARPS_ACROSS, int MF, int NF, int STAGES>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS, MF == 1 ? 2 : 1)
     gemm(int M, int N, int K, const float* __restrict__ A, int a_unit, const float* __restrict__ B,
          int b_unit, int transposed, int part, float* out, int accumulate, const float* __restrict__ bias,
          int relu, const uint64* __restrict__ row_keys, const uint64* __restrict__ column_keys,

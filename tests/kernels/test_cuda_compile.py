@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from distgnn.local.cuda import csr, launch
+from distgnn.local.cuda.gemm import TILES
 from distgnn.local.cuda.launch import kernels_folder
 from kernels import nvrtc
 from kernels.conftest import BENCHMARKS, KERNELS, emulator, load
@@ -118,6 +119,17 @@ def test_gathers_of_a_turn_come_before_its_first_sum():
             assert loop.gathers[-1] < loop.first, (name, loop)
         if name == "spmm<float,int,4,false>":
             assert all(len(loop.instructions) <= 16 * len(loop.gathers) for loop in steady), steady
+
+
+@without_nvcc
+@without_nvdisasm
+def test_dense_products_are_made_by_tensor_cores():
+    """Three products of TF32 for each, of which a turn of 16 of k makes 6 per pair of fragments."""
+    bodies = ptxas.sass(compiled("gemm.cu", 90)[1])
+    for tile in (tile for tiles in TILES.values() for tile in tiles):
+        body = ptxas.of(tile.name, bodies)
+        assert sum("HMMA.1688.F32.TF32" in line for line in body) == 6 * tile.down * tile.across, tile
+        assert any("LDGSTS.E.BYPASS.128" in line for line in body), tile
 
 
 @pytest.mark.parametrize("architecture", [OLDER, ARCHITECTURES[-2]])

@@ -71,6 +71,27 @@ __global__ void shared_bounds(int* to) {
 __global__ void vector_load(const float* from, float* to) {
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
 }
+__global__ void copies(const int* from, int* to) {  // reads before and after it waits
+  int *held = reinterpret_cast<int*>(emulation::block_memory()), t = threadIdx.x;
+  for (int i = 0; i < 2; i++) {
+    emulation::copy_later(held + 32 * i + t, from + 32 * i + t, 4, i && t % 2 ? 0 : 4);
+    emulation::commit_copies();
+  }
+  for (int left = 2; left >= 0; left--) {
+    emulation::wait_for_copies(left);
+    for (int i = 0; i < 2; i++, to += 32) to[t] = held[32 * i + t];
+  }
+}
+__global__ void beyond_dynamic(int* to) { to[0] = reinterpret_cast<int*>(emulation::block_memory())[8]; }
+__global__ void tensor(const float* A, const float* B, float* D) {
+  const int r = threadIdx.x / 4, t = threadIdx.x % 4;
+  const float a[4] = {A[8 * r + t], A[8 * r + 64 + t], A[8 * r + t + 4], A[8 * r + 68 + t]};
+  const float b[2] = {B[8 * t + r], B[8 * t + 32 + r]};
+  float d[4];
+  for (int i = 0; i < 4; i++) d[i] = D[8 * r + 2 * t + i % 2 + i / 2 * 64];
+  emulation::multiply_tf32(d, a, b);
+  for (int i = 0; i < 4; i++) D[8 * r + 2 * t + i % 2 + i / 2 * 64] = d[i];
+}
 __global__ void overflow(int by, int* to) { *to = (1 << 30) * by; }
 """
 NAMES = [line.split("(")[0].split()[-1] for line in SOURCE.splitlines() if line.startswith("__global__")]
@@ -104,8 +125,8 @@ def sanitized(machine):
     return machine
 
 
-def run(machine, name, threads, *arguments, order=0, grid=(1,)):
-    machine.launch(KERNELS, name, grid, (threads,), arguments, order)
+def run(machine, name, threads, *arguments, order=0, grid=(1,), shared=0):
+    machine.launch(KERNELS, name, grid, (threads,), arguments, order, shared)
 
 
 @pytest.mark.parametrize("order", [0, 1, 7])
@@ -122,6 +143,30 @@ def test_barriers_and_collectives(machine, order):
     total = np.zeros(1, np.int32)
     run(machine, "count", 96, total, order=order, grid=(5, 2))
     assert total[0] == 960
+
+
+@pytest.mark.parametrize("order", [0, 1, 7])
+def test_copies_are_there_when_they_were_waited_for(machine, order):
+    """Before, dynamic shared memory has what it had: NaNs, which are -1 as whole numbers."""
+    values, out = np.arange(1, 65, dtype=np.int32), np.zeros((3, 64), np.int32)
+    run(machine, "copies", 32, values, out, order=order, shared=256)
+    first, second = values[:32], np.where(np.arange(32) % 2, 0, values[32:])
+    expected = [[-1] * 64, [*first, *[-1] * 32], [*first, *second]]
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_tensor_cores(machine, order):
+    """Of operands 11 bits count, and sums are rounded toward zero."""
+    random = np.random.default_rng(1)
+    A, B, D = (random.standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 8), (16, 8)))
+    cut = [(X.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(float) for X in (A, B)]
+    exact, out = D + cut[0] @ cut[1], D.copy()
+    run(machine, "tensor", 32, A, B, out, order=order)
+    nearest = exact.astype(np.float32)
+    toward_zero = np.where(abs(nearest) > abs(exact), np.nextafter(nearest, np.float32(0)), nearest)
+    assert (toward_zero != nearest).any()
+    np.testing.assert_array_equal(out, toward_zero)
 
 
 def test_a_forgotten_barrier_shows_in_some_order(machine):
@@ -162,6 +207,8 @@ def test_accesses_out_of_bounds(sanitized):
         run(sanitized, "before_bounds", 32, values, np.zeros(32, np.int32))
     with pytest.raises(emulator.EmulationError, match="out of bounds"):
         run(sanitized, "shared_bounds", 32, np.zeros(1, np.int32))
+    with pytest.raises(emulator.EmulationError, match="AddressSanitizer: heap-buffer-overflow"):
+        run(sanitized, "beyond_dynamic", 32, np.zeros(1, np.int32), shared=32)
     run(sanitized, "count", 32, np.zeros(1, np.int32))  # in a new process
 
 

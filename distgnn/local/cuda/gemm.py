@@ -60,6 +60,11 @@ class Tile:
         return 4 * (self.stages * a + (held if self.way == HELD else self.stages * streamed))
 
 
+    def blocks(self, k: int, room: int) -> int:
+        """Return how many blocks a multiprocessor has, which gives one ``room`` bytes at most."""
+        return 2 if self.down == 1 and 2 * self.shared(k) + 1024 <= room else 1
+
+
 #: By way, narrow tiles first.
 TILES = {
     HELD: [*(Tile(HELD, 1, 2, across, 4) for across in (2, 4, 6, 8)), Tile(HELD, 2, 2, 8, 4)],
@@ -123,7 +128,8 @@ def _rows(A: Array, B: Array, out: Array, accumulate: bool, then: Ending | None)
     if tile.shared(k) > room:
         tile = tile_for(TRANSPOSED if turned else STREAMED, n)
     across = -(-n // tile.width)
-    grid = min(-(-m // tile.rows), max(attribute(xp, "MultiProcessorCount") // across, 1)), across
+    places = attribute(xp, "MultiProcessorCount") * tile.blocks(k, room)
+    grid = min(-(-m // tile.rows), max(places // across, 1)), across
     then = None if then is not None and then.remember and n % 8 else then
     lying = B.T if turned else B
     operands = A, unit(A, k), lying, unit(B, lying.shape[1]), np.int32(turned), np.int32(0)
