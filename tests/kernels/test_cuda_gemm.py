@@ -123,7 +123,9 @@ def test_parts_in_any_order(gpu):
 @each("turned", [False, True])
 def test_ends_are_those_of_passes(gpu, n, keep, turned):
     """Bias, ReLU, dropout and bits of what is positive, by the product and by `activate`."""
-    (_, a), (_, b), (_, bias) = given(gpu, (130, 30), 1), given(gpu, (30, n), 2, turned), given(gpu, (1, n), 3)
+    (_, a), (_, b), (_, bias) = (
+        given(gpu, shape, *how) for shape, *how in (((130, 30), 1), ((30, n), 2, turned), ((1, n), 3))
+    )
     ids = gpu.asarray(np.arange(130)), gpu.asarray(np.arange(n))
     mask = None if keep == 1 else (77, *ids, keep)
     then = Epilogue(bias=bias, mask=mask, relu=True, remember=n % 8 == 0)

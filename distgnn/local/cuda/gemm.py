@@ -82,65 +82,57 @@ def kernel_names() -> list[str]:
 def gemm(A: Array, B: Array, out: Array, accumulate: bool = False, then: Ending | None = None) -> bool:
     """Compute ``out = A B``, or ``out += A B``, and ``then`` if the kernel can; False: nothing was done.
 
-    It takes float32; A (m, k) row by row, m long, k at least 16, and B (k, n) row by row or column by column; or A
-    column by column and B row by row, k long. Then ``then`` is left to the caller, as it is where bits are to be
-    remembered of a width that is no multiple of 8.
+    It takes float32; A (m, k) row by row, m long, k at least 16, and B (k, n) row by row or column by column;
+    or A column by column and B row by row, k long. Then ``then`` is left to the caller, as it is where bits
+    are to be remembered of a width that is no multiple of 8.
     """
-    if not takes(A, B, out):
+    tile = tile_for(A, B, out)
+    if tile is None:
         return False
     check("gemm", (A.shape[0], B.shape[1]), np.float32, out=out)
-    if by_rows(A, B):
-        _rows(A, B, out, accumulate, then)
+    if tile.way == COLUMNS:
+        _columns(tile, A, B, out, accumulate)
     else:
-        _columns(A, B, out, accumulate)
+        _rows(tile, A, B, out, accumulate, then)
     return True
 
 
-def takes(A: Array, B: Array, out: Array) -> bool:
-    """Tell whether :func:`gemm` multiplies these."""
-    sizes = *A.shape, B.shape[1]
+def tile_for(A: Array, B: Array, out: Array) -> Tile | None:
+    """Return the tile by which :func:`gemm` multiplies these; None: it does not."""
+    sizes, xp = (*A.shape, B.shape[1]), library(A)
     if any(X.dtype != np.float32 for X in (A, B, out)) or not out.flags.c_contiguous or min(sizes) == 0:
-        return False
-    if max(sizes) > np.iinfo(np.int32).max - SHORT or capability(library(A)) < AMPERE:
-        return False
-    return by_rows(A, B) or by_columns(A, B)
+        return None
+    if max(sizes) > np.iinfo(np.int32).max - SHORT or capability(xp) < AMPERE:
+        return None
+    return next((tile for tile in _lying(A, B) if tile.shared(A.shape[1]) <= _room(xp)), None)
 
 
-def by_rows(A: Array, B: Array) -> bool:
-    """Tell whether A lies row by row and has long columns."""
-    (m, k), n = A.shape, B.shape[1]
-    long = m >= TUNING.long_dimension and FEWEST <= k <= SHORT and n <= SHORT
-    return bool(long and A.flags.c_contiguous and (B.flags.c_contiguous or B.flags.f_contiguous))
+def _lying(A: Array, B: Array) -> list[Tile]:
+    """List tiles for matrices that lie so, the best first: the narrowest as wide as B, or the widest."""
+    (m, k), n, long = A.shape, B.shape[1], TUNING.long_dimension
+    ways: tuple[int, ...] = ()
+    if m >= long and FEWEST <= k <= SHORT and n <= SHORT and A.flags.c_contiguous:
+        ways = (HELD, STREAMED) if B.flags.c_contiguous else (HELD, TRANSPOSED) if B.flags.f_contiguous else ()
+    elif k >= long and max(m, n) <= SHORT and A.flags.f_contiguous and B.flags.c_contiguous:
+        ways = (COLUMNS,)
+    return [next((tile for tile in TILES[way] if n <= tile.width), TILES[way][-1]) for way in ways]
 
 
-def by_columns(A: Array, B: Array) -> bool:
-    """Tell whether A lies column by column and has long rows."""
-    (m, k), n = A.shape, B.shape[1]
-    long = k >= TUNING.long_dimension and max(m, n) <= SHORT
-    return bool(long and A.flags.f_contiguous and B.flags.c_contiguous)
-
-
-def _rows(A: Array, B: Array, out: Array, accumulate: bool, then: Ending | None) -> None:
+def _rows(tile: Tile, A: Array, B: Array, out: Array, accumulate: bool, then: Ending | None) -> None:
     xp, (m, k), n = library(A), A.shape, B.shape[1]
     turned = not B.flags.c_contiguous
-    room = attribute(xp, "MaxSharedMemoryPerBlockOptin")
-    tile = tile_for(HELD, n)
-    if tile.shared(k) > room:
-        tile = tile_for(TRANSPOSED if turned else STREAMED, n)
-    across = -(-n // tile.width)
-    places = attribute(xp, "MultiProcessorCount") * tile.blocks(k, room)
+    lying, across = B.T if turned else B, -(-n // tile.width)
+    places = attribute(xp, "MultiProcessorCount") * tile.blocks(k, _room(xp))
     grid = min(-(-m // tile.rows), max(places // across, 1)), across
     then = None if then is not None and then.remember and n % 8 else then
-    lying = B.T if turned else B
     operands = A, unit(A, k), lying, unit(B, lying.shape[1]), np.int32(turned), np.int32(0)
     end = out, np.int32(accumulate), *ending(xp, then, out)
     launch(xp, FILE, tile.name, grid, *_sizes(m, n, k), *operands, *end, shared=tile.shared(k))
 
 
-def _columns(A: Array, B: Array, out: Array, accumulate: bool) -> None:
+def _columns(tile: Tile, A: Array, B: Array, out: Array, accumulate: bool) -> None:
     """Sum parts of the long dimension, as many as the shape says, and then their sums."""
     xp, (m, k), n = library(A), A.shape, B.shape[1]
-    tile = tile_for(COLUMNS, n)
     tiles = -(-m // tile.rows) * -(-n // tile.width)
     parts = max(min(PLACES // tiles, k // PART), 1)
     part = -(-k // (parts * CHUNK)) * CHUNK
@@ -158,9 +150,8 @@ def _sizes(*sizes: int) -> tuple[np.int32, ...]:
     return tuple(map(np.int32, sizes))
 
 
-def tile_for(way: int, n: int) -> Tile:
-    """Return the narrowest tile that has n columns, or the widest."""
-    return next((tile for tile in TILES[way] if n <= tile.width), TILES[way][-1])
+def _room(xp: Any) -> int:
+    return attribute(xp, "MaxSharedMemoryPerBlockOptin")
 
 
 def unit(X: Array, pitch: int) -> np.int32:
