@@ -110,9 +110,10 @@ def tile_for(A: Array, B: Array, out: Array) -> Tile | None:
 def _lying(A: Array, B: Array) -> list[Tile]:
     """List tiles for matrices that lie so, the best first: the narrowest as wide as B, or the widest."""
     (m, k), n, long = A.shape, B.shape[1], TUNING.long_dimension
+    other = STREAMED if B.flags.c_contiguous else TRANSPOSED
     ways: tuple[int, ...] = ()
     if m >= long and FEWEST <= k <= SHORT and n <= SHORT and A.flags.c_contiguous:
-        ways = (HELD, STREAMED) if B.flags.c_contiguous else (HELD, TRANSPOSED) if B.flags.f_contiguous else ()
+        ways = (HELD, other) if B.flags.c_contiguous or B.flags.f_contiguous else ()
     elif k >= long and max(m, n) <= SHORT and A.flags.f_contiguous and B.flags.c_contiguous:
         ways = (COLUMNS,)
     return [next((tile for tile in TILES[way] if n <= tile.width), TILES[way][-1]) for way in ways]
