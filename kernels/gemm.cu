@@ -1,47 +1,26 @@
-// Dense products C = A B of float32 on tensor cores, with the error of float32, where C or the sum is tall.
+// Dense products C = A B of float32 on the tensor cores of sm_90a, with the error of float32, where A is tall.
 //
 // A number is the sum of two of TF32 (split), and a product of two numbers the sum of three products: low high' + high
 // low' + high high'. Tensor cores round their sums toward zero, each time the same way, so that they add up 16
 // products of each kind, small ones first, and the result goes to a running sum by an addition that rounds to
 // nearest (Ootomo and Yokota, 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
-// theoretical peak performance"). The order of a sum depends on the shape alone. An infinite number makes NaN of a
-// result that float32 has as infinite.
+// theoretical peak performance"). The order of a sum depends on the shape alone. An infinite number makes NaN.
 //
-// A block has a tile of C: its 8 warps stand in WARPS_ACROSS columns, and each has 16 MF rows and 8 NF columns. It goes
-// over k in chunks of 32, which come by asynchronous copies, STAGES - 1 chunks ahead, also beyond the end of a tile.
+// B is split once and held in shared memory. Blocks go over tiles of 128 rows of A, of which two groups of four warps
+// have 64 each, and a warp 16 with all columns. A comes by asynchronous copies of 32 of k, STAGES - 1 ahead, also
+// beyond the end of a tile, and goes from shared memory to registers, where it is split while tensor cores multiply
+// what was split before.
 //
-// Which column or row of a fragment, as the tensor core knows it, is which of the tile, is chosen so that a thread
-// reads neighbours from shared memory and has neighbours of C. In 8 steps of k thread t of a row has steps 2 t and 2 t +
-// 1. Pitches of shared memory are such that no two threads read different rows of one bank at once.
+// Which of 8 steps of k, and which column, is which for a tensor core is chosen so that a thread reads neighbours from
+// shared memory and has neighbours of C: its steps t and t + 4 are 2 t and 2 t + 1, and its columns `column_of`.
 
 #include "common.cuh"
 #include "tensor.cuh"
 
-// How the operands lie in memory, C being row by row.
-constexpr int HELD = 0;        // A row by row, and tall; B, row by row or column by column, is held split
-constexpr int STREAMED = 1;    // A row by row, and tall; B row by row
-constexpr int TRANSPOSED = 2;  // A row by row, and tall; B column by column
-constexpr int COLUMNS = 3;     // A column by column, B row by row, and k large: parts of the sum by blockIdx.x
-
 constexpr int CHUNK = 32;  // of k in shared memory at a time
 constexpr int GROUP = 16;  // of k that tensor cores add up by themselves
-
-template <int WAY, int WARPS_ACROSS, int MF, int NF> struct Tile {
-  static constexpr int DOWN = 16 * MF, ACROSS = 8 * NF;  // of a warp
-  static constexpr int ROWS = THREADS / WARP / WARPS_ACROSS * DOWN, WIDTH = WARPS_ACROSS * ACROSS;
-  static constexpr int BESIDE = NF % 4 ? 2 : 4;  // fragments of B whose columns are neighbours
-  static constexpr int A_PITCH = WAY == COLUMNS ? ROWS + 4 : CHUNK + 8;
-  static constexpr int B_PITCH = WAY == TRANSPOSED ? CHUNK + 4 : WIDTH + 4;
-  static constexpr int A_SIZE = (WAY == COLUMNS ? CHUNK : ROWS) * A_PITCH;
-  static constexpr int B_SIZE = WAY == HELD ? 0 : (WAY == TRANSPOSED ? WIDTH : CHUNK) * B_PITCH;
-};
-
-// The place of a thread in its block: warp, row and column of the fragments that it has.
-template <class T, int WARPS_ACROSS> struct Seat {
-  int lane = int(threadIdx.x) % WARP, g = lane / 4, t = lane % 4;
-  int down = int(threadIdx.x) / WARP / WARPS_ACROSS * T::DOWN;
-  int across = int(threadIdx.x) / WARP % WARPS_ACROSS * T::ACROSS;
-};
+constexpr int ROWS = 128;  // of a tile
+constexpr int PITCH = CHUNK + 8;  // of a chunk, lest two threads read different rows of one bank
 
 // Begins to copy a panel to shared memory, UNIT numbers at a time; zeros where there is none.
 template <int OUTER, int INNER, int PITCH, int UNIT>
@@ -67,123 +46,61 @@ __device__ inline void copy_panel(float* to, const float* at, int stride, int ou
     copy_units<OUTER, INNER, PITCH, 1>(to, at, stride, outer, inner);
 }
 
-// The column of a warp's part of a tile that fragment j has as its column g.
-template <class T> __device__ inline int column_of(int j, int g) {
-  return j / T::BESIDE * (8 * T::BESIDE) + T::BESIDE * g + j % T::BESIDE;
+// Fragments of 8 columns whose columns are neighbours in C.
+template <int F> constexpr int BESIDE = F % 4 ? 2 : 4;
+
+// The column that fragment j has as its column g.
+template <int F> __device__ inline int column_of(int j, int g) {
+  constexpr int B = BESIDE<F>;
+  return j / B * (8 * B) + B * g + j % B;
 }
 
-// B from column `first` on, split, as fragments: for 16 of k and 8 columns 4 numbers of each thread, high, then low.
-template <class T, int NF>
+// B from column `first` on, split, as multiply_tf32 reads it: for 8 of k what is high, then what is low.
+template <int F>
 __device__ inline void hold(float* to, const float* __restrict__ B, int K, int N, int first, int transposed) {
-  constexpr int FRAGMENTS = T::WIDTH / 8;
-  const int count = (K + GROUP - 1) / GROUP * FRAGMENTS * WARP;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < count; i += THREADS) {
-    const int lane = i % WARP, j = i / WARP % FRAGMENTS;
-    const int column = first + j / NF * T::ACROSS + column_of<T>(j % NF, lane / 4);
+  const int count = (K + CHUNK - 1) / CHUNK * (CHUNK / 4) * F * 8;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < count; i += THREADS) {  // 4 of k of a column
+    const int g = i % 8, half = i / 8 % 2, j = i / 16 % F, step = i / 16 / F, column = first + column_of<F>(j, g);
     Pack<float, 4> high, low;
 #pragma unroll
     for (int v = 0; v < 4; v++) {
-      const int k = i / WARP / FRAGMENTS * GROUP + v / 2 * 8 + lane % 4 * 2 + v % 2;
+      const int k = 8 * step + 2 * v + half;
       const int64 at = transposed ? int64(column) * K + k : int64(k) * N + column;
       split(k < K && column < N ? B[at] : 0.0f, high.at[v], low.at[v]);
     }
-    store(to + i / WARP * (8 * WARP) + lane * 4, high);
-    store(to + i / WARP * (8 * WARP) + lane * 4 + 4 * WARP, low);
+    float* place = to + (2 * step * F + j) * 64 + half * 32 + g * 4;
+    store(place, high);
+    store(place + F * 64, low);
   }
 }
 
-// The fragments of an operand for 16 of k, in two steps of 8: F of R numbers.
-template <int F, int R> struct Halves {
-  float high[2][F][R], low[2][F][R];
+// A's fragments for 16 of k, in two steps of 8.
+struct Halves {
+  float high[2][4], low[2][4];
 };
 
-// A's, from `at` in shared memory, where the chunk's k has the offset k.
-template <class T, int WAY, int MF>
-__device__ inline void read_rows(Halves<MF, 4>& a, const float* at, int k, int down, int g, int t) {
+__device__ inline void read_rows(Halves& a, const float* at, int row, int t) {
 #pragma unroll
   for (int s = 0; s < 2; s++)
-    if constexpr (WAY == COLUMNS) {
 #pragma unroll
-      for (int b = 0; b < 2; b++) {
-        const auto x = load<2 * MF>(at + (k + 8 * s + 2 * t + b) * T::A_PITCH + down + 2 * MF * g);
+    for (int h = 0; h < 2; h++) {
+      const auto x = load<2>(at + (row + 8 * h) * PITCH + 8 * s + 2 * t);
 #pragma unroll
-        for (int r = 0; r < 2 * MF; r++)
-          split(x.at[r], a.high[s][r / 2][r % 2 + 2 * b], a.low[s][r / 2][r % 2 + 2 * b]);
-      }
-    } else {
-#pragma unroll
-      for (int r = 0; r < 2 * MF; r++) {
-        const auto x = load<2>(at + (down + 8 * r + g) * T::A_PITCH + k + 8 * s + 2 * t);
-#pragma unroll
-        for (int b = 0; b < 2; b++)
-          split(x.at[b], a.high[s][r / 2][r % 2 + 2 * b], a.low[s][r / 2][r % 2 + 2 * b]);
-      }
+      for (int b = 0; b < 2; b++) split(x.at[b], a.high[s][h + 2 * b], a.low[s][h + 2 * b]);
     }
 }
 
-// B's for `BESIDE` fragments from column `across` of the tile on.
-template <class T, int WAY>
-__device__ inline void read_columns(Halves<T::BESIDE, 2>& b, const float* at, int k, int across, int g, int t) {
-  constexpr int F = T::BESIDE;
+// Begins sums = the product of a and the 16 of k that are held at b.
+template <int F> __device__ inline void begin(float (&sums)[F][4], const Halves& a, const float* b) {
+  begin_multiplying();
 #pragma unroll
-  for (int s = 0; s < 2; s++)
-    if constexpr (WAY == TRANSPOSED) {
+  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.low[s], b + 2 * s * F * 64, s > 0);
 #pragma unroll
-      for (int j = 0; j < F; j++) {
-        const auto x = load<2>(at + (across + F * g + j) * T::B_PITCH + k + 8 * s + 2 * t);
+  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.high[s], b + (2 * s + 1) * F * 64, true);
 #pragma unroll
-        for (int r = 0; r < 2; r++) split(x.at[r], b.high[s][j][r], b.low[s][j][r]);
-      }
-    } else {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const auto x = load<F>(at + (k + 8 * s + 2 * t + r) * T::B_PITCH + across + F * g);
-#pragma unroll
-        for (int j = 0; j < F; j++) split(x.at[j], b.high[s][j][r], b.low[s][j][r]);
-      }
-    }
-}
-
-// The same of fragments that are held.
-template <int F> __device__ inline void read_held(Halves<F, 2>& b, const float* at, int lane) {
-#pragma unroll
-  for (int j = 0; j < F; j++) {
-    const auto high = load<4>(at + j * (8 * WARP) + lane * 4);
-    const auto low = load<4>(at + j * (8 * WARP) + lane * 4 + 4 * WARP);
-#pragma unroll
-    for (int v = 0; v < 4; v++) b.high[v / 2][j][v % 2] = high.at[v], b.low[v / 2][j][v % 2] = low.at[v];
-  }
-}
-
-// sums[i][j] += the product of fragments i and j, for F of the NF fragments of columns.
-template <int MF, int F>
-__device__ inline void multiply(float (*sums)[4], int stride, const Halves<MF, 4>& a, const Halves<F, 2>& b) {
-  float fresh[MF][F][4] = {};
-#pragma unroll
-  for (int s = 0; s < 2; s++)
-#pragma unroll
-    for (int term = 0; term < 2; term++)
-#pragma unroll
-      for (int i = 0; i < MF; i++)
-#pragma unroll
-        for (int j = 0; j < F; j++)
-          if (term)
-            multiply_tf32(fresh[i][j], a.high[s][i], b.low[s][j]);
-          else
-            multiply_tf32(fresh[i][j], a.low[s][i], b.high[s][j]);
-#pragma unroll
-  for (int s = 0; s < 2; s++)
-#pragma unroll
-    for (int i = 0; i < MF; i++)
-#pragma unroll
-      for (int j = 0; j < F; j++) multiply_tf32(fresh[i][j], a.high[s][i], b.high[s][j]);
-#pragma unroll
-  for (int i = 0; i < MF; i++)
-#pragma unroll
-    for (int j = 0; j < F; j++)
-#pragma unroll
-      for (int v = 0; v < 4; v++) sums[i * stride + j][v] += fresh[i][j][v];
+  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.high[s], b + 2 * s * F * 64, true);
+  commit_products();
 }
 
 // out[row, column...] = x, or += x with `accumulate`, and what becomes of it; V columns, of f. bits: f is a multiple of 8.
@@ -219,119 +136,83 @@ __device__ inline void finish(float* out, int f, int accumulate, const Epilogue<
   if (at % 8 == 0) after.bits[at >> 3] = static_cast<unsigned char>(positive);
 }
 
-// A (M, K), B (K, N), C (M, N) in `out`, or added to it. a_unit, b_unit: see copy_panel. transposed: B lies column by
-// column; for HELD, the other ways say it. Grid: so many blocks as there may be for row tiles, x column tiles; with
-// COLUMNS parts x tiles, a part being `part` of k, a multiple of CHUNK; then `out` has a matrix for each part. The last
-// parameters are what becomes of C.
-template <int WAY, int WARPS_ACROSS, int MF, int NF, int STAGES>
-__global__ void __launch_bounds__(THREADS, MF == 1 ? 2 : 1)
-    gemm(int M, int N, int K, const float* __restrict__ A, int a_unit, const float* __restrict__ B,
-         int b_unit, int transposed, int part, float* out, int accumulate, const float* __restrict__ bias,
-         int relu, const uint64* __restrict__ row_keys, const uint64* __restrict__ column_keys,
-         uint64 threshold, float scale, unsigned char* bits, const unsigned char* keeps) {
-  using T = Tile<WAY, WARPS_ACROSS, MF, NF>;
-  Epilogue<float> after{};
-  if (WAY != COLUMNS) after = {bias, relu, row_keys, column_keys, threshold, scale, bits, keeps};
-  const Seat<T, WARPS_ACROSS> seat;
-  const int row_tiles = (M + T::ROWS - 1) / T::ROWS;
-  const int first = (WAY == COLUMNS ? int(blockIdx.y) / row_tiles : int(blockIdx.y)) * T::WIDTH;
-  const int k_begin = WAY == COLUMNS ? int(blockIdx.x) * part : 0;
-  const int k_end = WAY == COLUMNS && part < K - k_begin ? k_begin + part : K;
-  float *held = block_memory(), *stages = held;
-  if (WAY == HELD) stages += (K + GROUP - 1) / GROUP * GROUP * T::WIDTH * 2;
-  if (WAY == COLUMNS) out += int64(blockIdx.x) * M * N;
-
-  int tile = WAY == COLUMNS ? int(blockIdx.y) % row_tiles : int(blockIdx.x), k = k_begin;  // multiplied next
-  const int step = WAY == COLUMNS ? row_tiles : int(gridDim.x);  // from tile to tile of this block
-  int copied_tile = tile, copied_k = k;                          // copied next
-  int slot = 0, copied_slot = 0;
+// A (M, K), B (K, N), C (M, N) in `out`, or added to it. unit: see copy_panel. transposed: B lies column by column. Grid:
+// so many blocks as there may be for row tiles, x tiles of 8 F columns. The last parameters are what becomes of C.
+template <int F, int STAGES>
+__global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
+    gemm(int M, int N, int K, const float* __restrict__ A, int unit, const float* __restrict__ B, int transposed,
+         float* out, int accumulate, const float* __restrict__ bias, int relu, const uint64* __restrict__ row_keys,
+         const uint64* __restrict__ column_keys, uint64 threshold, float scale, unsigned char* bits,
+         const unsigned char* keeps) {
+  const Epilogue<float> after{bias, relu, row_keys, column_keys, threshold, scale, bits, keeps};
+  const int chunks = (K + CHUNK - 1) / CHUNK, tiles = (M + ROWS - 1) / ROWS, first = int(blockIdx.y) * (8 * F);
+  const int lane = int(threadIdx.x) % WARP, t = lane % 4, row = int(threadIdx.x) / WARP * 16 + lane / 4;
+  float *held = block_memory(), *stages = held + chunks * CHUNK * (16 * F);
+  int copied_tile = int(blockIdx.x), copied_chunk = 0, copied_slot = 0;  // what is copied next
   const auto copy = [&] {
-    if (copied_tile < row_tiles) {
-      float *a = stages + copied_slot * (T::A_SIZE + T::B_SIZE), *b = a + T::A_SIZE;
-      const int row = copied_tile * T::ROWS, in_k = k_end - copied_k;
-      if constexpr (WAY == COLUMNS)
-        copy_panel<CHUNK, T::ROWS, T::A_PITCH>(a, A + int64(copied_k) * M + row, M, in_k, M - row, a_unit);
-      else
-        copy_panel<T::ROWS, CHUNK, T::A_PITCH>(a, A + int64(row) * K + copied_k, K, M - row, in_k, a_unit);
-      if constexpr (WAY == TRANSPOSED)
-        copy_panel<T::WIDTH, CHUNK, T::B_PITCH>(b, B + int64(first) * K + copied_k, K, N - first, in_k, b_unit);
-      else if constexpr (WAY != HELD)
-        copy_panel<CHUNK, T::WIDTH, T::B_PITCH>(b, B + int64(copied_k) * N + first, N, in_k, N - first, b_unit);
+    if (copied_tile < tiles) {
+      const int top = copied_tile * ROWS, k = copied_chunk * CHUNK;
+      copy_panel<ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * K + k, K, M - top, K - k,
+                                     unit);
       copied_slot = copied_slot + 1 == STAGES ? 0 : copied_slot + 1;
-      copied_k += CHUNK;
-      if (copied_k >= k_end) copied_k = k_begin, copied_tile += step;
+      if (++copied_chunk == chunks) copied_chunk = 0, copied_tile += int(gridDim.x);
     }
     commit_copies();
   };
 #pragma unroll 1
   for (int ahead = 1; ahead < STAGES; ahead++) copy();
-  if constexpr (WAY == HELD) hold<T, NF>(held, B, K, N, first, transposed);
+  hold<F>(held, B, K, N, first, transposed);
+  show_tensor_cores();
 
-  float sums[MF * NF][4] = {};
-#pragma unroll 1
-  while (tile < row_tiles) {
+  int tile = int(blockIdx.x), chunk = 0, slot = 0;  // what is multiplied next
+  const float* at = stages;
+  const auto next_chunk = [&] {  // all have read what was there before
     wait_for_copies<STAGES - 2>();
     __syncthreads();
-    copy();  // to where what was multiplied last has been
-    const bool idle = first + seat.across >= N || tile * T::ROWS + seat.down >= M;
-    const float *a = stages + slot * (T::A_SIZE + T::B_SIZE), *b = a + T::A_SIZE;
-#pragma unroll 1
-    for (int in = 0; in < CHUNK; in += GROUP) {
-      if (idle || k + in >= k_end) continue;
-      Halves<MF, 4> rows;
-      read_rows<T, WAY, MF>(rows, a, in, seat.down, seat.g, seat.t);
-#pragma unroll
-      for (int j = 0; j < NF; j += T::BESIDE) {
-        Halves<T::BESIDE, 2> columns;
-        if constexpr (WAY == HELD)
-          read_held<T::BESIDE>(columns,
-                               held + ((k + in) / GROUP * (T::WIDTH / 8) + seat.across / 8 + j) * (8 * WARP),
-                               seat.lane);
-        else
-          read_columns<T, WAY>(columns, b, in, seat.across + 8 * j, seat.g, seat.t);
-        multiply<MF>(sums + j, NF, rows, columns);
-      }
-    }
+    copy();
+    at = stages + slot * (ROWS * PITCH);
     slot = slot + 1 == STAGES ? 0 : slot + 1;
-    k += CHUNK;
-    if (k < k_end) continue;
+  };
+  float sums[F][4] = {}, fresh[F][4];
+  Halves a[2];
+  const auto add = [&](Halves& used) {
+    wait_for_products();
+    hold_registers(fresh);
+    hold_registers(used.high);
+    hold_registers(used.low);
 #pragma unroll
-    for (int r = 0; r < 2 * MF; r++) {
-      const int row = tile * T::ROWS + seat.down + (WAY == COLUMNS ? 2 * MF * seat.g + r : 8 * r + seat.g);
+    for (int j = 0; j < F; j++)
 #pragma unroll
-      for (int j = 0; j < NF; j += T::BESIDE) {
-        Pack<float, 2 * T::BESIDE> x;
+      for (int v = 0; v < 4; v++) sums[j][v] += fresh[j][v];
+  };
+  next_chunk();
+  read_rows(a[0], at, row, t);
+#pragma unroll 1
+  while (tile < tiles) {
+    const float* b = held + chunk * CHUNK * (16 * F);
+    begin<F>(fresh, a[0], b);
+    read_rows(a[1], at + GROUP, row, t);
+    add(a[0]);
+    begin<F>(fresh, a[1], b + GROUP * (16 * F));
+    next_chunk();
+    read_rows(a[0], at, row, t);  // beyond the last chunk numbers that nobody multiplies
+    add(a[1]);
+    if (++chunk < chunks) continue;
 #pragma unroll
-        for (int v = 0; v < 2 * T::BESIDE; v++) {
-          float& sum = sums[r / 2 * NF + j + v % T::BESIDE][r % 2 * 2 + v / T::BESIDE];
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+      for (int j = 0; j < F; j += BESIDE<F>) {
+        constexpr int V = 2 * BESIDE<F>;
+        Pack<float, V> x;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+          float& sum = sums[j + v % BESIDE<F>][2 * h + v / BESIDE<F>];
           x.at[v] = sum, sum = 0.0f;
         }
-        const int column = first + seat.across + 8 * j + 2 * T::BESIDE * seat.t;
-        if (row < M) finish(out, N, accumulate, after, row, column, x);
+        const int r = tile * ROWS + row + 8 * h;
+        if (r < M) finish(out, N, accumulate, after, r, first + 8 * j + V * t, x);
       }
-    }
-    k = k_begin;
-    tile += step;
+    chunk = 0;
+    tile += int(gridDim.x);
   }
-}
-
-// out[i] = the sum of from[p size + i] over p, or += it with `accumulate`. Grid: ceil(size / WARP).
-__global__ void __launch_bounds__(THREADS)
-    sum_parts(int64 size, int parts, const float* __restrict__ from, int accumulate, float* __restrict__ out) {
-  constexpr int WARPS = THREADS / WARP;
-  __shared__ float sums[WARPS][WARP];
-  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-  const int64 i = int64(blockIdx.x) * WARP + lane;
-  const int end = int(int64(parts) * (warp + 1) / WARPS);
-  float sum = 0.0f;
-  if (i < size) {
-#pragma unroll 8
-    for (int p = int(int64(parts) * warp / WARPS); p < end; p++) sum += __ldcs(from + p * size + i);
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp || i >= size) return;
-#pragma unroll
-  for (int w = 1; w < WARPS; w++) sum += sums[w][lane];
-  out[i] = accumulate ? out[i] + sum : sum;
 }

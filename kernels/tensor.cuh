@@ -49,22 +49,121 @@ template <int N> __device__ inline void wait_for_copies() {
 #endif
 }
 
-// D += A B by a warp, A (16, 8) and B (8, 8) of TF32: of what it is given the lowest 13 bits count for nothing, and the
-// sum is rounded toward zero. Lane 4 r + t has A[r][t], A[r + 8][t], A[r][t + 4], A[r + 8][t + 4]; B[t][r],
-// B[t + 4][r]; and D[r][2 t], D[r][2 t + 1], D[r + 8][2 t], D[r + 8][2 t + 1].
-__device__ inline void multiply_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+// The tensor cores of sm_90a. A warp group, four warps, multiplies A (64, 8), in registers, by B (8, 8 F) in shared
+// memory: D = A B, or D += A B with `add`. Of what it is given the lowest 13 bits count for nothing, and sums are
+// rounded toward zero. Warp w has rows 16 w of A and D; lane 4 r + t has A[r][t], A[r + 8][t], A[r][t + 4],
+// A[r + 8][t + 4], and for each 8 columns D[r][2 t], D[r][2 t + 1], D[r + 8][2 t], D[r + 8][2 t + 1]. B[k][n] lies at
+// 64 (n / 8) + 32 (k / 4) + 4 (n % 8) + k % 4.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define FOUR(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+template <int F> struct Wgmma;
+template <> struct Wgmma<2> {
+  static __device__ inline void multiply(float (&d)[2][4], const unsigned (&a)[4], uint64 b, int add) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %13, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, {%8, %9, %10, %11}, %12, p, 1, 1;\n\t}"
+        : FOUR(d[0]), FOUR(d[1])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  }
+};
+template <> struct Wgmma<6> {
+  static __device__ inline void multiply(float (&d)[6][4], const unsigned (&a)[4], uint64 b, int add) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %29, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n48k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23"
+        "}, {%24, %25, %26, %27}, %28, p, 1, 1;\n\t}"
+        : FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]), FOUR(d[4]), FOUR(d[5])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  }
+};
+template <> struct Wgmma<8> {
+  static __device__ inline void multiply(float (&d)[8][4], const unsigned (&a)[4], uint64 b, int add) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n\t}"
+        : FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]), FOUR(d[4]), FOUR(d[5]), FOUR(d[6]), FOUR(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  }
+};
+template <> struct Wgmma<16> {
+  static __device__ inline void multiply(float (&d)[16][4], const unsigned (&a)[4], uint64 b, int add) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "}, {%64, %65, %66, %67}, %68, p, 1, 1;\n\t}"
+        : FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]), FOUR(d[4]), FOUR(d[5]), FOUR(d[6]), FOUR(d[7]), FOUR(d[8]), FOUR(d[9]), FOUR(d[10]), FOUR(d[11]), FOUR(d[12]), FOUR(d[13]), FOUR(d[14]), FOUR(d[15])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  }
+};
+#undef FOUR
+
+// The descriptor of B at this place: parts of 4 steps of k 128 bytes apart, of 8 columns 256.
+__device__ inline uint64 described(const float* b) {
+  return (unsigned(__cvta_generic_to_shared(b)) >> 4 & 0x3FFF) | uint64(128 >> 4) << 16 | uint64(256 >> 4) << 32;
+}
+#endif
+
+template <int F>
+__device__ inline void multiply_tf32(float (&d)[F][4], const float (&a)[4], const float* b, bool add) {
 #ifdef __CUDACC__
-#if __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-        "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const unsigned words[4] = {__float_as_uint(a[0]), __float_as_uint(a[1]), __float_as_uint(a[2]),
+                             __float_as_uint(a[3])};
+  Wgmma<F>::multiply(d, words, described(b), add);
 #else
   __trap();
 #endif
 #else
-  emulation::multiply_tf32(d, a, b);
+  emulation::multiply_tf32(d[0], F, a, b, add);
+#endif
+}
+
+// What is multiplied from here on may read the registers that were written before.
+__device__ inline void begin_multiplying() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+// Ends what is multiplied together, and begins it.
+__device__ inline void commit_products() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+// Waits for all products; before, nobody may touch their registers.
+__device__ inline void wait_for_products() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#endif
+}
+
+// Keeps registers where they are until here.
+template <int F, int R> __device__ inline void hold_registers([[maybe_unused]] float (&x)[F][R]) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#pragma unroll
+  for (int i = 0; i < F; i++)
+#pragma unroll
+    for (int r = 0; r < R; r++) asm volatile("" : "+f"(x[i][r])::"memory");
+#endif
+}
+
+// What this thread stored in shared memory may be read by tensor cores, after a barrier.
+__device__ inline void show_tensor_cores() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 

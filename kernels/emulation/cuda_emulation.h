@@ -51,9 +51,9 @@ void copy_later(void* to, const void* from, int bytes, int there);
 void commit_copies();
 void wait_for_copies(int but);
 
-// D += A B of a warp for A (16, 8) and B (8, 8), as its tensor core does it from operands of TF32: their lowest 13
-// bits count for nothing, and the sum is rounded toward zero.
-void multiply_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]);
+// D = A B of a warp, or D += A B with `add`, for A (16, 8) and B (8, 8 F) of fragments as tensor.cuh tells it: the
+// lowest 13 bits of operands count for nothing, and sums are rounded toward zero.
+void multiply_tf32(float* d, int F, const float (&a)[4], const float* b, bool add);
 
 template <class T> T shuffle(unsigned mask, T value, int source) {
   static_assert(sizeof(T) <= 16);

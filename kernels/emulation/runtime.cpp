@@ -415,24 +415,20 @@ float toward_zero(double x) {
 
 float tf32(float x) { return __uint_as_float(__float_as_uint(x) & ~0x1FFFu); }
 
-// What lane 4 r + t has of the operands: A[r][t], A[r + 8][t], A[r][t + 4], A[r + 8][t + 4]; B[t][r], B[t + 4][r].
-struct Fragments {
-  float a[4], b[2];
-} fragments[32][warp_size];
+float rows_of_warps[32][16][8];  // A, by warp
 
 }  // namespace
 
-void multiply_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
-  Fragments(&of_warp)[warp_size] = fragments[current / warp_size];
-  const int me = lane(), row = me / 4, column = me % 4 * 2;
-  for (int i = 0; i < 4; i++) of_warp[me].a[i] = tf32(a[i]);
-  for (int i = 0; i < 2; i++) of_warp[me].b[i] = tf32(b[i]);
+void multiply_tf32(float* d, int F, const float (&a)[4], const float* b, bool add) {
+  float(&rows)[16][8] = rows_of_warps[current / warp_size];
+  const int row = lane() / 4, t = lane() % 4;
+  for (int i = 0; i < 4; i++) rows[row + i % 2 * 8][t + i / 2 * 4] = tf32(a[i]);
   collective(Kind::sync, ~0u);
-  for (int i = 0; i < 4; i++) {
-    double sum = d[i];
+  for (int i = 0; i < 4 * F; i++) {
+    double sum = add ? d[i] : 0.0;
     for (int k = 0; k < 8; k++)
-      sum += double(of_warp[4 * row + k % 4].a[i / 2 + k / 4 * 2]) *
-             double(of_warp[4 * (column + i % 2) + k % 4].b[k / 4]);
+      sum += double(rows[row + i / 2 % 2 * 8][k]) *
+             double(tf32(b[i / 4 * 64 + k / 4 * 32 + (2 * t + i % 2) * 4 + k % 4]));
     d[i] = toward_zero(sum);
   }
   collective(Kind::sync, ~0u);

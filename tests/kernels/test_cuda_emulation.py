@@ -86,11 +86,15 @@ __global__ void beyond_dynamic(int* to) { to[0] = reinterpret_cast<int*>(emulati
 __global__ void tensor(const float* A, const float* B, float* D) {
   const int r = threadIdx.x / 4, t = threadIdx.x % 4;
   const float a[4] = {A[8 * r + t], A[8 * r + 64 + t], A[8 * r + t + 4], A[8 * r + 68 + t]};
-  const float b[2] = {B[8 * t + r], B[8 * t + 32 + r]};
-  float d[4];
-  for (int i = 0; i < 4; i++) d[i] = D[8 * r + 2 * t + i % 2 + i / 2 * 64];
-  emulation::multiply_tf32(d, a, b);
-  for (int i = 0; i < 4; i++) D[8 * r + 2 * t + i % 2 + i / 2 * 64] = d[i];
+  float* held = reinterpret_cast<float*>(emulation::block_memory());
+  for (int i = threadIdx.x; i < 128; i += 32)
+    held[i % 16 / 8 * 64 + i / 16 / 4 * 32 + i % 8 * 4 + i / 16 % 4] = B[i];
+  __syncwarp();
+  float d[8];
+  float* to = D + 16 * r + 2 * t;
+  for (int i = 0; i < 8; i++) d[i] = to[i % 2 + i / 2 % 2 * 128 + i / 4 * 8];
+  emulation::multiply_tf32(d, 2, a, held, true);
+  for (int i = 0; i < 8; i++) to[i % 2 + i / 2 % 2 * 128 + i / 4 * 8] = d[i];
 }
 __global__ void overflow(int by, int* to) { *to = (1 << 30) * by; }
 """
@@ -159,10 +163,10 @@ def test_copies_are_there_when_they_were_waited_for(machine, order):
 def test_tensor_cores(machine, order):
     """Of operands 11 bits count, and sums are rounded toward zero."""
     random = np.random.default_rng(1)
-    A, B, D = (random.standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 8), (16, 8)))
+    A, B, D = (random.standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 16), (16, 16)))
     cut = [(X.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(float) for X in (A, B)]
     exact, out = D + cut[0] @ cut[1], D.copy()
-    run(machine, "tensor", 32, A, B, out, order=order)
+    run(machine, "tensor", 32, A, B, out, order=order, shared=512)
     nearest = exact.astype(np.float32)
     toward_zero = np.where(abs(nearest) > abs(exact), np.nextafter(nearest, np.float32(0)), nearest)
     assert (toward_zero != nearest).any()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays import backend
+from distgnn.local.cuda import native
 from distgnn.local.cuda.compiling import in_turn
 
 Array = Any  # of CuPy
@@ -17,6 +18,7 @@ Array = Any  # of CuPy
 WARP = 32
 THREADS = 256  # of every block, as in common.cuh
 OPTIONS = ("--std=c++17",)
+NATIVE = ("gemm.cu",)  # files whose kernels are for one architecture alone
 
 #: Returns the module that made an array and launches kernels on it.
 library = backend.module
@@ -46,6 +48,8 @@ def source(file: str) -> str:
 def kernel(xp: Any, file: str, name: str) -> Any:
     """Compile the kernel ``name``, a C++ name with template arguments, once per node."""
     with in_turn(f"{source(file)} {name}"):
+        if file in NATIVE:
+            return native.function(xp, source(file), name, OPTIONS)
         return xp.RawModule(code=source(file), options=OPTIONS, name_expressions=(name,)).get_function(name)
 
 

@@ -105,7 +105,8 @@ class RawModule:
         name_expressions: Sequence[str] | None = None, jitify: bool = False,
     ) -> None:  # fmt: skip
         if code is None:
-            raise NotImplementedError("the stand-in takes source code only")
+            assert path is not None
+            code = Path(path).read_text()  # what our NVRTC has made
         if name_expressions and not any("std=" in option for option in options):
             raise ValueError("need to specify C++ standard for compiling template code")
         self.code, self.names = code, name_expressions
