@@ -6,10 +6,10 @@
 // nearest (Ootomo and Yokota, 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
 // theoretical peak performance"). The order of a sum depends on the shape alone. An infinite number makes NaN.
 //
-// B is split once and held in shared memory. Blocks go over tiles of 128 rows of A, of which two groups of four warps
-// have 64 each, and a warp 16 with all columns. A comes by asynchronous copies of 32 of k, STAGES - 1 ahead, also
-// beyond the end of a tile, and goes from shared memory to registers, where it is split while tensor cores multiply
-// what was split before.
+// B is split once and held in shared memory. Two groups of four warps go over tiles of 64 rows of A, each for itself, so
+// that one may store while the other multiplies; a warp has 16 rows with all columns. A comes by asynchronous copies of
+// 32 of k, STAGES - 1 ahead, also beyond the end of a tile, and goes from shared memory to registers, where it is split
+// while tensor cores multiply what was split before.
 //
 // Which of 8 steps of k, and which column, is which for a tensor core is chosen so that a thread reads neighbours from
 // shared memory and has neighbours of C: its steps t and t + 4 are 2 t and 2 t + 1, and its columns `column_of`.
@@ -19,15 +19,17 @@
 
 constexpr int CHUNK = 32;  // of k in shared memory at a time
 constexpr int GROUP = 16;  // of k that tensor cores add up by themselves
-constexpr int ROWS = 128;  // of a tile
+constexpr int TEAM = 4 * WARP;    // threads that multiply together
+constexpr int TEAMS = THREADS / TEAM;
+constexpr int ROWS = 64;          // of a tile, which a team has
 constexpr int PITCH = CHUNK + 8;  // of a chunk, lest two threads read different rows of one bank
 
-// Begins to copy a panel to shared memory, UNIT numbers at a time; zeros where there is none.
+// Begins a team's copy of a panel to shared memory, UNIT numbers at a time; zeros where there is none.
 template <int OUTER, int INNER, int PITCH, int UNIT>
 __device__ inline void copy_units(float* to, const float* from, int stride, int outer, int inner) {
   constexpr int UNITS = INNER / UNIT;
 #pragma unroll 1  // else addresses of all turns take registers
-  for (int i = threadIdx.x; i < OUTER * UNITS; i += THREADS) {
+  for (int i = threadIdx.x % TEAM; i < OUTER * UNITS; i += TEAM) {
     const int row = i / UNITS, column = i % UNITS * UNIT;
     const bool there = row < outer && column < inner;
     copy_later<UNIT>(to + row * PITCH + column, there ? from + int64(row) * stride + column : from, there);
@@ -111,24 +113,26 @@ __device__ inline void finish(float* out, int f, int accumulate, const Epilogue<
   const int64 at = int64(row) * f + column;
   const int columns = f - column < V ? f - column : V;
   const bool whole = columns == V && aligned<4>(out + at);
-  if (whole && !accumulate && !after.any()) return stream_out(out + at, x);
-  unsigned positive = 0;
+  if (accumulate)
 #pragma unroll
-  for (int v = 0; v < V; v++)
-    if (v < columns && accumulate) x.at[v] += out[at + v];
+    for (int v = 0; v < V; v++)
+      if (v < columns) x.at[v] += out[at + v];
   if (after.keeps) {
     const unsigned keep = bits_at(after.keeps, at, columns);
 #pragma unroll
     for (int v = 0; v < V; v++) x.at[v] *= keep >> (31 - v) & 1 ? after.scale : 0.0f;
   }
+  after.apply(x, row, column, columns);
+  if (whole)
+    stream_out(out + at, x);
+  else
 #pragma unroll
-  for (int v = 0; v < V; v++) {
-    if (v < columns) x.at[v] = after.of(x.at[v], row, column + v);
-    positive = positive << 1 | unsigned(x.at[v] > 0.0f);
-    if (v < columns && !whole) out[at + v] = x.at[v];
-  }
-  if (whole) stream_out(out + at, x);
+    for (int v = 0; v < V; v++)
+      if (v < columns) out[at + v] = x.at[v];
   if (!after.bits) return;
+  unsigned positive = 0;
+#pragma unroll
+  for (int v = 0; v < V; v++) positive = positive << 1 | unsigned(x.at[v] > 0.0f);
   if constexpr (V == 4) {  // the lane beside has the other half of a byte
     const unsigned first = threadIdx.x % WARP / 2 * 2;
     positive = positive << 4 | __shfl_xor_sync(3u << first, positive, 1);
@@ -146,16 +150,17 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
          const unsigned char* keeps) {
   const Epilogue<float> after{bias, relu, row_keys, column_keys, threshold, scale, bits, keeps};
   const int chunks = (K + CHUNK - 1) / CHUNK, tiles = (M + ROWS - 1) / ROWS, first = int(blockIdx.y) * (8 * F);
-  const int lane = int(threadIdx.x) % WARP, t = lane % 4, row = int(threadIdx.x) / WARP * 16 + lane / 4;
-  float *held = block_memory(), *stages = held + chunks * CHUNK * (16 * F);
-  int copied_tile = int(blockIdx.x), copied_chunk = 0, copied_slot = 0;  // what is copied next
+  const int team = int(threadIdx.x) / TEAM, lane = int(threadIdx.x) % WARP, t = lane % 4;
+  const int row = int(threadIdx.x) % TEAM / WARP * 16 + lane / 4;
+  float *held = block_memory(), *stages = held + chunks * CHUNK * (16 * F) + team * (STAGES * ROWS * PITCH);
+  int copied_tile = int(blockIdx.x) * TEAMS + team, copied_chunk = 0, copied_slot = 0;  // what is copied next
   const auto copy = [&] {
     if (copied_tile < tiles) {
       const int top = copied_tile * ROWS, k = copied_chunk * CHUNK;
       copy_panel<ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * K + k, K, M - top, K - k,
                                      unit);
       copied_slot = copied_slot + 1 == STAGES ? 0 : copied_slot + 1;
-      if (++copied_chunk == chunks) copied_chunk = 0, copied_tile += int(gridDim.x);
+      if (++copied_chunk == chunks) copied_chunk = 0, copied_tile += int(gridDim.x) * TEAMS;
     }
     commit_copies();
   };
@@ -163,12 +168,13 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
   for (int ahead = 1; ahead < STAGES; ahead++) copy();
   hold<F>(held, B, K, N, first, transposed);
   show_tensor_cores();
+  __syncthreads();
 
-  int tile = int(blockIdx.x), chunk = 0, slot = 0;  // what is multiplied next
+  int tile = int(blockIdx.x) * TEAMS + team, chunk = 0, slot = 0;  // what is multiplied next
   const float* at = stages;
   const auto next_chunk = [&] {  // all have read what was there before
     wait_for_copies<STAGES - 2>();
-    __syncthreads();
+    wait_for_team<TEAM>(team);
     copy();
     at = stages + slot * (ROWS * PITCH);
     slot = slot + 1 == STAGES ? 0 : slot + 1;
@@ -213,6 +219,6 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
         if (r < M) finish(out, N, accumulate, after, r, first + 8 * j + V * t, x);
       }
     chunk = 0;
-    tile += int(gridDim.x);
+    tile += int(gridDim.x) * TEAMS;
   }
 }

@@ -49,6 +49,18 @@ template <int N> __device__ inline void wait_for_copies() {
 #endif
 }
 
+// Waits until all N threads of a team, one of two of the block, have come here.
+template <int N> __device__ inline void wait_for_team(int team) {
+#ifdef __CUDACC__
+  if (team)
+    asm volatile("bar.sync 2, %0;" ::"n"(N) : "memory");
+  else
+    asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory");
+#else
+  emulation::wait_for_team(team, N);
+#endif
+}
+
 // The tensor cores of sm_90a. A warp group, four warps, multiplies A (64, 8), in registers, by B (8, 8 F) in shared
 // memory: D = A B, or D += A B with `add`. Of what it is given the lowest 13 bits count for nothing, and sums are
 // rounded toward zero. Warp w has rows 16 w of A and D; lane 4 r + t has A[r][t], A[r + 8][t], A[r][t + 4],

@@ -34,10 +34,12 @@ extern dim3 blockDim, gridDim;
 
 namespace emulation {
 
-// What runtime.cpp does for a thread that comes to a barrier or a collective of its warp. A shuffle replaces the
+// What runtime.cpp does for a thread that comes to a barrier, of its block or of so many threads that name a team, or to
+// a collective of its warp. A shuffle replaces the
 // `bytes` at `value`; a ballot returns the lanes that vote.
 enum class Kind { sync, shuffle, ballot };
 void wait_for_block();
+void wait_for_team(int team, int threads);
 unsigned collective(Kind kind, unsigned mask, bool vote = false, int source = 0, void* value = nullptr,
                     size_t bytes = 0);
 int lane();

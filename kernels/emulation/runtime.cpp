@@ -105,7 +105,7 @@ void make_context(Context& context, char* stack, size_t bytes, void (*body)()) {
 constexpr int warp_size = 32;
 constexpr size_t stack_bytes = 256 << 10;  // address-sanitised frames are large; untouched pages cost nothing
 
-enum class State { running, at_warp, at_block, left };
+enum class State { running, at_warp, at_block, at_team, left };
 
 // What a thread brings to a collective of its warp, and takes away.
 struct Collective {
@@ -131,6 +131,7 @@ struct Thread {
   uint3 index{};
   State state = State::left;
   Collective asks;
+  int team = 0, team_size = 0;            // at whose barrier it waits
   std::vector<std::vector<Copy>> copies;  // groups, the last one open
 };
 
@@ -155,7 +156,8 @@ struct Fault {};
   const auto number = [](unsigned x) { return std::to_string(x); };
   problem = "block (" + number(blockIdx.x) + ", " + number(blockIdx.y) + ", " + number(blockIdx.z) + "), thread " +
             number(thread) + ": " + what;
-  const char* names[] = {"running", "at a warp collective", "at __syncthreads", "left the kernel"};
+  const char* names[] = {"running", "at a warp collective", "at __syncthreads", "at a team's barrier",
+                         "left the kernel"};
   for (int t = 0, from = 0; t <= thread_count; t++)
     if (t == thread_count || threads[t].state != threads[from].state) {
       problem += "\n  threads " + number(from) + ".." + number(t - 1) + ": " + names[int(threads[from].state)];
@@ -270,13 +272,27 @@ bool release_block() {
   return true;
 }
 
+bool release_teams() {
+  bool any = false;
+  for (int t = 0; t < thread_count; t++) {
+    if (threads[t].state != State::at_team) continue;
+    std::vector<int> come;
+    for (int other = 0; other < thread_count; other++)
+      if (threads[other].state == State::at_team && threads[other].team == threads[t].team) come.push_back(other);
+    if (int(come.size()) < threads[t].team_size) continue;
+    for (int other : come) threads[other].state = State::running;
+    any = true;
+  }
+  return any;
+}
+
 void run_block(const std::vector<int>& order) {
   for (int t = 0; t < thread_count; t++) threads[t].state = State::running, threads[t].copies.assign(1, {});
   memset(dynamic_memory.get(), 0xFF, dynamic_bytes);  // NaNs
   for (;;) {
     for (int t : order)
       if (threads[t].state == State::running) resume(t);
-    if (release_warps() || release_block()) continue;
+    if (release_warps() || release_teams() || release_block()) continue;
     for (int t : order)
       if (threads[t].state != State::left) fail("threads wait for each other at different barriers", t);
     return;
@@ -372,6 +388,12 @@ struct Flushing {
 }  // namespace
 
 void wait_for_block() { wait(State::at_block); }
+
+void wait_for_team(int team, int threads_of_team) {
+  threads[current].team = team;
+  threads[current].team_size = threads_of_team;
+  wait(State::at_team);
+}
 
 unsigned collective(Kind kind, unsigned mask, bool vote, int source, void* value, size_t bytes) {
   Collective& ask = threads[current].asks;

@@ -18,14 +18,15 @@ from distgnn.local.cuda.launch import Array, address, attribute, check, launch, 
 from distgnn.local.epilogue import Ending
 
 FILE = "gemm.cu"
-ROWS, CHUNK, PITCH = 128, 32, 40  # of a tile; of its inner dimension at a time, and their room
+ROWS, TEAMS = 64, 2  # of a tile, and of those that a block has at a time
+CHUNK, PITCH = 32, 40  # of the inner dimension in shared memory, and their room
 HOPPER = 90  # the compute capability, whose instructions no other has
 FEWEST, SHORT = 16, 4096  # products that are added up: float32 rounds fewer less; short dimensions
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of a product: 128 rows, 8 ``fragments`` columns, and ``stages`` chunks of A in shared memory."""
+    """A tile of a product: 64 rows, 8 ``fragments`` columns, and ``stages`` chunks of A in shared memory."""
 
     fragments: int
     stages: int
@@ -41,7 +42,7 @@ class Tile:
 
     def shared(self, k: int) -> int:
         """Return the bytes of shared memory of a block, which holds B (k, width) twice."""
-        return 4 * (self.stages * ROWS * PITCH + 2 * -(-k // CHUNK) * CHUNK * self.width)
+        return 4 * (TEAMS * self.stages * ROWS * PITCH + 2 * -(-k // CHUNK) * CHUNK * self.width)
 
     def blocks(self, k: int, room: int) -> int:
         """Return how many blocks a multiprocessor has, which gives one ``room`` bytes at most."""
@@ -69,7 +70,7 @@ def gemm(A: Array, B: Array, out: Array, accumulate: bool = False, then: Ending 
     xp, (m, k), n = library(A), A.shape, B.shape[1]
     turned, across = not B.flags.c_contiguous, -(-n // tile.width)
     places = attribute(xp, "MultiProcessorCount") * tile.blocks(k, _room(xp))
-    grid = min(-(-m // ROWS), max(places // across, 1)), across
+    grid = min(-(-m // (ROWS * TEAMS)), max(places // across, 1)), across
     then = None if then is not None and then.remember and n % 8 else then
     operands = *map(np.int32, (m, n, k)), A, unit(A), B.T if turned else B, np.int32(turned)
     end = out, np.int32(accumulate), *ending(xp, then, out)
