@@ -203,15 +203,15 @@ template <class T> struct Epilogue {
     if (bias)
 #pragma unroll
       for (int v = 0; v < V; v++)
-        if (v < columns) z.at[v] += __ldg(bias + column + v);
+        if (v < columns) z.at[v] += bias[column + v];
     if (relu)
 #pragma unroll
       for (int v = 0; v < V; v++) z.at[v] = z.at[v] < T(0) ? T(0) : z.at[v];  // NaN stays NaN, as in numpy.maximum
     if (!row_keys) return;
-    const uint64 key = __ldg(row_keys + row);
+    const uint64 key = row_keys[row];
 #pragma unroll
     for (int v = 0; v < V; v++)
-      if (v < columns) z.at[v] *= kept(key, __ldg(column_keys + column + v), threshold) ? scale : T(0);
+      if (v < columns) z.at[v] *= kept(key, column_keys[column + v], threshold) ? scale : T(0);
   }
 
   __device__ inline T of(T z, int64 row, int column) const {

@@ -96,6 +96,20 @@ __global__ void tensor(const float* A, const float* B, float* D) {
   emulation::multiply_tf32(d, 2, a, held, true);
   for (int i = 0; i < 8; i++) to[i % 2 + i / 2 % 2 * 128 + i / 4 * 8] = d[i];
 }
+__global__ void teams(int* to) {  // the second team goes to its barrier twice as often
+  __shared__ int held[64];
+  const int team = threadIdx.x / 32;
+  for (int round = 0; round < 1 + team; round++) {
+    held[threadIdx.x] = int(threadIdx.x) + 100 * round;
+    emulation::wait_for_team(team, 32);
+    to[threadIdx.x] = held[threadIdx.x / 32 * 32 + 31 - threadIdx.x % 32];
+    emulation::wait_for_team(team, 32);
+  }
+}
+__global__ void incomplete_team(int* to) {
+  if (threadIdx.x) emulation::wait_for_team(0, 32);
+  *to = 1;
+}
 __global__ void overflow(int by, int* to) { *to = (1 << 30) * by; }
 """
 NAMES = [line.split("(")[0].split()[-1] for line in SOURCE.splitlines() if line.startswith("__global__")]
@@ -159,6 +173,13 @@ def test_copies_are_there_when_they_were_waited_for(machine, order):
     np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("order", [0, 1, 7])
+def test_teams_wait_for_themselves(machine, order):
+    out = np.zeros(64, np.int32)
+    run(machine, "teams", 64, out, order=order)
+    np.testing.assert_array_equal(out, [*range(31, -1, -1), *range(163, 131, -1)])
+
+
 @pytest.mark.parametrize("order", [0, 1])
 def test_tensor_cores(machine, order):
     """Of operands 11 bits count, and sums are rounded toward zero."""
@@ -192,6 +213,7 @@ def test_a_forgotten_barrier_shows_in_some_order(machine):
         ("stranger", 32, "reads a lane that takes no part"),
         ("unnamed", 32, "mask does not name it"),
         ("mixed", 32, "different barriers"),
+        ("incomplete_team", 32, "different barriers"),
     ],
 )
 def test_faults_are_reported(machine, name, threads, report):
