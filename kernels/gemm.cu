@@ -1,52 +1,17 @@
 // Dense products C = A B of float32 on the tensor cores of sm_90a, with the error of float32, where A is tall.
 //
-// A number is the sum of two of TF32 (split), and a product of two numbers the sum of three products: low high' + high
-// low' + high high'. Tensor cores round their sums toward zero, each time the same way, so that they add up 16
-// products of each kind, small ones first, and the result goes to a running sum by an addition that rounds to
-// nearest (Ootomo and Yokota, 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
-// theoretical peak performance"). The order of a sum depends on the shape alone. An infinite number makes NaN.
-//
 // B is split once and held in shared memory. Two groups of four warps go over tiles of 64 rows of A, each for itself, so
 // that one may store while the other multiplies; a warp has 16 rows with all columns. A comes by asynchronous copies of
 // 32 of k, STAGES - 1 ahead, also beyond the end of a tile, and goes from shared memory to registers, where it is split
 // while tensor cores multiply what was split before.
 //
-// Which of 8 steps of k, and which column, is which for a tensor core is chosen so that a thread reads neighbours from
-// shared memory and has neighbours of C: its steps t and t + 4 are 2 t and 2 t + 1, and its columns `column_of`.
+// Which column is which for a tensor core is chosen so that a thread has neighbours of C (column_of).
 
 #include "common.cuh"
 #include "tensor.cuh"
+#include "gemm.cuh"
 
-constexpr int CHUNK = 32;  // of k in shared memory at a time
-constexpr int GROUP = 16;  // of k that tensor cores add up by themselves
-constexpr int TEAM = 4 * WARP;    // threads that multiply together
-constexpr int TEAMS = THREADS / TEAM;
-constexpr int ROWS = 64;          // of a tile, which a team has
 constexpr int PITCH = CHUNK + 8;  // of a chunk, lest two threads read different rows of one bank
-
-// Begins a team's copy of a panel to shared memory, UNIT numbers at a time; zeros where there is none.
-template <int OUTER, int INNER, int PITCH, int UNIT>
-__device__ inline void copy_units(float* to, const float* from, int stride, int outer, int inner) {
-  constexpr int UNITS = INNER / UNIT;
-#pragma unroll 1  // else addresses of all turns take registers
-  for (int i = threadIdx.x % TEAM; i < OUTER * UNITS; i += TEAM) {
-    const int row = i / UNITS, column = i % UNITS * UNIT;
-    const bool there = row < outer && column < inner;
-    copy_later<UNIT>(to + row * PITCH + column, there ? from + int64(row) * stride + column : from, there);
-  }
-}
-
-// The same of OUTER x INNER numbers at `at`, `stride` from row to row, of which outer x inner are there. unit: the
-// numbers that may be copied together, 4, 2 or 1.
-template <int OUTER, int INNER, int PITCH>
-__device__ inline void copy_panel(float* to, const float* at, int stride, int outer, int inner, int unit) {
-  if (unit == 4)
-    copy_units<OUTER, INNER, PITCH, 4>(to, at, stride, outer, inner);
-  else if (unit == 2)
-    copy_units<OUTER, INNER, PITCH, 2>(to, at, stride, outer, inner);
-  else
-    copy_units<OUTER, INNER, PITCH, 1>(to, at, stride, outer, inner);
-}
 
 // Fragments of 8 columns whose columns are neighbours in C.
 template <int F> constexpr int BESIDE = F % 4 ? 2 : 4;
@@ -77,11 +42,6 @@ __device__ inline void hold(float* to, const float* __restrict__ B, int K, int N
   }
 }
 
-// A's fragments for 16 of k, in two steps of 8.
-struct Halves {
-  float high[2][4], low[2][4];
-};
-
 __device__ inline void read_rows(Halves& a, const float* at, int row, int t) {
 #pragma unroll
   for (int s = 0; s < 2; s++)
@@ -91,18 +51,6 @@ __device__ inline void read_rows(Halves& a, const float* at, int row, int t) {
 #pragma unroll
       for (int b = 0; b < 2; b++) split(x.at[b], a.high[s][h + 2 * b], a.low[s][h + 2 * b]);
     }
-}
-
-// Begins sums = the product of a and the 16 of k that are held at b.
-template <int F> __device__ inline void begin(float (&sums)[F][4], const Halves& a, const float* b) {
-  begin_multiplying();
-#pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.low[s], b + 2 * s * F * 64, s > 0);
-#pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.high[s], b + (2 * s + 1) * F * 64, true);
-#pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.high[s], b + 2 * s * F * 64, true);
-  commit_products();
 }
 
 // out[row, column...] = x, or += x with `accumulate`, and what becomes of it; V columns, of f. bits: f is a multiple of 8.
@@ -157,7 +105,7 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
   const auto copy = [&] {
     if (copied_tile < tiles) {
       const int top = copied_tile * ROWS, k = copied_chunk * CHUNK;
-      copy_panel<ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * K + k, K, M - top, K - k,
+      copy_panel<TEAM, ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * K + k, K, M - top, K - k,
                                      unit);
       copied_slot = copied_slot + 1 == STAGES ? 0 : copied_slot + 1;
       if (++copied_chunk == chunks) copied_chunk = 0, copied_tile += int(gridDim.x) * TEAMS;
@@ -181,16 +129,6 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
   };
   float sums[F][4] = {}, fresh[F][4];
   Halves a[2];
-  const auto add = [&](Halves& used) {
-    wait_for_products();
-    hold_registers(fresh);
-    hold_registers(used.high);
-    hold_registers(used.low);
-#pragma unroll
-    for (int j = 0; j < F; j++)
-#pragma unroll
-      for (int v = 0; v < 4; v++) sums[j][v] += fresh[j][v];
-  };
   next_chunk();
   read_rows(a[0], at, row, t);
 #pragma unroll 1
@@ -198,11 +136,11 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
     const float* b = held + chunk * CHUNK * (16 * F);
     begin<F>(fresh, a[0], b);
     read_rows(a[1], at + GROUP, row, t);
-    add(a[0]);
+    add(sums, fresh, a[0]);
     begin<F>(fresh, a[1], b + GROUP * (16 * F));
     next_chunk();
     read_rows(a[0], at, row, t);  // beyond the last chunk numbers that nobody multiplies
-    add(a[1]);
+    add(sums, fresh, a[1]);
     if (++chunk < chunks) continue;
 #pragma unroll
     for (int h = 0; h < 2; h++)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from distgnn.local.cuda import csr, launch
+from distgnn.local.cuda import csr, gemm_columns, launch
 from distgnn.local.cuda.gemm import TILES
 from distgnn.local.cuda.launch import kernels_folder
 from kernels import nvrtc
@@ -130,9 +130,9 @@ def test_gathers_of_a_turn_come_before_its_first_sum():
 @without_nvdisasm
 def test_dense_products_are_made_by_tensor_cores():
     """Three products of TF32 for each; a turn multiplies twice 16 of k. Features are copied by 16 bytes."""
-    bodies = ptxas.sass(compiled("gemm.cu", 90)[1])
-    for tile in TILES:
-        body = ptxas.of(tile.name, bodies)
+    bodies = {file: ptxas.sass(compiled(file, 90)[1]) for file in launch.NATIVE}
+    for tile in (*TILES, *gemm_columns.TILES):
+        body = ptxas.of(tile.name, bodies[f"{tile.name.split('<')[0]}.cu"])
         assert sum(f"HGMMA.64x{tile.width}x8.F32.TF32" in line for line in body) == 12, tile
         assert any("LDGSTS.E.BYPASS.128" in line for line in body), tile
 

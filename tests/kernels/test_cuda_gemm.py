@@ -22,7 +22,9 @@ EXACT = 2.0**-21  # of the sum of sizes of products: two low parts, and one bit 
 #: Long dimension m, others: tiles of every width, chunks and groups of k that are not whole, several tiles.
 ROWS = [
     (137, 40, 128), (261, 33, 17), (51, 128, 41), (50, 65, 136), (51, 17, 1), (259, 16, 64),
-]  # fmt: skip
+]  # fmt: skip#: m, the long dimension k, n.
+COLUMNS = [(60, 550, 17), (128, 270, 128), (130, 300, 41), (1, 300, 1), (40, 64, 130), (4, 65, 64)]
+
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
@@ -55,23 +57,35 @@ def test_by_rows(gpu, m, k, n, turned):
     assert_exact(gpu.to_host(out), A, B, turned * before)
 
 
+@each("m, k, n", COLUMNS)
+def test_by_columns(gpu, m, k, n):
+    """Xᵀ G, made and added."""
+    (A, a), (B, b) = given(gpu, (m, k), 1, turned=True), given(gpu, (k, n), 2)
+    before = normal((m, n), np.float32, 3)
+    out, more = gpu.nan((m, n), np.float32), gpu.asarray(before)
+    assert cuda.gemm(a, b, out) and cuda.gemm(a, b, more, accumulate=True)
+    assert_exact(gpu.to_host(out), A, B)
+    assert_exact(gpu.to_host(more), A, B, before)
+
+
 def test_at_any_address(gpu):
     """Matrices that begin at an odd number of floats are copied one by one."""
     A, B, G = (normal(shape, np.float32, seed) for seed, shape in enumerate([(90, 40), (40, 128), (90, 128)]))
-    out, dX = (gpu.misaligned(np.zeros(shape, np.float32)) for shape in ((90, 128), (90, 40)))
+    out, dW, dX = (gpu.misaligned(np.zeros(shape, np.float32)) for shape in ((90, 128), (40, 128), (90, 40)))
     a, b, g = map(gpu.misaligned, (A, B, G))
-    assert cuda.gemm(a, b, out) and cuda.gemm(g, b.T, dX)
-    for got, pair in ((out, (A, B)), (dX, (G, B.T))):
+    assert cuda.gemm(a, b, out) and cuda.gemm(a.T, g, dW) and cuda.gemm(g, b.T, dX)
+    for got, pair in ((out, (A, B)), (dW, (A.T, G)), (dX, (G, B.T))):
         assert_exact(gpu.to_host(got), *pair)
 
 
 def test_sums_of_one_sign_are_not_biased(gpu):
     """Tensor cores round toward zero; sums of many numbers of one sign would be too small for it."""
-    (A, a), (B, b) = (given(gpu, shape, 1, positive=True) for shape in ((64, 900), (900, 8)))
-    out = gpu.nan((64, 8), np.float32)
-    assert cuda.gemm(a, b, out)
-    exact = A.astype(float) @ B.astype(float)
-    assert abs((gpu.to_host(out) - exact) / exact).mean() < 2e-7
+    for m, k, turned in ((64, 900, False), (16, 2000, True)):
+        (A, a), (B, b) = given(gpu, (m, k), 1, turned, True), given(gpu, (k, 8), 2, positive=True)
+        out = gpu.nan((m, 8), np.float32)
+        assert cuda.gemm(a, b, out)
+        exact = A.astype(float) @ B.astype(float)
+        assert abs((gpu.to_host(out) - exact) / exact).mean() < 2e-7
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -85,6 +99,17 @@ def test_same_bits_on_any_gpu(gpu, monkeypatch, turned):
         for _ in in_orders(gpu, (0, 1, 5)):
             results.append(gpu.nan((270, 70), np.float32))
             assert cuda.gemm(a, b, results[-1])
+    for result in results:
+        np.testing.assert_array_equal(gpu.to_host(result), gpu.to_host(results[0]))
+    assert_exact(gpu.to_host(results[0]), A, B)
+
+
+def test_parts_in_any_order(gpu):
+    (A, a), (B, b) = given(gpu, (20, 800), 1, turned=True), given(gpu, (800, 20), 2)
+    results = []
+    for _ in in_orders(gpu, (0, 1, 5)):
+        results.append(gpu.nan((20, 20), np.float32))
+        assert cuda.gemm(a, b, results[-1])
     for result in results:
         np.testing.assert_array_equal(gpu.to_host(result), gpu.to_host(results[0]))
     assert_exact(gpu.to_host(results[0]), A, B)
@@ -169,6 +194,8 @@ def test_others_are_left_to_cublas(gpu):
     assert not takes(X[:49], W, (49, 8))
     assert not takes(X[:, :20], W[:20], (100, 8))
     assert not takes(X, W[:, ::2], (100, 4))
+    assert takes(X.T, X[:, :20].copy(), (40, 20))
+    assert not takes(X.T, X[:, :20], (40, 20))
     assert not takes(gpu.asarray(np.ones((40, 100), np.float32)).T, W, (100, 8))
     assert not takes(X[:, :0], W[:0], (100, 8))
     assert not takes(gpu.asarray(np.ones((100, 15), np.float32)), W[:15], (100, 8))
@@ -188,6 +215,7 @@ def test_local_products_take_it(gpu):
     local.gemm(a, gpu.asarray(B.T), trans_b=True)
     assert [name.split("<")[0] for name in ran] == ["gemm"] * 3
     local.gemm(a, a, trans_a=True)
+    assert [name.split("<")[0] for name in ran[3:]] == ["gemm_columns", "sum_parts"]
     for form in (Form("N", "T"), Form("T", "N"), Form("N", "N", True)):
         local.gemm(a, b, form=form)
     on.use_tf32(True)
@@ -195,4 +223,4 @@ def test_local_products_take_it(gpu):
         local.gemm(a, b)
     finally:
         on.use_tf32(False)
-    assert len(ran) == 3
+    assert len(ran) == 5

@@ -18,7 +18,7 @@ Array = Any  # of CuPy
 WARP = 32
 THREADS = 256  # of every block, as in common.cuh
 OPTIONS = ("--std=c++17",)
-NATIVE = ("gemm.cu",)  # files whose kernels are for one architecture alone
+NATIVE = ("gemm.cu", "gemm_columns.cu")  # files whose kernels are for one architecture alone
 
 #: Returns the module that made an array and launches kernels on it.
 library = backend.module
