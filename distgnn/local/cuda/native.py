@@ -5,13 +5,20 @@ They are compiled by CuPy's NVRTC and kept beside what CuPy keeps (``CUPY_CACHE_
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-ARCHITECTURE = "sm_90a"
+ARCHITECTURE, CAPABILITY = "sm_90a", 90
+
+
+@functools.cache
+def runs_here(xp: Any) -> bool:
+    """Tell whether the device is of that architecture."""
+    return int(xp.cuda.Device().compute_capability) == CAPABILITY
 
 
 def function(xp: Any, source: str, name: str, options: tuple[str, ...]) -> Any:
