@@ -28,7 +28,7 @@ constexpr int NEVER = 1 << 30;  // more than the entries of a bundle
 // Blocks that a multiprocessor must have room for. 0: the compiler is free, takes 64 registers at most all the same
 // (test_cuda_compile.py), and orders loops better.
 template <class X, class Index, int V, bool BUNDLES>
-constexpr int BLOCKS = BUNDLES || (sizeof(Index) == 8 && (V == 8 || (V == 1 && sizeof(X) == 8))) ? 4 : 0;
+constexpr int BLOCKS = BUNDLES || (sizeof(Index) == 8 && (V == 8 || sizeof(X) == 8)) ? 4 : 0;
 
 // The type of weights, sums and results.
 template <class X> struct Summed {

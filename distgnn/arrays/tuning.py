@@ -17,8 +17,8 @@ class Tuning:
     """Numbers that are treated at a time on a host: three 256 KiB arrays stay in a core's L2 cache."""
     launched_numbers: int = 1 << 24
     """The same on a GPU, where launches cost and L2 does not hold them anyway."""
-    summed_rows: int = 1024
-    """Rows whose columns a GPU adds up at a time."""
+    summed_rows: int = 512
+    """Rows whose columns a block of a GPU adds up, at least."""
     written_numbers: int = 1 << 18
     """Numbers that pass through rank 0 at a time into a file: 1 MiB of float32, in several copies."""
 

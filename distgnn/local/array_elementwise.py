@@ -10,7 +10,6 @@ import numpy as np
 from distgnn import rng
 from distgnn.arrays import backend, blocking
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.tuning import TUNING
 
 Array = Any
 
@@ -113,17 +112,6 @@ def clear_others(block: Array, rows: Array) -> None:
 
 def column_sums(block: Array) -> Array:
     return block.sum(axis=0, keepdims=True, dtype="float64").astype(block.dtype)
-
-
-def column_sums_in_parts(block: Array) -> Array:
-    """Sum parts of the rows first: CuPy gives 32 columns to a thread block; most of a GPU would be idle."""
-    height = TUNING.summed_rows
-    parts = len(block) // height
-    sums = block[parts * height :].sum(axis=0, keepdims=True, dtype="float64")
-    if parts:
-        whole = block[: parts * height].reshape(parts, height, block.shape[1])
-        sums += whole.sum(axis=1, dtype="float64").sum(axis=0, keepdims=True)
-    return sums.astype(block.dtype)
 
 
 def adam(

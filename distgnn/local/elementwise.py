@@ -99,32 +99,16 @@ def activate(
 
 def apply(then: Ending, Z: Array) -> None:
     """Do what becomes of Z in one pass over it, unless it is done."""
-    if not then.done and (isinstance(then, Kept) or then.activates or then.bias is not None):
+    if then.any and not then.done:
         ledger.charge("activation", "relu, dropout", touched=2 * Z.nbytes)
         with ledger.timed("activation", "relu, dropout", on=backend.of(Z)):
-            apply_to_rows(then, Z, slice(0, len(Z)))
+            if isinstance(then, Kept):
+                keep_positive(Z, then.bits, then.scale)
+            elif then.relu or then.mask is not None:
+                then.bits = activate(Z, Z, then.mask, then.relu, then.remember, then.bias)
+            else:
+                Z += then.bias
     then.done = True
-
-
-def apply_to_rows(then: Ending, Z: Array, rows: slice) -> None:
-    """Do what becomes of these rows of Z, the first of which has a number that is a multiple of 8.
-
-    Z (m, f) is C-contiguous. The caller sets ``then.done`` when all rows have had their turn.
-    """
-    bits, part = slice(rows.start * Z.shape[1] // 8, -(-rows.stop * Z.shape[1] // 8)), Z[rows]
-    if isinstance(then, Kept):
-        keep_positive(part, then.bits[bits], then.scale)
-        return
-    if not then.activates:
-        if then.bias is not None:
-            part += then.bias
-        return
-    positive = activate(part, part, then.mask_of(rows), then.relu, then.remember, then.bias)
-    if len(part) == len(Z):
-        then.bits = positive
-    elif then.remember:
-        then.bits = backend.of(Z).empty((-(-Z.size // 8),), np.uint8) if then.bits is None else then.bits
-        then.bits[bits] = positive
 
 
 def has_layer_norm(Z: Array) -> bool:
@@ -258,8 +242,7 @@ def _softmax_on_gpu(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
 ) -> tuple[Array, Array]:
     place = logits if overwrite else None
-    losses, gradient = cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
-    return losses.astype(np.float64), gradient
+    return cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
 
 
 def _binary_on_gpu(
@@ -284,7 +267,7 @@ _CUDA: Functions = {
     "activate": cuda.activate, "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive,
     "dropout": cuda.dropout, "layer_norm": cuda.layer_norm, "layer_norm_backward": cuda.layer_norm_backward,
     "cross_entropy": _softmax_on_gpu, "binary_cross_entropy": _binary_on_gpu, "update_all": _update_on_gpu,
-    "sum_squares": cuda.sum_squares, "count_hits": cuda.count_hits,
+    "sum_squares": cuda.sum_squares, "count_hits": cuda.count_hits, "column_sums": cuda.column_sums,
 }  # fmt: skip
 _ARRAYS: Functions = {
     "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,
@@ -297,5 +280,5 @@ _ARRAYS: Functions = {
 
 KERNELS = KernelTable(
     numpy=[Kernels(_COMPILED, "fd", host.usable), Kernels(_ARRAYS)],
-    cupy=[Kernels(_CUDA, "fd"), Kernels({**_ARRAYS, "column_sums": array_elementwise.column_sums_in_parts})],
+    cupy=[Kernels(_CUDA, "fd"), Kernels(_ARRAYS)],
 )

@@ -31,16 +31,9 @@ class Epilogue:
     bits: Array = None
 
     @property
-    def activates(self) -> bool:
-        """Tell whether more than the bias is added."""
-        return self.relu or self.mask is not None
-
-    def mask_of(self, rows: slice) -> Mask | None:
-        """Return the mask of these rows of Z."""
-        if self.mask is None:
-            return None
-        k, ids, columns, keep = self.mask
-        return k, ids[rows], columns, keep
+    def any(self) -> bool:
+        """Tell whether anything becomes of Z."""
+        return self.relu or self.mask is not None or self.bias is not None
 
 
 @dataclass
@@ -59,6 +52,7 @@ class Kept:
     bits: Array
     scale: float = 1.0
     done: bool = False
+    any: ClassVar[bool] = True
     remember: ClassVar[bool] = False
 
 

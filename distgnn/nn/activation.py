@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from distgnn import ledger
-from distgnn.local.elementwise import activate, elu, elu_back, keep_positive
-from distgnn.local.epilogue import Epilogue, Mask
+from distgnn.local.elementwise import activate, apply, elu, elu_back
+from distgnn.local.epilogue import Epilogue, Kept, Mask
 from distgnn.nn.buffers import Buffers
 from distgnn.nn.dropout import DeviceEpoch, Dropout
 from distgnn.nn.norm import LayerNorm
@@ -85,20 +85,26 @@ class Activation:
             buffers.kept += self.kept
         return H
 
-    def backward(self, G: DistDense, buffers: Buffers) -> list[Any]:
+    def ending(self, buffers: Buffers) -> Kept | None:
+        """Return what becomes of the gradient of H where ReLU made H, for :meth:`backward`; else None."""
+        if self.index == 0 or self.elu:
+            return None
+        return Kept(buffers.positive, 1 / self._share(buffers))
+
+    def backward(self, G: DistDense, buffers: Buffers, then: Kept | None) -> list[Any]:
         """Put the gradient of Z in place of G, that of H; return those of the norm's gain and shift.
 
-        Collective with a norm.
+        Collective with a norm. ``then``: from :meth:`ending`, perhaps done.
         """
-        epoch = buffers.epoch
-        kept = 1.0 if epoch is None else 1 - self.rate
-        with _timed(G):
-            if self.index > 0 and not self.elu:
-                keep_positive(G.block, buffers.positive, 1 / kept)  # G = G / kept where H > 0, else 0
-            elif epoch is not None and self.rate > 0:
-                self._masks(buffers).apply(G.block, epoch)  # G = mask G
-            if self.index > 0 and self.elu:
-                elu_back(G.block, buffers.H.block, kept)  # G = G elu', by the values of elu
+        epoch = buffers.epoch if self.rate > 0 else None
+        if then is not None:
+            apply(then, G.block)  # G = G / share where H > 0, else 0
+        elif epoch is not None or self.index > 0:
+            with _timed(G):
+                if epoch is not None:
+                    self._masks(buffers).apply(G.block, epoch)  # G = mask G
+                if self.index > 0:
+                    elu_back(G.block, buffers.H.block, self._share(buffers))  # G = G elu', by elu's values
         return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G, buffers.later)]
 
     def _some_entries(self, X: SparseFeatures, buffers: Buffers) -> SparseFeatures:
@@ -109,6 +115,10 @@ class Activation:
         assert not isinstance(buffers.epoch, DeviceEpoch)  # whose work is not captured
         plan.dropped = self._masks(buffers).of_entries(X, buffers.epoch, plan.dropped)
         return plan.dropped
+
+    def _share(self, buffers: Buffers) -> float:
+        """Return the share of H that dropout leaves."""
+        return 1.0 if buffers.epoch is None else 1 - self.rate
 
     def _mask(self, buffers: Buffers) -> Mask | None:
         if buffers.epoch is None or self.rate == 0:

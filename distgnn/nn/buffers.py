@@ -21,7 +21,7 @@ from copy import copy
 from typing import Any, NamedTuple, Protocol
 
 from distgnn.layout import Layout
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Epilogue, Kept
 from distgnn.nn.dropout import DeviceEpoch, Dropout
 from distgnn.nn.features import OwnedFeatures
 from distgnn.operators.base import Operator
@@ -87,8 +87,13 @@ class Products(Protocol):
     def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
         """Compute what backward needs of a forward pass whose Z is known. Collective over the grid of A."""
 
-    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
-        """Compute the gradients of the weights and, given ``W``, of H. Collective over the grid of A."""
+    def backward(
+        self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
+    ) -> Gradients:  # fmt: skip
+        """Compute the gradients of the weights and, given ``W``, of H, and perhaps what becomes of that.
+
+        Collective over the grid of A.
+        """
 
 
 class LayerProducts:

@@ -47,7 +47,7 @@ import re
 from typing import Any
 
 from distgnn.layout import Cut, Layout
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Ending, Epilogue
 from distgnn.nn.buffers import Buffers, Gradients, Mode, Names
 from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.layers import GraphConvolution, copy_rows
@@ -175,7 +175,9 @@ class CustomProducts:
     def again(self, A: Any, H: DistDense, W: DistDense, buffers: Buffers) -> None:
         self.forward(A, H, W, buffers, Epilogue())
 
-    def backward(self, A: Any, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(
+        self, A: Any, G: DistDense, W: DistDense | None, buffers: Buffers, then: Ending | None
+    ) -> Gradients:  # fmt: skip
         self._begin(buffers)
         self.layer.need_input = W is not None
         kept, buffers.own = buffers.own, ()  # its memory is free after this

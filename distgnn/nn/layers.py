@@ -153,11 +153,12 @@ class GraphConvolution:
         gradients = [] if self.b is None else [column_sums(G, buffers.later)]  # db = 1ᵀ G
         own = copy_rows(G, buffers.G_like_H) if self.options.residual and need_input else None
         buffers.kept = self.activation.kept if need_input else ()
-        dW, dH = products.backward(A, G, W, buffers)
+        then = self.activation.ending(buffers)
+        dW, dH = products.backward(A, G, W, buffers, then if own is None else None)
         if dH is not None and own is not None:
             dH.block[: len(own.block)] += own.block  # dH += G
         if dH is not None:
-            gradients += self.activation.backward(dH, buffers)
+            gradients += self.activation.backward(dH, buffers, then)
         buffers.kept = ()
         buffers.close("dH")
         return [*dW, *gradients], dH

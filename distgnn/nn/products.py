@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Epilogue, Kept
 from distgnn.nn.buffers import Buffers, Gradients, Names, Shape
 from distgnn.nn.features import OwnedFeatures
 from distgnn.operators.base import Operator
@@ -84,16 +84,18 @@ class AggregateFirst:
         self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         T = self.aggregate(A, H, buffers)  # T = A H
-        return A.weights.times(T, W, buffers.Z)  # Z = T W
+        return A.weights.times(T, W, buffers.Z, then)  # Z = T W
 
     def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
         self.aggregate(A, H, buffers)  # T = A H
 
-    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(
+        self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
+    ) -> Gradients:  # fmt: skip
         dT = None if W is None else buffers.dT
         dW, dT = A.weights.shares(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
         dW = A.weights.sum(dW, buffers.T, buffers.later)
-        return [dW], None if dT is None else A.T.multiply(dT, buffers.dH)  # dH = Aᵀ dT
+        return [dW], None if dT is None else A.T.multiply(dT, buffers.dH, then=then)  # dH = Aᵀ dT
 
 
 class TransformFirst:
@@ -112,10 +114,12 @@ class TransformFirst:
     def again(self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers) -> None:
         """Compute nothing: H is all that backward needs."""
 
-    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(
+        self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
+    ) -> Gradients:  # fmt: skip
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
         dH = None if W is None else buffers.dH
-        dW, dH = A.weights.shares(buffers.H, S, W, dH)  # dW = Hᵀ S, dH = S Wᵀ
+        dW, dH = A.weights.shares(buffers.H, S, W, dH, then)  # dW = Hᵀ S, dH = S Wᵀ
         return [A.weights.sum(dW, buffers.H, buffers.later)], dH
 
 
@@ -143,7 +147,9 @@ class SparseInput:
     def again(self, A: Operator, H: Any, W: DistDense, buffers: Buffers) -> None:
         """Compute nothing: X is all that backward needs."""
 
-    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(
+        self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
+    ) -> Gradients:  # fmt: skip
         assert W is None
         weights, X = input_weights(A), buffers.H
         if not G.layout.same(A.output_layout, G.shape):

@@ -12,7 +12,7 @@ from typing import Any
 import scipy.sparse as sp
 
 from distgnn.errors import ArgumentError
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Epilogue, Kept
 from distgnn.nn.buffers import Buffers, Gradients, Names
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import GraphConvolution
@@ -78,7 +78,9 @@ class OwnAndMean(AggregateFirst):
         Z.block += A.weights.times(T, W_mean, buffers.Y).block  # Z += T W_mean
         return Z
 
-    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(
+        self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
+    ) -> Gradients:  # fmt: skip
         T, H = buffers.T, _first_rows(buffers.H, buffers.T)
         if W is None:
             halves = A.weights.shares(H, G)[0], A.weights.shares(T, G)[0]  # dW = Hᵀ G | Tᵀ G
@@ -102,7 +104,9 @@ class OwnAndMeanOfSparse(SparseInput):
         Z.block += A.weights.times(_own_rows(A, H), W_own, buffers.Y).block  # Z += X W_own
         return Z
 
-    def backward(self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers) -> Gradients:
+    def backward(
+        self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
+    ) -> Gradients:  # fmt: skip
         assert W is None
         X: Any = buffers.H
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G

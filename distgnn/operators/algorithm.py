@@ -12,7 +12,7 @@ from distgnn import local
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import NodeOrder, written
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Ending
 from distgnn.operators.kept import cached_property
 from distgnn.operators.linear_map import LinearMap
 from distgnn.operators.moves import Moves, Step
@@ -112,20 +112,20 @@ class Algorithm(LinearMap, ABC):
     def _edge_pattern(self) -> Moves:
         return self.moves
 
-    def multiply(self, H: Array, T: Array, then: Epilogue | None = None) -> None:
+    def multiply(self, H: Array, T: Array, then: Ending | None = None) -> None:
         """Compute ``T = A H`` of this rank's blocks. Collective.
 
         ``then`` is done where a local product ends all rows of T; it says so.
         """
         multiply(self.moves, H, T, then)
 
-    def multiply_adjoint(self, G: Array, F: Array) -> None:
-        """Compute ``F = Aᵀ G`` of this rank's blocks. Collective."""
+    def multiply_adjoint(self, G: Array, F: Array, then: Ending | None = None) -> None:
+        """Compute ``F = Aᵀ G`` of this rank's blocks. Collective. ``then``: as of :meth:`multiply`."""
         if self.moves_of_transpose is not None:
-            multiply(self.moves_of_transpose, G, F)
+            multiply(self.moves_of_transpose, G, F, then)
             return
         with self.moves.onto_columns(F, G, rounds=True) as steps:
-            _multiply(steps)
+            _multiply(steps, then)
 
     def times_sparse(self, B: Algorithm) -> Algorithm | None:
         """Compute ``A B``, if the algorithm can, on as many ranks. Collective."""
@@ -143,7 +143,7 @@ class Algorithm(LinearMap, ABC):
         return self.source.block((0, self.shape[0]), (0, self.shape[1]))
 
 
-def multiply(moves: Moves, H: Array, T: Array, then: Epilogue | None = None) -> None:
+def multiply(moves: Moves, H: Array, T: Array, then: Ending | None = None) -> None:
     """Compute ``T = A H`` of this rank's blocks; ``then`` is done where a local product ends all rows of T.
 
     Collective.
@@ -152,7 +152,7 @@ def multiply(moves: Moves, H: Array, T: Array, then: Epilogue | None = None) -> 
         _multiply(steps, then)
 
 
-def _multiply(steps: Iterable[Step], then: Epilogue | None = None) -> None:
+def _multiply(steps: Iterable[Step], then: Ending | None) -> None:
     for step in steps:
         end = then if step.last else None
         local.spmm(step.A, step.B, out=step.out, accumulate=step.add, then=end)

@@ -16,7 +16,7 @@ from distgnn.comm.checks import compare
 from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Ending
 from distgnn.operators.cut_matrix import CutMatrix
 from distgnn.operators.dense import DistDense, gather, recut, scatter
 from distgnn.operators.kept import cached_property
@@ -106,7 +106,7 @@ class Operator(LinearMap, Linear, ABC):
     _adjoint: Callable[[], Operator | None] = staticmethod(lambda: None)
 
     def multiply(
-        self, H: DistDense, out: DistDense | None = None, *, then: Epilogue | None = None
+        self, H: DistDense, out: DistDense | None = None, *, then: Ending | None = None
     ) -> DistDense:
         """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 
@@ -146,9 +146,13 @@ class Operator(LinearMap, Linear, ABC):
     def nnz(self) -> int:
         """Stored entries of the whole matrix, equal on every rank. Collective the first time."""
 
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Ending) -> None:
         """Compute ``T = A H``, and do ``then`` where one local product ends all rows of T."""
         self._multiply(H, T)
+
+    def _multiply_adjoint_then(self, G: DistDense, F: DistDense, then: Ending) -> None:
+        """Compute ``F = Aᵀ G``, and do ``then`` likewise."""
+        self._multiply_adjoint(G, F)
 
     @abstractmethod
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
@@ -314,6 +318,12 @@ class Adjoint(View):
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self.forward._multiply(G, F)
+
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Ending) -> None:
+        self.forward._multiply_adjoint_then(H, T, then)
+
+    def _multiply_adjoint_then(self, G: DistDense, F: DistDense, then: Ending) -> None:
+        self.forward._multiply_then(G, F, then)
 
     @property
     def _one_piece(self) -> Any:

@@ -325,7 +325,7 @@ class Moves(ABC):
         if self.piecewise:
             order = None if E is None else entries.transposition(self.blocks[0])
             numbers = None if E is None else E.numbers(self.places[0], order)
-            return OneStep(self._step(self._all_transposed, G, numbers, F, rounds))
+            return OneStep(self._step(self._all_transposed, G, numbers, F, rounds, self.ends_rows))
         self.prepare(adjoint=True)
         steps = self._onto_columns if E is None else self._columns_of_blocks
         return Loop(self.grid, steps(F, G, E, rounds))

@@ -14,7 +14,7 @@ from distgnn.arrays import backend
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout, Range
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Ending
 from distgnn.local.tuner import FLEETING
 from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.kept import cached_property
@@ -99,11 +99,11 @@ class OneRank(Algorithm):
             self._pattern = weakref.ref(pattern)
         return pattern
 
-    def multiply(self, H: Array, T: Array, then: Epilogue | None = None) -> None:
+    def multiply(self, H: Array, T: Array, then: Ending | None = None) -> None:
         local.spmm(self.A, H, T, then=then)
 
-    def multiply_adjoint(self, G: Array, F: Array) -> None:
-        local.spmm(self.At, G, F)
+    def multiply_adjoint(self, G: Array, F: Array, then: Ending | None = None) -> None:
+        local.spmm(self.At, G, F, then=then)
 
     def one_piece(self) -> Any:
         return self.A.to_scipy()

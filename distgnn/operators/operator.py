@@ -29,7 +29,7 @@ import numpy as np
 from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
 from distgnn.layout import Layout
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Ending
 from distgnn.operators import edge_passes
 from distgnn.operators.aggregate import Picked, SemiringProducts
 from distgnn.operators.algorithm import Algorithm
@@ -95,11 +95,14 @@ class DistSparse(Operator):
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self.algorithm.multiply(H.block, T.block)
 
-    def _multiply_then(self, H: DistDense, T: DistDense, then: Epilogue) -> None:
+    def _multiply_then(self, H: DistDense, T: DistDense, then: Ending) -> None:
         self.algorithm.multiply(H.block, T.block, then)
 
     def _multiply_adjoint(self, G: DistDense, F: DistDense) -> None:
         self.algorithm.multiply_adjoint(G.block, F.block)
+
+    def _multiply_adjoint_then(self, G: DistDense, F: DistDense, then: Ending) -> None:
+        self.algorithm.multiply_adjoint(G.block, F.block, then)
 
     def _times_sparse(self, B: Operator) -> Operator:
         product = self.algorithm.times_sparse(B.algorithm) if isinstance(B, DistSparse) else None
@@ -278,7 +281,7 @@ class DistSparse(Operator):
 
     def multiply(
         self, H: DistDense, out: DistDense | None = None, values: DistEdges | Masked | None = None,
-        *, then: Epilogue | None = None,
+        *, then: Ending | None = None,
     ) -> DistDense:  # fmt: skip
         """Compute ``A H``; ``H`` in ``input_layout``, the result in ``output_layout``, in ``out`` if given.
 

@@ -15,6 +15,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
+from distgnn.local.epilogue import Ending
 from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, load
@@ -141,9 +142,9 @@ class Plexus3D(Algorithm):
     def _moves(self) -> Moves:
         return ShardMoves(self)
 
-    def multiply_adjoint(self, G: Any, F: Any) -> None:
+    def multiply_adjoint(self, G: Any, F: Any, then: Ending | None = None) -> None:
         if self.plane.keeps_transpose:
-            super().multiply_adjoint(G, F)
+            super().multiply_adjoint(G, F, then)
             return
         with told(self.grid), self.moves.columns_written(F) as rooms:
             for room in rooms:

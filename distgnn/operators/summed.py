@@ -15,6 +15,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.layout import Range
+from distgnn.local.epilogue import Ending
 
 Array = Any
 
@@ -61,14 +62,18 @@ class Sum:
 SUM = Sum()
 
 
-def gemm(grid: Grid, group: Comm, A: Array, B: Array, out: Array, **how: Any) -> Array:
+def gemm(
+    grid: Grid, group: Comm, A: Array, B: Array, out: Array, then: Ending | None = None, **how: Any
+) -> Array:  # fmt: skip
     """Compute in ``out`` the sum over the group of ``A B``, A dense or a CSR block. Collective.
 
-    ``how``: as of :func:`local.gemm`. Row blocks have a multiple of the rows that :func:`local.gemm` takes at
+    ``then``: what becomes of it, which is done, if it is, where nothing is left to sum. ``how``: as of
+    :func:`local.gemm`. Row blocks have a multiple of the rows that :func:`local.gemm` takes at
     a time: rounding depends on them.
     """
     for rows in SUM.turns(grid, group, out, TUNING.gemm_rows):
-        local.product(local.some_rows(A, rows), B, out[slice(*rows)], **how)
+        end = then if group.size == 1 else None
+        local.product(local.some_rows(A, rows), B, out[slice(*rows)], then=end, **how)
     return out
 
 

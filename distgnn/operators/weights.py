@@ -21,6 +21,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.panels import broadcast
 from distgnn.comm.panels import summed as summed_panels
 from distgnn.layout import Cut, Layout, within
+from distgnn.local.epilogue import Ending
 from distgnn.local.forms import Form
 from distgnn.operators import summed
 from distgnn.operators.dense import DistDense
@@ -67,12 +68,17 @@ class DenseProducts(ABC):
             taken[product] = str(self.forms[key])
         return taken
 
-    def times(self, T: Features, W: DistDense, out: DistDense | None = None) -> DistDense:
-        """Compute ``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``. Collective."""
+    def times(
+        self, T: Features, W: DistDense, out: DistDense | None = None, then: Ending | None = None
+    ) -> DistDense:
+        """Compute ``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``. Collective.
+
+        ``then``: what becomes of Z, which is done where a product on this rank ends its rows; it says so.
+        """
         self.check(T, None, W)
         compare(FORWARD, T=T, W=W)
         Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
-        self._times(T, W, Z)
+        self._times(T, W, Z, then)
         return Z
 
     def backward(
@@ -87,9 +93,13 @@ class DenseProducts(ABC):
         return DistDense(self.sum(share, T), self.weight_layout, (T.shape[1], G.shape[1])), dT
 
     def shares(
-        self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
-    ) -> tuple[Any, DistDense | None]:
-        """Compute this rank's share of dW, which :meth:`sum` takes, and dT, as :meth:`backward` does."""
+        self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None,
+        then: Ending | None = None,
+    ) -> tuple[Any, DistDense | None]:  # fmt: skip
+        """Compute this rank's share of dW, which :meth:`sum` takes, and dT, as :meth:`backward` does.
+
+        ``then``: what becomes of dT, as of :meth:`times`.
+        """
         self.check(T, G, W)
         compare("backward of T W", T=T, G=G)
         if W is not None and isinstance(T, SparseFeatures):
@@ -97,7 +107,7 @@ class DenseProducts(ABC):
         if W is not None and out is None:
             out = DistDense.empty(T.layout, T.shape, T.dtype)
         dT = None if W is None else out
-        return self._backward(T, G, W, dT), dT
+        return self._backward(T, G, W, dT, then), dT
 
     @abstractmethod
     def sum(self, share: Any, T: Features, later: Later | None = None) -> Any:
@@ -111,11 +121,13 @@ class DenseProducts(ABC):
         return self.forms.get((product, below.shape[1], above.shape[1]))
 
     @abstractmethod
-    def _times(self, T: Features, W: DistDense, Z: DistDense) -> None:
+    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None) -> None:
         """Compute ``T W`` in ``Z``."""
 
     @abstractmethod
-    def _backward(self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
+    def _backward(
+        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
+    ) -> Any:
         """Return this rank's share of ``Tᵀ G``; compute ``G Wᵀ`` in ``dT`` if there is ``W``."""
 
     @abstractmethod
@@ -173,14 +185,19 @@ class ReplicatedWeights(DenseProducts):
         with broadcast(self.grid, self.along_row, "T", *how) as panels:
             yield zip(range(len(blocks)), blocks, panels, strict=True)
 
-    def _times(self, T: Features, W: DistDense, Z: DistDense) -> None:
+    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None) -> None:
         if isinstance(T, SparseFeatures) and self.along_row.size > 1:
             self._times_own_columns(T, W, Z)
             return
         own, form = slice(*Z.col_range), self._form(FORWARD, T, W)  # own: Alg. 3, line 17
         with self._broadcast(T) as blocks:
             for k, actv, T_c in blocks:  # lines 12-16
-                local.product(T_c, W.block[actv, own], Z.block, accumulate=k > 0, form=form)  # line 18
+                end = then if self._is_last(k) else None
+                local.product(T_c, W.block[actv, own], Z.block, k > 0, end, form=form)  # line 18
+
+    def _is_last(self, k: int) -> bool:
+        """Tell whether panel ``k`` of those that :meth:`_broadcast` gives ends the rows of a product."""
+        return k == self.along_row.size - 1
 
     def _times_own_columns(self, T: SparseFeatures, W: DistDense, Z: DistDense) -> None:
         """Compute the column blocks of Z, each the sum of what the ranks of the row make of own columns."""
@@ -192,7 +209,9 @@ class ReplicatedWeights(DenseProducts):
             for c, room in zip(roots, rooms, strict=True):
                 local.product(T.block, W.block[own, ends[c] : ends[c + 1]], room)
 
-    def _backward(self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
+    def _backward(
+        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
+    ) -> Any:
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
         panels = []  # of dW
         with self._broadcast(G) as blocks:
@@ -200,7 +219,8 @@ class ReplicatedWeights(DenseProducts):
                 panels.append(_transposed_times(T, G_c, of_weights))
                 if dT is not None and W is not None:
                     W_c = W.block[own, actv]
-                    local.gemm(G_c, W_c, out=dT.block, accumulate=k > 0, trans_b=True, form=of_input)
+                    end = then if self._is_last(k) else None
+                    local.gemm(G_c, W_c, dT.block, k > 0, trans_b=True, form=of_input, then=end)
         return panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
 
     def prices(
@@ -245,17 +265,19 @@ class ShardedWeights(DenseProducts):
     def _whole(self, W: DistDense) -> Any:
         return self.out.allgather_rows(W.block, self._shares(W.shape[0]), matrix="weights")
 
-    def _times(self, T: Features, W: DistDense, Z: DistDense) -> None:
+    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None) -> None:
         W_block, form = self._whole(W), self._form(FORWARD, T, W)  # line 6
-        summed.gemm(self.grid, self.feature, T.block, W_block, Z.block, form=form)  # lines 7-8
+        summed.gemm(self.grid, self.feature, T.block, W_block, Z.block, then, form=form)  # lines 7-8
 
-    def _backward(self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None) -> Any:
+    def _backward(
+        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
+    ) -> Any:
         dW = _transposed_times(T, G.block, self._form(WEIGHTS, T, G))  # line 15
         dW = self.out.reduce_scatter_rows(dW, self._shares(T.shape[1]), matrix="gradients")  # line 16
         if dT is not None and W is not None:
             W_block, form = self._whole(W), self._form(INPUT, T, G)  # line 18
             summed.gemm(  # lines 19-20
-                self.grid, self.contract, G.block, W_block, dT.block, trans_b=True, form=form
+                self.grid, self.contract, G.block, W_block, dT.block, then, trans_b=True, form=form
             )  # fmt: skip
         return dW
 

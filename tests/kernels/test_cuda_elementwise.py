@@ -142,7 +142,7 @@ def softmax_oracle(logits, rows, labels, count):
 
 
 @each("dtype", DTYPES)
-@each("classes", [1, 7, 32, 47, 100, 130])
+@each("classes", [1, 7, 32, 40, 47, 100, 130, 256, 600])
 @each("in_place", [False, True])
 def test_softmax_cross_entropy(gpu, dtype, classes, in_place):
     m = 29
@@ -160,6 +160,20 @@ def test_softmax_cross_entropy(gpu, dtype, classes, in_place):
     assert (got is on_gpu) == in_place
     if not in_place:
         np.testing.assert_array_equal(gpu.to_host(on_gpu), logits)
+
+
+@each("dtype", DTYPES)
+def test_softmax_where_no_vector_may_be_read(gpu, dtype):
+    m, f = 9, 40
+    logits, labels = normal((m, f), dtype), np.arange(m)
+    room = gpu.asarray(np.zeros(m * f + 1, dtype))
+    on_gpu = room[1:].reshape(m, f)
+    on_gpu[...] = gpu.asarray(logits)
+    position = gpu.asarray(np.arange(m, dtype=np.int32))
+    losses, gradient = softmax_oracle(logits, np.arange(m), labels, m)
+    got, _ = cuda.softmax_cross_entropy(on_gpu, position, gpu.asarray(labels), on_gpu)
+    np.testing.assert_allclose(gpu.to_host(got), losses, **tolerance(dtype))
+    np.testing.assert_allclose(gpu.to_host(on_gpu), gradient, **tolerance(dtype))
 
 
 @each("dtype", DTYPES)

@@ -18,7 +18,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.local import cuda
 from distgnn.local.cuda import Variant, csr, launch
 from distgnn.local.cuda.narrow import KINDS, vector
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Epilogue, Kept
 from distgnn.local.spmm import _spmm_kernel
 from kernels.conftest import VARIANTS, in_orders
 from loops import each
@@ -180,6 +180,28 @@ def test_epilogue(gpu, kind, f, index):
                 assert gpu.to_host(out).tobytes() == gpu.to_host(expected).tobytes(), (way, end, accumulate)
             if then.done and then.remember:
                 np.testing.assert_array_equal(gpu.to_host(then.bits), gpu.to_host(bits))
+
+
+@each("kind", ENDINGS)
+@each("f", [1, 3, 7, 8, 24, 41, 128, 129])
+@each("accumulate", [False, True])
+def test_gradients_are_masked(gpu, kind, f, accumulate):
+    """Has the bits of the product and of `keep_positive` after it, whatever the width."""
+    dtype = "float64" if kind == "float64" else "float32"
+    block = block_of(gpu, HUBS, dtype)
+    (B, _), (C, _) = dense((block.shape[1], f), dtype), dense((block.shape[0], f), dtype, 1)
+    beyond = gpu.xp.zeros((1,), np.int32)
+    read = gpu.asarray(B) if kind == dtype else cuda.rounded(gpu.asarray(B), kind, beyond)
+    bits = gpu.asarray(np.packbits(np.random.default_rng(2).random(C.shape) < 0.5))
+    for way in ENDINGS[kind][: None if f < 64 else 3]:
+        if way and not way.padded and (f % way.V if kind == dtype else f < 8):
+            continue
+        expected, out, then = gpu.asarray(C), gpu.asarray(C), Kept(bits, 1 / 0.7)
+        cuda.spmm(block, read, expected, accumulate, way)
+        cuda.keep_positive(expected, bits, 1 / 0.7)
+        cuda.spmm(block, read, out, accumulate, way, then)
+        assert then.done
+        assert gpu.to_host(out).tobytes() == gpu.to_host(expected).tobytes(), way
 
 
 def test_bits_need_whole_bytes_of_a_group(gpu):

@@ -8,7 +8,7 @@ from distgnn import rng
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import elementwise
 from distgnn.local.elementwise import keep_positive, positive_bits, relu
-from distgnn.local.epilogue import Epilogue
+from distgnn.local.epilogue import Epilogue, Kept
 from loops import each
 from nn.conftest import passes as passes
 
@@ -29,6 +29,10 @@ def test_backward_of_relu(shape, dtype, backend, monkeypatch, passes):
     keep_positive(dZ, bits, 2.0)
     np.testing.assert_array_equal(backend.to_host(dZ), 2 * G * (Z > 0))
     assert dZ.dtype == dtype
+    dZ, then = backend.asarray(G).copy(), Kept(bits, 2.0)
+    for _ in range(2):  # the second does nothing
+        elementwise.apply(then, dZ)
+    np.testing.assert_array_equal(backend.to_host(dZ), 2 * G * (Z > 0))
 
 
 @each("shape", [(0, 3), (1, 1), (7, 3), (13, 16), (100, 9)])
@@ -57,13 +61,14 @@ def test_epilogue(shape, dtype, keep, backend, monkeypatch, passes):
     np.testing.assert_array_equal(backend.to_host(then.bits), np.packbits(H > 0))
 
 
-@each("rows", [0, 3, 8, 11])
-def test_column_sums(rows, backend, monkeypatch):
+@each("shape", [(0, 5), (3, 0), (3, 5), (8, 5), (11, 1), (700, 40), (9, 33), (2100, 3)])
+@each("dtype", [np.float32, np.float64])
+def test_column_sums(shape, dtype, backend, monkeypatch):
     monkeypatch.setattr(TUNING, "summed_rows", 4)
-    G = np.random.default_rng(0).standard_normal((rows, 5)).astype(np.float32)
+    G = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     sums = backend.to_host(elementwise.column_sums(backend.asarray(G)))
-    assert sums.dtype == np.float32
-    np.testing.assert_allclose(sums, G.astype(np.float64).sum(axis=0, keepdims=True), rtol=1e-6, atol=1e-7)
+    assert sums.dtype == dtype
+    np.testing.assert_allclose(sums, G.astype(np.float64).sum(axis=0, keepdims=True), rtol=1e-6, atol=1e-6)
 
 
 def test_gradient_at_zero_is_zero(backend, passes):

@@ -377,7 +377,7 @@ class Gathered(Algorithm):
     def multiply(self, H, T, then=None):
         local.spmm(self.A, self.grid.world.allgather_rows(H, self.parts, matrix="H"), out=T)
 
-    def multiply_adjoint(self, G, F):
+    def multiply_adjoint(self, G, F, then=None):
         sums = local.spmm(self.A.transposed(self.grid.backend), G)
         self.grid.world.reduce_scatter_rows(sums, self.parts, F, "sums")
 

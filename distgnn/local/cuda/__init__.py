@@ -12,6 +12,7 @@ from distgnn.local.cuda.elementwise import (
     NORM_COLUMNS,
     activate,
     binary_cross_entropy,
+    column_sums,
     count_hits,
     dropout,
     keep_positive,
@@ -39,10 +40,10 @@ from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sam
 
 __all__ = [
     "NORM_COLUMNS", "Numbering", "Product", "Rounded", "Variant", "activate", "adam", "best", "best_back",
-    "binary_cross_entropy", "candidates", "compact", "count_hits", "draw_weighted", "dropout", "edge_dots",
-    "edge_products", "edge_scores", "edge_slopes", "edge_softmax", "edge_softmax_back", "entries_of",
-    "find_columns", "gather_rows", "gemm", "inclusion", "keep_entries", "keep_positive", "layer_norm",
-    "layer_norm_backward", "narrow", "narrow_rows", "positive_bits", "rounded", "row_keys", "row_lengths",
-    "sample_ones", "sample_weighted", "scatter_add", "sgd", "softmax_cross_entropy", "spgemm", "spmm",
-    "spmm_cusparse", "sum_squares", "widen",
+    "binary_cross_entropy", "candidates", "column_sums", "compact", "count_hits", "draw_weighted",
+    "dropout", "edge_dots", "edge_products", "edge_scores", "edge_slopes", "edge_softmax",
+    "edge_softmax_back", "entries_of", "find_columns", "gather_rows", "gemm", "inclusion", "keep_entries",
+    "keep_positive", "layer_norm", "layer_norm_backward", "narrow", "narrow_rows", "positive_bits",
+    "rounded", "row_keys", "row_lengths", "sample_ones", "sample_weighted", "scatter_add", "sgd",
+    "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "sum_squares", "widen",
 ]  # fmt: skip

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from distgnn import rng
-from distgnn.local.array_elementwise import column_sums_in_parts
+from distgnn.arrays import backend
+from distgnn.arrays.tuning import TUNING
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, lanes_for, launch, library
 from distgnn.local.epilogue import Ending, Epilogue, Kept, Mask
 
+SUMMED_PARTS = 512  # of the rows whose columns are summed, at most
 NORM_COLUMNS = 128  # in the registers of a warp of layer_norm_backward
 
 
@@ -112,13 +114,28 @@ def layer_norm_backward(normal: Array, scales: Array, gain: Array, G: Array) -> 
     arguments = np.int64(m), np.int32(f), np.int32(height), normal, scales, gain, G, sums
     kernel = f"layer_norm_backward<{c_type(G)}>"
     launch(xp, "layer_norm.cu", kernel, blocks_for(len(sums) * WARP), *arguments)
-    return column_sums_in_parts(sums).reshape(2, f)
+    return column_sums(sums).reshape(2, f)
+
+
+def column_sums(block: Array) -> Array:
+    """See ``local.elementwise.column_sums``; in one launch, or two of many rows."""
+    xp, (m, f) = library(block), block.shape
+    check("column_sums", (m, f), block.dtype, block=block)
+    height = max(-(-m // SUMMED_PARTS), TUNING.summed_rows)  # of m alone, as sums follow it
+    parts, lanes = max(-(-m // height), 1), lanes_for(f)
+    turns = [(m, height, parts, np.dtype(np.float64))] * (parts > 1)
+    for rows, at_a_time, count, dtype in [*turns, (parts if turns else m, m, 1, block.dtype)]:
+        read, block = block, xp.empty((count, f), dtype)
+        sizes = np.int64(rows), np.int32(f), np.int32(lanes), np.int64(at_a_time)
+        name = f"column_sums<{c_type(read)},{c_type(block)}>"
+        launch(xp, "column_sums.cu", name, (count, -(-f // lanes)), *sizes, read, block)
+    return block
 
 
 def softmax_cross_entropy(
     logits: Array, position: Array, labels: Array, gradient: Array = None, count: int | None = None
 ) -> tuple[Array, Array]:
-    """Compute the losses and the gradient of ``local.elementwise.cross_entropy``.
+    """Compute the losses, float64, and the gradient of ``local.elementwise.cross_entropy``.
 
     position: int32 (m), the place of a row among the training rows, or -1; gradient: made when missing, may
     be ``logits``; count: by default of these training rows.
@@ -128,13 +145,17 @@ def softmax_cross_entropy(
     check("softmax_cross_entropy", (m, classes), logits.dtype, logits=logits, gradient=gradient)
     check("softmax_cross_entropy", (m,), np.int32, position=position)
     check("softmax_cross_entropy", (labels.size,), np.int64, labels=labels)
-    losses = xp.zeros(labels.size, logits.dtype)
+    losses = xp.empty(labels.size, np.float64)
     share = number(1 / max(labels.size if count is None else count, 1))
-    name = f"softmax_cross_entropy<{c_type(logits)}>"
-    lanes = lanes_for(-(-classes // 4))
-    shape = np.int32(classes), np.int32(lanes)
-    arguments = np.int64(m), position, labels, logits, *shape, share, gradient, losses
-    launch(xp, "softmax_cross_entropy.cu", name, blocks_for(m * lanes), *arguments)
+    wide, on = 16 // logits.itemsize, backend.of(logits)
+    V = 1 if classes % wide or (on.address(logits) | on.address(gradient)) % 16 else wide
+    K = 1 if V > 1 and classes <= V * WARP else 4
+    rows = max(wide * wide // (K * V), 1)  # of a group, IN_FLIGHT numbers
+    lanes = lanes_for(-(-classes // (V * K)))
+    name = f"softmax_cross_entropy<{c_type(logits)},{V},{K}>"
+    arguments = np.int64(m), position, labels, logits, np.int32(classes), np.int32(lanes), share, gradient
+    blocks = blocks_for(-(-m // rows) * lanes)
+    launch(xp, "softmax_cross_entropy.cu", name, blocks, *arguments, losses)
     return losses, gradient
 
 
