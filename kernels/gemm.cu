@@ -127,20 +127,20 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
     at = stages + slot * (ROWS * PITCH);
     slot = slot + 1 == STAGES ? 0 : slot + 1;
   };
-  float sums[F][4] = {}, fresh[F][4];
-  Halves a[2];
+  float sums[F][4] = {};
+  Halves a[2], next[2];
   next_chunk();
-  read_rows(a[0], at, row, t);
+#pragma unroll
+  for (int i = 0; i < 2; i++) read_rows(next[i], at + i * GROUP, row, t);
 #pragma unroll 1
   while (tile < tiles) {
-    const float* b = held + chunk * CHUNK * (16 * F);
-    begin<F>(fresh, a[0], b);
-    read_rows(a[1], at + GROUP, row, t);
-    add(sums, fresh, a[0]);
-    begin<F>(fresh, a[1], b + GROUP * (16 * F));
-    next_chunk();
-    read_rows(a[0], at, row, t);  // beyond the last chunk numbers that nobody multiplies
-    add(sums, fresh, a[1]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) a[i] = next[i];
+    multiply<F>(sums, a, held + chunk * CHUNK * (16 * F), [&] {
+      next_chunk();
+#pragma unroll
+      for (int i = 0; i < 2; i++) read_rows(next[i], at + i * GROUP, row, t);  // beyond the end: of no use
+    });
     if (++chunk < chunks) continue;
 #pragma unroll
     for (int h = 0; h < 2; h++)

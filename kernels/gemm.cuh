@@ -7,7 +7,8 @@
 // theoretical peak performance"). The order of a sum depends on the shape alone. An infinite number makes NaN.
 //
 // Which of 8 steps of k is which for a tensor core is chosen so that a thread reads neighbours from shared memory: its
-// steps t and t + 4 are 2 t and 2 t + 1.
+// steps t and t + 4 are 2 t and 2 t + 1. Columns are multiplied in two halves, so that one is under way while the sums
+// of the other are added up.
 
 constexpr int CHUNK = 32;  // of k in shared memory at a time
 constexpr int GROUP = 16;  // of k that tensor cores add up by themselves
@@ -44,26 +45,43 @@ struct Halves {
   float high[2][4], low[2][4];
 };
 
-// Begins sums = the product of a and the 16 of k that are held at b.
-template <int F> __device__ inline void begin(float (&sums)[F][4], const Halves& a, const float* b) {
+// Begins sums = the product of a and 16 of k at b, for H of the F fragments that lie there.
+template <int F, int H> __device__ inline void begin(float (&sums)[H][4], const Halves& a, const float* b) {
   begin_multiplying();
 #pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.low[s], b + 2 * s * F * 64, s > 0);
+  for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.low[s], b + 2 * s * F * 64, s > 0);
 #pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.high[s], b + (2 * s + 1) * F * 64, true);
+  for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.high[s], b + (2 * s + 1) * F * 64, true);
 #pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<F>(sums, a.high[s], b + 2 * s * F * 64, true);
+  for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.high[s], b + 2 * s * F * 64, true);
   commit_products();
 }
 
-// sums += fresh, once it is there; a: what was multiplied.
-template <int F> __device__ inline void add(float (&sums)[F][4], float (&fresh)[F][4], Halves& a) {
-  wait_for_products();
+// Adds what is there when all products but the last N are, to the sums of H fragments from `first` on.
+template <int N, int F, int H> __device__ inline void add(float (&sums)[F][4], int first, float (&fresh)[H][4]) {
+  wait_for_products<N>();
   hold_registers(fresh);
-  hold_registers(a.high);
-  hold_registers(a.low);
 #pragma unroll
-  for (int j = 0; j < F; j++)
+  for (int j = 0; j < H; j++)
 #pragma unroll
-    for (int v = 0; v < 4; v++) sums[j][v] += fresh[j][v];
+    for (int v = 0; v < 4; v++) sums[first + j][v] += fresh[j][v];
+}
+
+// Adds the product of a, 32 of k, and what lies at b. `load` makes what is multiplied next.
+template <int F, class Load>
+__device__ inline void multiply(float (&sums)[F][4], Halves (&a)[2], const float* b, Load load) {
+  constexpr int H = F / 2;
+  float left[H][4], right[H][4];
+  const float* middle = b + GROUP * (16 * F);
+  begin<F>(left, a[0], b);
+  begin<F>(right, a[0], b + H * 64);
+  add<1>(sums, 0, left);
+  begin<F>(left, a[1], middle);
+  add<1>(sums, H, right);
+  begin<F>(right, a[1], middle + H * 64);
+  load();
+  add<1>(sums, 0, left);
+  add<0>(sums, H, right);
+#pragma unroll
+  for (int g = 0; g < 2; g++) hold_registers(a[g].high), hold_registers(a[g].low);
 }

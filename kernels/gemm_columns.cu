@@ -72,23 +72,22 @@ __global__ void __launch_bounds__(THREADS, 1)
   show_tensor_cores();
   __syncthreads();
 
-  float sums[F][4] = {}, fresh[F][4];
+  float sums[F][4] = {};
   Halves a[2];
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; chunk++) {
-    const float *at = stages + chunk % STAGES * STAGE, *b = held + chunk % 2 * HELD;
+    const float* at = stages + chunk % STAGES * STAGE;
+    const auto prepare = [&] {
+      copy();  // to where the chunk before this one was
+      if (chunk + 1 < chunks)
+        lay<F>(held + (chunk + 1) % 2 * HELD, stages + (chunk + 1) % STAGES * STAGE + CHUNK * A_PITCH);
+    };
     if (busy) {
-      read_columns(a[0], at, column, t);
-      begin<F>(fresh, a[0], b);
-      read_columns(a[1], at + GROUP * A_PITCH, column, t);
-    }
-    copy();  // to where the chunk before this one was
-    if (chunk + 1 < chunks)
-      lay<F>(held + (chunk + 1) % 2 * HELD, stages + (chunk + 1) % STAGES * STAGE + CHUNK * A_PITCH);
-    if (busy) {
-      add(sums, fresh, a[0]);
-      begin<F>(fresh, a[1], b + GROUP * (16 * F));
-      add(sums, fresh, a[1]);
+#pragma unroll
+      for (int i = 0; i < 2; i++) read_columns(a[i], at + i * GROUP * A_PITCH, column, t);
+      multiply<F>(sums, a, held + chunk % 2 * HELD, prepare);
+    } else {
+      prepare();
     }
     show_tensor_cores();
     wait_for_copies<STAGES - 3>();

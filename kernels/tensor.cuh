@@ -69,26 +69,36 @@ template <int N> __device__ inline void wait_for_team(int team) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define FOUR(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 template <int F> struct Wgmma;
-template <> struct Wgmma<2> {
-  static __device__ inline void multiply(float (&d)[2][4], const unsigned (&a)[4], uint64 b, int add) {
+template <> struct Wgmma<1> {
+  static __device__ inline void multiply(float (&d)[1][4], const unsigned (&a)[4], uint64 b, int add) {
     asm volatile(
-        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %13, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7"
-        "}, {%8, %9, %10, %11}, %12, p, 1, 1;\n\t}"
-        : FOUR(d[0]), FOUR(d[1])
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %9, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3"
+        "}, {%4, %5, %6, %7}, %8, p, 1, 1;\n\t}"
+        : FOUR(d[0])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 };
-template <> struct Wgmma<6> {
-  static __device__ inline void multiply(float (&d)[6][4], const unsigned (&a)[4], uint64 b, int add) {
+template <> struct Wgmma<3> {
+  static __device__ inline void multiply(float (&d)[3][4], const unsigned (&a)[4], uint64 b, int add) {
     asm volatile(
-        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %29, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n48k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23"
-        "}, {%24, %25, %26, %27}, %28, p, 1, 1;\n\t}"
-        : FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]), FOUR(d[4]), FOUR(d[5])
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %17, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
+        "}, {%12, %13, %14, %15}, %16, p, 1, 1;\n\t}"
+        : FOUR(d[0]), FOUR(d[1]), FOUR(d[2])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  }
+};
+template <> struct Wgmma<4> {
+  static __device__ inline void multiply(float (&d)[4][4], const unsigned (&a)[4], uint64 b, int add) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %21, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+        "}, {%16, %17, %18, %19}, %20, p, 1, 1;\n\t}"
+        : FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 };
@@ -101,20 +111,6 @@ template <> struct Wgmma<8> {
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
         "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n\t}"
         : FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]), FOUR(d[4]), FOUR(d[5]), FOUR(d[6]), FOUR(d[7])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-  }
-};
-template <> struct Wgmma<16> {
-  static __device__ inline void multiply(float (&d)[16][4], const unsigned (&a)[4], uint64 b, int add) {
-    asm volatile(
-        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, p, 1, 1;\n\t}"
-        : FOUR(d[0]), FOUR(d[1]), FOUR(d[2]), FOUR(d[3]), FOUR(d[4]), FOUR(d[5]), FOUR(d[6]), FOUR(d[7]), FOUR(d[8]), FOUR(d[9]), FOUR(d[10]), FOUR(d[11]), FOUR(d[12]), FOUR(d[13]), FOUR(d[14]), FOUR(d[15])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
   }
 };
@@ -155,10 +151,10 @@ __device__ inline void commit_products() {
 #endif
 }
 
-// Waits for all products; before, nobody may touch their registers.
-__device__ inline void wait_for_products() {
+// Waits for all products but for the last N that were committed; before, nobody may touch their registers.
+template <int N> __device__ inline void wait_for_products() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 #endif
 }
 

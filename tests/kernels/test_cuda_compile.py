@@ -129,11 +129,14 @@ def test_gathers_of_a_turn_come_before_its_first_sum():
 @without_nvcc
 @without_nvdisasm
 def test_dense_products_are_made_by_tensor_cores():
-    """Three products of TF32 for each; a turn multiplies twice 16 of k. Features are copied by 16 bytes."""
+    """Three products of TF32 for each; a turn multiplies four times 8 of k by both halves of the columns, of
+    which one is under way while the other is added up. Features are copied by 16 bytes.
+    """
+    assert all("serialized" not in compiled(file, 90)[0] for file in launch.NATIVE)
     bodies = {file: ptxas.sass(compiled(file, 90)[1]) for file in launch.NATIVE}
     for tile in (*TILES, *gemm_columns.TILES):
         body = ptxas.of(tile.name, bodies[f"{tile.name.split('<')[0]}.cu"])
-        assert sum(f"HGMMA.64x{tile.width}x8.F32.TF32" in line for line in body) == 12, tile
+        assert sum(f"HGMMA.64x{tile.width // 2}x8.F32.TF32" in line for line in body) == 24, tile
         assert any("LDGSTS.E.BYPASS.128" in line for line in body), tile
 
 

@@ -51,7 +51,7 @@ class Tile:
         return 2 if self.fragments <= 8 and 2 * self.shared(k) + 1024 <= room else 1
 
 
-TILES = [Tile(2, 4), Tile(6, 4), Tile(8, 4), Tile(16, 4)]  # narrow ones first
+TILES = [Tile(2, 3), Tile(6, 3), Tile(8, 3), Tile(16, 3)]  # narrow ones first
 
 
 def kernel_names() -> list[str]:
