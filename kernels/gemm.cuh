@@ -19,12 +19,18 @@ constexpr int ROWS = 64;          // of a tile, which a team has
 // Begins a copy of a panel to shared memory by N threads, UNIT numbers at a time; zeros where there is none.
 template <int N, int OUTER, int INNER, int PITCH, int UNIT>
 __device__ inline void copy_units(float* to, const float* from, int stride, int outer, int inner) {
-  constexpr int UNITS = INNER / UNIT;
-#pragma unroll 1  // else addresses of all turns take registers
-  for (int i = threadIdx.x % N; i < OUTER * UNITS; i += N) {
-    const int row = i / UNITS, column = i % UNITS * UNIT;
-    const bool there = row < outer && column < inner;
-    copy_later<UNIT>(to + row * PITCH + column, there ? from + int64(row) * stride + column : from, there);
+  constexpr int UNITS = INNER / UNIT, DOWN = N / UNITS;
+  static_assert(DOWN > 0);
+  const int thread = threadIdx.x % N, top = thread / UNITS, column = thread % UNITS * UNIT;
+  if (top >= DOWN) return;  // N is no multiple of UNITS
+  if (column >= inner) outer = 0;
+  from += int64(top) * stride + column;
+  to += top * PITCH + column;
+#pragma unroll 4
+  for (int row = top; row < OUTER; row += DOWN) {
+    copy_later<UNIT>(to, from, row < outer);
+    from += int64(DOWN) * stride;
+    to += DOWN * PITCH;
   }
 }
 
