@@ -86,12 +86,13 @@ def unit(file: str, names: Sequence[str]) -> str:
     return launch.source(file) + "\n".join(instances) + "\n"
 
 
-def compiled(source: str, architecture: int, flags: Sequence[str]) -> tuple[str, bytes]:
-    """Compile a source for an architecture; return the compiler's report and what it made."""
+def compiled(source: str, architecture: int | str, flags: Sequence[str]) -> tuple[str, bytes]:
+    """Compile a source for an architecture, 90 or "90a"; return the compiler's report and what it made."""
     with tempfile.TemporaryDirectory() as folder:
         text, made = Path(folder, "kernels.cu"), Path(folder, "made")
         text.write_text(source)
-        report = run(*FLAGS, *flags, f"-arch=sm_{architecture}", str(text), "-o", str(made))
+        target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+        report = run(*FLAGS, *flags, target, str(text), "-o", str(made))
         return report, made.read_bytes()
 
 

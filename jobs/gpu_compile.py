@@ -46,8 +46,10 @@ def compiled(name: Name) -> str:
     """Compile a kernel; return what went wrong, or ""."""
     import cupy
 
-    from distgnn.local.cuda import launch
+    from distgnn.local.cuda import launch, native
 
+    if name[0] in launch.NATIVE and not native.runs_here(cupy):
+        return ""
     try:
         launch.kernel(cupy, *name)
     except Exception as error:

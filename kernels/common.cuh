@@ -198,10 +198,25 @@ template <class T> struct Epilogue {
 
   __device__ inline bool any() const { return bias || relu || row_keys || keeps; }
 
+  // Of V neighbours in a row, the first `columns` of which are there; but for `keeps`.
+  template <int V> __device__ inline void apply(Pack<T, V>& z, int64 row, int column, int columns = V) const {
+    if (bias)
+#pragma unroll
+      for (int v = 0; v < V; v++)
+        if (v < columns) z.at[v] += bias[column + v];
+    if (relu)
+#pragma unroll
+      for (int v = 0; v < V; v++) z.at[v] = z.at[v] < T(0) ? T(0) : z.at[v];  // NaN stays NaN, as in numpy.maximum
+    if (!row_keys) return;
+    const uint64 key = row_keys[row];
+#pragma unroll
+    for (int v = 0; v < V; v++)
+      if (v < columns) z.at[v] *= kept(key, column_keys[column + v], threshold) ? scale : T(0);
+  }
+
   __device__ inline T of(T z, int64 row, int column) const {
-    if (bias) z += bias[column];
-    if (relu) z = z < T(0) ? T(0) : z;  // NaN stays NaN, as in numpy.maximum
-    if (row_keys) z *= kept(row_keys[row], column_keys[column], threshold) ? scale : T(0);
-    return z;
+    Pack<T, 1> one{{z}};
+    apply(one, row, column);
+    return one.at[0];
   }
 };

@@ -46,6 +46,8 @@ class Tuning:
     gemm_trial: float = 3e8
     """Multiplications and additions of a trial of a product in a form: milliseconds. Longer ones are cut."""
     gemm_trial_on_device: float = 3e11
+    long_dimension: int = 1 << 13
+    """Rows from which on a GPU multiplies tall matrices of float32 by a kernel of its own."""
     gemm_gain: float = 0.9
     """Share of the seconds of the form in which operands come that another must take at most, or noise would
     choose.

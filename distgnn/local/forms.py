@@ -26,6 +26,13 @@ class Form:
     def __str__(self) -> str:
         return f"{self.a}{self.b}{' reversed' if self.reversed else ''}"
 
+    def as_they_lie(self, A: Array, B: Array) -> bool:
+        """Tell whether :meth:`multiply` copies nothing of these, nor turns the product around."""
+        lie = ((A, self.a), (B, self.b))
+        return not self.reversed and all(
+            X.flags.c_contiguous if letter == "N" else X.flags.f_contiguous for X, letter in lie
+        )
+
     def multiply(self, on: Backend, A: Array, B: Array, out: Array) -> None:
         """Compute ``out = A B``; A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row."""
         A, B = laid(on.xp, A, self.a), laid(on.xp, B, self.b)

@@ -34,13 +34,28 @@ extern dim3 blockDim, gridDim;
 
 namespace emulation {
 
-// What runtime.cpp does for a thread that comes to a barrier or a collective of its warp. A shuffle replaces the
+// What runtime.cpp does for a thread that comes to a barrier, of its block or of so many threads that name a team, or to
+// a collective of its warp. A shuffle replaces the
 // `bytes` at `value`; a ballot returns the lanes that vote.
 enum class Kind { sync, shuffle, ballot };
 void wait_for_block();
+void wait_for_team(int team, int threads);
 unsigned collective(Kind kind, unsigned mask, bool vote = false, int source = 0, void* value = nullptr,
                     size_t bytes = 0);
 int lane();
+
+// The block's dynamic shared memory: as many bytes as the launch asks for.
+unsigned char* block_memory();
+
+// Copies that a thread begins (cp.async). They are made when it waits for them, no sooner, so that who reads
+// without waiting finds what was there before. Of the `bytes` at `to`, those behind the first `there` become 0.
+void copy_later(void* to, const void* from, int bytes, int there);
+void commit_copies();
+void wait_for_copies(int but);
+
+// D = A B of a warp, or D += A B with `add`, for A (16, 8) and B (8, 8 F) of fragments as tensor.cuh tells it: the
+// lowest 13 bits of operands count for nothing, and sums are rounded toward zero.
+void multiply_tf32(float* d, int F, const float (&a)[4], const float* b, bool add);
 
 template <class T> T shuffle(unsigned mask, T value, int source) {
   static_assert(sizeof(T) <= 16);

@@ -125,16 +125,18 @@ class Here:
         self._launch: Any = None
 
     def launch(
-        self, kernels: Kernels, name: str, grid: Sizes, block: Sizes, arguments: Sequence[Any], order: int = 0
-    ) -> None:
+        self, kernels: Kernels, name: str, grid: Sizes, block: Sizes, arguments: Sequence[Any],
+        order: int = 0, shared: int = 0,
+    ) -> None:  # fmt: skip
         """Run one of the kernels over its grid.
 
         Args:
             arguments: NumPy's arrays and numbers.
             order: of threads and blocks: 0 forward, 1 backward, else the seed of a shuffle.
+            shared: bytes of dynamic shared memory.
         """
         place = self._places.get((kernels.source, name)) or self._load(kernels, name)
-        request = _request(kernels.source, grid, block, order, len(arguments))
+        request = _request(kernels.source, grid, block, order, shared, len(arguments))
         problem = self._launch(place, request, _packed(arguments))
         if problem:
             raise EmulationError(problem.decode())
@@ -164,8 +166,9 @@ class Apart:
         self._places: dict[tuple[str, str], tuple[bytes, int]] = {}
 
     def launch(
-        self, kernels: Kernels, name: str, grid: Sizes, block: Sizes, arguments: Sequence[Any], order: int = 0
-    ) -> None:
+        self, kernels: Kernels, name: str, grid: Sizes, block: Sizes, arguments: Sequence[Any],
+        order: int = 0, shared: int = 0,
+    ) -> None:  # fmt: skip
         """Run a kernel like `Here.launch`: arrays are read before and written back after."""
         if (kernels.source, name) not in self._places:
             path = os.fsencode(library(kernels, self.flags))
@@ -175,7 +178,7 @@ class Apart:
         arrays = _arrays(arguments)
         request = [struct.pack("I", len(path)), path, struct.pack("I", number)]
         request += [
-            _request(kernels.source, grid, block, order, len(arguments)),
+            _request(kernels.source, grid, block, order, shared, len(arguments)),
             struct.pack("I", len(arrays)),
         ]
         for (address, nbytes), array in arrays.items():
@@ -233,14 +236,14 @@ class Apart:
 
 
 _KERNEL = struct.Struct("@iPP")  # Kernel, Request and Argument in runtime.h
-_REQUEST = struct.Struct("=6IIIi")
+_REQUEST = struct.Struct("=6IIIIi")
 _ARGUMENT = struct.Struct("=8sIcc2x")
 
 
-def _request(source: str, grid: Sizes, block: Sizes, order: int, count: int) -> bytes:
+def _request(source: str, grid: Sizes, block: Sizes, order: int, shared: int, count: int) -> bytes:
     # CuPy compiles with -ftz=true, which means float32 alone; a processor flushes either both types or none.
     flush = "double" not in source
-    return _REQUEST.pack(*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], order, flush, count)
+    return _REQUEST.pack(*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], order, flush, shared, count)
 
 
 def _packed(arguments: Sequence[Any], places: dict[int, int] | None = None) -> bytes:

@@ -12,9 +12,9 @@
 // one of them. Arguments are compared with the parameters, which CUDA itself never does. Everything works under
 // -fsanitize=address,undefined, which sees accesses out of bounds and vectors that are not aligned.
 //
-// Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups,
-// dynamic shared memory. Shared variables keep their values from block to block, as on a GPU nobody promises
-// otherwise.
+// Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups.
+// Shared variables keep their values from block to block, as on a GPU nobody promises otherwise; dynamic shared
+// memory has NaNs when a block begins.
 
 #include "runtime.h"
 
@@ -29,6 +29,8 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -103,7 +105,7 @@ void make_context(Context& context, char* stack, size_t bytes, void (*body)()) {
 constexpr int warp_size = 32;
 constexpr size_t stack_bytes = 256 << 10;  // address-sanitised frames are large; untouched pages cost nothing
 
-enum class State { running, at_warp, at_block, left };
+enum class State { running, at_warp, at_block, at_team, left };
 
 // What a thread brings to a collective of its warp, and takes away.
 struct Collective {
@@ -115,6 +117,13 @@ struct Collective {
   unsigned votes = 0;
 };
 
+// A copy that has begun.
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes, there;
+};
+
 struct Thread {
   Context context;
   char* stack = nullptr;
@@ -122,6 +131,8 @@ struct Thread {
   uint3 index{};
   State state = State::left;
   Collective asks;
+  int team = 0, team_size = 0;            // at whose barrier it waits
+  std::vector<std::vector<Copy>> copies;  // groups, the last one open
 };
 
 std::vector<Thread> threads(1024);  // all there can be; never moved, because contexts point into them
@@ -135,6 +146,8 @@ size_t scheduler_stack_bytes;
 const Kernel* kernel;
 void* const* values;  // its arguments
 std::string problem;  // of the last launch
+std::unique_ptr<unsigned char[]> dynamic_memory;
+unsigned dynamic_bytes;
 
 struct Fault {};
 
@@ -143,7 +156,8 @@ struct Fault {};
   const auto number = [](unsigned x) { return std::to_string(x); };
   problem = "block (" + number(blockIdx.x) + ", " + number(blockIdx.y) + ", " + number(blockIdx.z) + "), thread " +
             number(thread) + ": " + what;
-  const char* names[] = {"running", "at a warp collective", "at __syncthreads", "left the kernel"};
+  const char* names[] = {"running", "at a warp collective", "at __syncthreads", "at a team's barrier",
+                         "left the kernel"};
   for (int t = 0, from = 0; t <= thread_count; t++)
     if (t == thread_count || threads[t].state != threads[from].state) {
       problem += "\n  threads " + number(from) + ".." + number(t - 1) + ": " + names[int(threads[from].state)];
@@ -258,12 +272,27 @@ bool release_block() {
   return true;
 }
 
+bool release_teams() {
+  bool any = false;
+  for (int t = 0; t < thread_count; t++) {
+    if (threads[t].state != State::at_team) continue;
+    std::vector<int> come;
+    for (int other = 0; other < thread_count; other++)
+      if (threads[other].state == State::at_team && threads[other].team == threads[t].team) come.push_back(other);
+    if (int(come.size()) < threads[t].team_size) continue;
+    for (int other : come) threads[other].state = State::running;
+    any = true;
+  }
+  return any;
+}
+
 void run_block(const std::vector<int>& order) {
-  for (int t = 0; t < thread_count; t++) threads[t].state = State::running;
+  for (int t = 0; t < thread_count; t++) threads[t].state = State::running, threads[t].copies.assign(1, {});
+  memset(dynamic_memory.get(), 0xFF, dynamic_bytes);  // NaNs
   for (;;) {
     for (int t : order)
       if (threads[t].state == State::running) resume(t);
-    if (release_warps() || release_block()) continue;
+    if (release_warps() || release_teams() || release_block()) continue;
     for (int t : order)
       if (threads[t].state != State::left) fail("threads wait for each other at different barriers", t);
     return;
@@ -360,6 +389,12 @@ struct Flushing {
 
 void wait_for_block() { wait(State::at_block); }
 
+void wait_for_team(int team, int threads_of_team) {
+  threads[current].team = team;
+  threads[current].team_size = threads_of_team;
+  wait(State::at_team);
+}
+
 unsigned collective(Kind kind, unsigned mask, bool vote, int source, void* value, size_t bytes) {
   Collective& ask = threads[current].asks;
   ask.kind = kind;
@@ -375,6 +410,52 @@ unsigned collective(Kind kind, unsigned mask, bool vote, int source, void* value
 
 int lane() { return current % warp_size; }
 
+unsigned char* block_memory() { return dynamic_memory.get(); }
+
+void copy_later(void* to, const void* from, int bytes, int there) {
+  threads[current].copies.back().push_back({to, from, bytes, there});
+}
+
+void commit_copies() { threads[current].copies.emplace_back(); }
+
+void wait_for_copies(int but) {
+  auto& groups = threads[current].copies;
+  for (; int(groups.size()) - 1 > but; groups.erase(groups.begin()))
+    for (const Copy& copy : groups.front()) {
+      memcpy(copy.to, copy.from, size_t(copy.there));
+      memset(static_cast<char*>(copy.to) + copy.there, 0, size_t(copy.bytes - copy.there));
+    }
+}
+
+namespace {
+
+float toward_zero(double x) {
+  const float rounded = float(x);
+  if (std::isinf(rounded) || std::fabs(double(rounded)) <= std::fabs(x) || x != x) return rounded;
+  return __uint_as_float(__float_as_uint(rounded) - 1);
+}
+
+float tf32(float x) { return __uint_as_float(__float_as_uint(x) & ~0x1FFFu); }
+
+float rows_of_warps[32][16][8];  // A, by warp
+
+}  // namespace
+
+void multiply_tf32(float* d, int F, const float (&a)[4], const float* b, bool add) {
+  float(&rows)[16][8] = rows_of_warps[current / warp_size];
+  const int row = lane() / 4, t = lane() % 4;
+  for (int i = 0; i < 4; i++) rows[row + i % 2 * 8][t + i / 2 * 4] = tf32(a[i]);
+  collective(Kind::sync, ~0u);
+  for (int i = 0; i < 4 * F; i++) {
+    double sum = add ? d[i] : 0.0;
+    for (int k = 0; k < 8; k++)
+      sum += double(rows[row + i / 2 % 2 * 8][k]) *
+             double(tf32(b[i / 4 * 64 + k / 4 * 32 + (2 * t + i % 2) * 4 + k % 4]));
+    d[i] = toward_zero(sum);
+  }
+  collective(Kind::sync, ~0u);
+}
+
 }  // namespace emulation
 
 extern "C" const char* emulation_launch(const emulation::Kernel* kernel, const emulation::Request* request,
@@ -388,6 +469,8 @@ extern "C" const char* emulation_launch(const emulation::Kernel* kernel, const e
       places.push_back(const_cast<unsigned long long*>(&arguments[i].value));
     emulation::kernel = kernel;
     values = places.data();
+    dynamic_bytes = request->shared;
+    dynamic_memory.reset(new unsigned char[dynamic_bytes]);
     run(request->grid, request->block, request->order);
     return nullptr;
   } catch (const Fault&) {

@@ -18,6 +18,7 @@ struct Request {
   dim3 grid, block;
   unsigned order;  // of threads and blocks: 0 forward, 1 backward, else the seed of a shuffle
   unsigned flush;  // whether numbers below the normal ones are 0
+  unsigned shared; // bytes of dynamic shared memory
   int count;       // of arguments
 };
 

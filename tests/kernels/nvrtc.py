@@ -33,7 +33,7 @@ class Nvrtc:
         self.architectures = list(numbers)
 
     def compile(
-        self, source: str, names: Sequence[str], architecture: int, options: Sequence[str]
+        self, source: str, names: Sequence[str], architecture: int | str, options: Sequence[str]
     ) -> tuple[bytes, str]:
         """Return the cubin with these kernels, given by their C++ names, and the compiler's log."""
         program = ctypes.c_void_p()

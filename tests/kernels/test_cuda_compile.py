@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from distgnn.local.cuda import csr, launch
+from distgnn.local.cuda import csr, gemm_columns, launch
+from distgnn.local.cuda.gemm import TILES
 from distgnn.local.cuda.launch import kernels_folder
 from kernels import nvrtc
 from kernels.conftest import BENCHMARKS, KERNELS, emulator, load
@@ -31,16 +32,21 @@ def supported() -> list[int]:
     return sorted(map(int, re.findall(r"sm_(\d+)$", ptxas.run("--list-gpu-code"), re.MULTILINE)))
 
 
+def target_of(file: str, architecture: int) -> int | str:
+    """Return what a file is compiled for: with all that Hopper has, where no other runs it."""
+    return "90a" if file in launch.NATIVE and architecture == 90 else architecture
+
+
 def compiled(file: str, architecture: int) -> tuple[str, bytes]:
     """Return ptxas' report on the kernels, and the kernels; kept in a folder, as nothing but the sources and
     the compiler changes them.
     """
-    source = ptxas.unit(file, KERNELS[file])
-    key = hashlib.sha256(f"{architecture}{ptxas.version()}{source}".encode()).hexdigest()[:32]
+    source, target = ptxas.unit(file, KERNELS[file]), target_of(file, architecture)
+    key = hashlib.sha256(f"{target}{ptxas.version()}{source}".encode()).hexdigest()[:32]
     kept = [emulator.cache_folder() / f"{key}{suffix}" for suffix in (".cubin", ".ptxas")]
     if not all(path.exists() for path in kept):
         kept[-1].parent.mkdir(parents=True, exist_ok=True)
-        report, cubin = ptxas.compiled(source, architecture, ("-cubin", "-Xptxas", "-v"))
+        report, cubin = ptxas.compiled(source, target, ("-cubin", "-Xptxas", "-v"))
         for path, content in zip(kept, (cubin, report.encode()), strict=True):
             made = path.with_suffix(f"{path.suffix}.{os.getpid()}")
             made.write_bytes(content)
@@ -136,6 +142,20 @@ def test_loops_over_entries_ask_for_rows_before_they_sum():
             assert loop.gathers[-2] < loop.first and len(loop.instructions) <= 4 * most, (name, loop)
 
 
+@without_nvcc
+@without_nvdisasm
+def test_dense_products_are_made_by_tensor_cores():
+    """Three products of TF32 for each; a turn multiplies four times 8 of k by both halves of the columns, of
+    which one is under way while the other is added up. Features are copied by 16 bytes.
+    """
+    assert all("serialized" not in compiled(file, 90)[0] for file in launch.NATIVE)
+    bodies = {file: ptxas.sass(compiled(file, 90)[1]) for file in launch.NATIVE}
+    for tile in (*TILES, *gemm_columns.TILES):
+        body = ptxas.of(tile.name, bodies[f"{tile.name.split('<')[0]}.cu"])
+        assert sum(f"HGMMA.64x{tile.width // 2}x8.F32.TF32" in line for line in body) == 24, tile
+        assert any("LDGSTS.E.BYPASS.128" in line for line in body), tile
+
+
 @pytest.mark.parametrize("architecture", [OLDER, ARCHITECTURES[-2]])
 @pytest.mark.parametrize("file", KERNELS)
 @pytest.mark.slow
@@ -150,7 +170,7 @@ def test_nvrtc(file, architecture):
     if ptxas.nvcc() is not None and architecture in supported():
         names = names[:: max(1, len(names) // 6)]
     options = [*launch.OPTIONS, "--ptxas-options=-v"]
-    cubin, log = compiler.compile(launch.source(file), names, architecture, options)
+    cubin, log = compiler.compile(launch.source(file), names, target_of(file, architecture), options)
     assert cubin[:4] == b"\x7fELF"
     found = ptxas.uses(log)
     assert len(found) >= len(names)

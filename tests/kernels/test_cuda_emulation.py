@@ -71,6 +71,45 @@ __global__ void shared_bounds(int* to) {
 __global__ void vector_load(const float* from, float* to) {
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
 }
+__global__ void copies(const int* from, int* to) {  // reads before and after it waits
+  int *held = reinterpret_cast<int*>(emulation::block_memory()), t = threadIdx.x;
+  for (int i = 0; i < 2; i++) {
+    emulation::copy_later(held + 32 * i + t, from + 32 * i + t, 4, i && t % 2 ? 0 : 4);
+    emulation::commit_copies();
+  }
+  for (int left = 2; left >= 0; left--) {
+    emulation::wait_for_copies(left);
+    for (int i = 0; i < 2; i++, to += 32) to[t] = held[32 * i + t];
+  }
+}
+__global__ void beyond_dynamic(int* to) { to[0] = reinterpret_cast<int*>(emulation::block_memory())[8]; }
+__global__ void tensor(const float* A, const float* B, float* D) {
+  const int r = threadIdx.x / 4, t = threadIdx.x % 4;
+  const float a[4] = {A[8 * r + t], A[8 * r + 64 + t], A[8 * r + t + 4], A[8 * r + 68 + t]};
+  float* held = reinterpret_cast<float*>(emulation::block_memory());
+  for (int i = threadIdx.x; i < 128; i += 32)
+    held[i % 16 / 8 * 64 + i / 16 / 4 * 32 + i % 8 * 4 + i / 16 % 4] = B[i];
+  __syncwarp();
+  float d[8];
+  float* to = D + 16 * r + 2 * t;
+  for (int i = 0; i < 8; i++) d[i] = to[i % 2 + i / 2 % 2 * 128 + i / 4 * 8];
+  emulation::multiply_tf32(d, 2, a, held, true);
+  for (int i = 0; i < 8; i++) to[i % 2 + i / 2 % 2 * 128 + i / 4 * 8] = d[i];
+}
+__global__ void teams(int* to) {  // the second team goes to its barrier twice as often
+  __shared__ int held[64];
+  const int team = threadIdx.x / 32;
+  for (int round = 0; round < 1 + team; round++) {
+    held[threadIdx.x] = int(threadIdx.x) + 100 * round;
+    emulation::wait_for_team(team, 32);
+    to[threadIdx.x] = held[threadIdx.x / 32 * 32 + 31 - threadIdx.x % 32];
+    emulation::wait_for_team(team, 32);
+  }
+}
+__global__ void incomplete_team(int* to) {
+  if (threadIdx.x) emulation::wait_for_team(0, 32);
+  *to = 1;
+}
 __global__ void overflow(int by, int* to) { *to = (1 << 30) * by; }
 """
 NAMES = [line.split("(")[0].split()[-1] for line in SOURCE.splitlines() if line.startswith("__global__")]
@@ -104,8 +143,8 @@ def sanitized(machine):
     return machine
 
 
-def run(machine, name, threads, *arguments, order=0, grid=(1,)):
-    machine.launch(KERNELS, name, grid, (threads,), arguments, order)
+def run(machine, name, threads, *arguments, order=0, grid=(1,), shared=0):
+    machine.launch(KERNELS, name, grid, (threads,), arguments, order, shared)
 
 
 @pytest.mark.parametrize("order", [0, 1, 7])
@@ -122,6 +161,37 @@ def test_barriers_and_collectives(machine, order):
     total = np.zeros(1, np.int32)
     run(machine, "count", 96, total, order=order, grid=(5, 2))
     assert total[0] == 960
+
+
+@pytest.mark.parametrize("order", [0, 1, 7])
+def test_copies_are_there_when_they_were_waited_for(machine, order):
+    """Before, dynamic shared memory has what it had: NaNs, which are -1 as whole numbers."""
+    values, out = np.arange(1, 65, dtype=np.int32), np.zeros((3, 64), np.int32)
+    run(machine, "copies", 32, values, out, order=order, shared=256)
+    first, second = values[:32], np.where(np.arange(32) % 2, 0, values[32:])
+    expected = [[-1] * 64, [*first, *[-1] * 32], [*first, *second]]
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("order", [0, 1, 7])
+def test_teams_wait_for_themselves(machine, order):
+    out = np.zeros(64, np.int32)
+    run(machine, "teams", 64, out, order=order)
+    np.testing.assert_array_equal(out, [*range(31, -1, -1), *range(163, 131, -1)])
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_tensor_cores(machine, order):
+    """Of operands 11 bits count, and sums are rounded toward zero."""
+    random = np.random.default_rng(1)
+    A, B, D = (random.standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 16), (16, 16)))
+    cut = [(X.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(float) for X in (A, B)]
+    exact, out = D + cut[0] @ cut[1], D.copy()
+    run(machine, "tensor", 32, A, B, out, order=order, shared=512)
+    nearest = exact.astype(np.float32)
+    toward_zero = np.where(abs(nearest) > abs(exact), np.nextafter(nearest, np.float32(0)), nearest)
+    assert (toward_zero != nearest).any()
+    np.testing.assert_array_equal(out, toward_zero)
 
 
 def test_a_forgotten_barrier_shows_in_some_order(machine):
@@ -143,6 +213,7 @@ def test_a_forgotten_barrier_shows_in_some_order(machine):
         ("stranger", 32, "reads a lane that takes no part"),
         ("unnamed", 32, "mask does not name it"),
         ("mixed", 32, "different barriers"),
+        ("incomplete_team", 32, "different barriers"),
     ],
 )
 def test_faults_are_reported(machine, name, threads, report):
@@ -162,6 +233,8 @@ def test_accesses_out_of_bounds(sanitized):
         run(sanitized, "before_bounds", 32, values, np.zeros(32, np.int32))
     with pytest.raises(emulator.EmulationError, match="out of bounds"):
         run(sanitized, "shared_bounds", 32, np.zeros(1, np.int32))
+    with pytest.raises(emulator.EmulationError, match="AddressSanitizer: heap-buffer-overflow"):
+        run(sanitized, "beyond_dynamic", 32, np.zeros(1, np.int32), shared=32)
     run(sanitized, "count", 32, np.zeros(1, np.int32))  # in a new process
 
 

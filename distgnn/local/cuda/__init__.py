@@ -32,6 +32,7 @@ from distgnn.local.cuda.extract import (
     row_lengths,
     spgemm,
 )
+from distgnn.local.cuda.gemm import gemm
 from distgnn.local.cuda.narrow import Rounded, narrow, narrow_rows, rounded, widen
 from distgnn.local.cuda.optimizers import adam, sgd, sum_squares
 from distgnn.local.cuda.rows import gather_rows, scatter_add
@@ -41,7 +42,7 @@ __all__ = [
     "NORM_COLUMNS", "Numbering", "Product", "Rounded", "Variant", "activate", "adam", "best", "best_back",
     "binary_cross_entropy", "candidates", "column_sums", "compact", "count_hits", "draw_weighted",
     "dropout", "edge_dots", "edge_products", "edge_scores", "edge_slopes", "edge_softmax",
-    "edge_softmax_back", "entries_of", "find_columns", "gather_rows", "inclusion", "keep_entries",
+    "edge_softmax_back", "entries_of", "find_columns", "gather_rows", "gemm", "inclusion", "keep_entries",
     "keep_positive", "layer_norm", "layer_norm_backward", "narrow", "narrow_rows", "positive_bits",
     "rounded", "row_keys", "row_lengths", "sample_ones", "sample_weighted", "scatter_add", "sgd",
     "softmax_cross_entropy", "spgemm", "spmm", "spmm_cusparse", "sum_squares", "widen",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distgnn.local.cuda import csr
+from distgnn.local.cuda import csr, gemm_columns
+from distgnn.local.cuda.gemm import FILE as GEMM
+from distgnn.local.cuda.gemm import kernel_names as dense_names
 from distgnn.local.cuda.launch import WARP
 from distgnn.local.cuda.narrow import KINDS
 
@@ -36,6 +38,8 @@ def _of_edges() -> list[str]:
 
 KERNELS = {
     csr.FILE: csr.kernel_names(),
+    GEMM: dense_names(),
+    gemm_columns.FILE: gemm_columns.kernel_names(),
     "rows.cu": [
         *_each("gather_rows", ("uint4", "uint2", "unsigned"), _LANES),
         *_each("add_rows", _ELEMENTS, _LANES),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays import backend
+from distgnn.local.cuda import native
 from distgnn.local.cuda.compiling import in_turn
 
 Array = Any  # of CuPy
@@ -17,6 +18,7 @@ Array = Any  # of CuPy
 WARP = 32
 THREADS = 256  # of every block, as in common.cuh
 OPTIONS = ("--std=c++17",)
+NATIVE = ("gemm.cu", "gemm_columns.cu")  # files whose kernels are for one architecture alone
 
 #: Returns the module that made an array and launches kernels on it.
 library = backend.module
@@ -46,19 +48,38 @@ def source(file: str) -> str:
 def kernel(xp: Any, file: str, name: str) -> Any:
     """Compile the kernel ``name``, a C++ name with template arguments, once per node."""
     with in_turn(f"{source(file)} {name}"):
+        if file in NATIVE:
+            return native.function(xp, source(file), name, OPTIONS)
         return xp.RawModule(code=source(file), options=OPTIONS, name_expressions=(name,)).get_function(name)
 
 
-def launch(xp: Any, file: str, name: str, blocks: int | tuple[int, int], *arguments: Any) -> None:
+@functools.cache
+def kernel_with_room(xp: Any, file: str, name: str) -> Any:
+    """Return :func:`kernel`, which may be launched with as much shared memory as a block may have."""
+    loaded = kernel(xp, file, name)
+    loaded.max_dynamic_shared_size_bytes = attribute(xp, "MaxSharedMemoryPerBlockOptin")
+    return loaded
+
+
+@functools.cache
+def attribute(xp: Any, name: str) -> int:
+    """Return an attribute of the device, as CUDA names it."""
+    return int(xp.cuda.Device().attributes[name])
+
+
+def launch(
+    xp: Any, file: str, name: str, blocks: int | tuple[int, int], *arguments: Any, shared: int = 0
+) -> None:  # fmt: skip
     """Queue a kernel on ``blocks`` blocks of `THREADS` threads.
 
     Arguments are arrays (pointers), None (a null pointer), or NumPy scalars as wide as their parameters. A
-    Python number is refused, because it has no width.
+    Python number is refused, because it has no width. shared: bytes of dynamic shared memory of a block.
     """
     grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
     packed = tuple(map(_argument, arguments))
     if all(grid):
-        kernel(xp, file, name)(grid, (THREADS,), packed)
+        loaded = (kernel_with_room if shared else kernel)(xp, file, name)
+        loaded(grid, (THREADS,), packed, shared_mem=shared)
 
 
 def _argument(value: Any) -> Any:

@@ -65,11 +65,12 @@ class Emulation:
     def reset(self) -> None:
         self.order, self.sanitized, self.kernels = 0, False, list[str]()
 
-    def run(self, code: str, name: str, *launch: Any) -> None:
-        """Run a kernel: grid, block, arguments."""
+    def run(self, code: str, name: str, *launch: Any, shared: int = 0) -> None:
+        """Run a kernel: grid, block, arguments; ``shared`` bytes of dynamic shared memory."""
         self.kernels.append(name)
         runs = self._apart if self.sanitized else self._here
-        runs.launch(self._emulator.Kernels(code, compiled_with(code, name)), name, *launch, self.order)
+        kernels = self._emulator.Kernels(code, compiled_with(code, name))
+        runs.launch(kernels, name, *launch, self.order, shared)
 
 
 @functools.cache
@@ -104,7 +105,8 @@ class RawModule:
         name_expressions: Sequence[str] | None = None, jitify: bool = False,
     ) -> None:  # fmt: skip
         if code is None:
-            raise NotImplementedError("the stand-in takes source code only")
+            assert path is not None
+            code = Path(path).read_text()  # what our NVRTC has made
         if name_expressions and not any("std=" in option for option in options):
             raise ValueError("need to specify C++ standard for compiling template code")
         self.code, self.names = code, name_expressions
@@ -122,6 +124,7 @@ class RawKernel:
     def __init__(self, code: str, name: str, options: Sequence[str] = (), **_: Any) -> None:
         self.code, self.instance, self.name = code, name, name.partition("<")[0]
         self.parameters = declared(code)[self.name]
+        self.max_dynamic_shared_size_bytes = 48 << 10
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, shared_mem: int = 0,
@@ -132,12 +135,14 @@ class RawKernel:
             raise TypeError(f"{self.name}: {len(args)} arguments for {len(self.parameters)} parameters")
         for parameter, value in zip(self.parameters, args, strict=True):
             _check_argument(self.name, parameter, value)
-        self._queue(grid, block, args, stream)
+        if shared_mem > self.max_dynamic_shared_size_bytes:
+            raise RuntimeError(f"CUDA_ERROR_INVALID_VALUE: {shared_mem} bytes of shared memory")
+        self._queue(grid, block, args, stream, shared_mem)
 
     @recorded
     def _queue(
-        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], stream: Any
-    ) -> None:
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], stream: Any, shared: int,
+    ) -> None:  # fmt: skip
         reads, writes = [], []
         for parameter, value in zip(self.parameters, args, strict=True):
             if isinstance(value, ndarray):
@@ -145,7 +150,7 @@ class RawKernel:
         launch(self.name, reads, writes, stream)
         if DEVICE.capture is not None:  # what it would read was not computed
             return
-        EMULATION.run(self.code, self.instance, grid, block, tuple(map(bare, args)))
+        EMULATION.run(self.code, self.instance, grid, block, tuple(map(bare, args)), shared=shared)
         for value in (*reads, *writes):
             if not value._memory.whole():
                 raise RuntimeError(f"{self.name} has written beside an array")

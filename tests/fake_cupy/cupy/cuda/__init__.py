@@ -16,13 +16,14 @@ from cupy._memory import (
     using_allocator,
 )  # fmt: skip
 from cupy._streams import Event, ExternalStream, Stream, current, get_elapsed_time
-from cupy.cuda import cusparse, nccl, runtime
+from cupy.cuda import cusparse, nccl, nvrtc, runtime
 
 __all__ = [
     "Device", "Event", "ExternalStream", "Graph", "MemoryPointer", "MemoryPool", "PinnedMemory",
     "PinnedMemoryPointer",
     "PinnedMemoryPool", "Stream", "alloc_pinned_memory", "cusparse", "device", "get_current_stream",
-    "get_elapsed_time", "is_available", "nccl", "runtime", "set_allocator", "set_pinned_memory_allocator",
+    "get_elapsed_time", "is_available", "nccl", "nvrtc", "runtime", "set_allocator",
+    "set_pinned_memory_allocator",
     "using_allocator",
 ]  # fmt: skip
 
@@ -59,6 +60,10 @@ class Device:
     @property
     def compute_capability(self) -> str:
         return "90"
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        return {"MultiProcessorCount": 3, "MaxSharedMemoryPerBlockOptin": 227 << 10}
 
     @property
     def mem_info(self) -> tuple[int, int]:

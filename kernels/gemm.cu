@@ -1,0 +1,162 @@
+// Dense products C = A B of float32 on the tensor cores of sm_90a, with the error of float32, where A is tall.
+//
+// B is split once and held in shared memory. Two groups of four warps go over tiles of 64 rows of A, each for itself, so
+// that one may store while the other multiplies; a warp has 16 rows with all columns. A comes by asynchronous copies of
+// 32 of k, STAGES - 1 ahead, also beyond the end of a tile, and goes from shared memory to registers, where it is split
+// while tensor cores multiply what was split before.
+//
+// Which column is which for a tensor core is chosen so that a thread has neighbours of C (column_of).
+
+#include "common.cuh"
+#include "tensor.cuh"
+#include "gemm.cuh"
+
+constexpr int PITCH = CHUNK + 8;  // of a chunk, lest two threads read different rows of one bank
+
+// Fragments of 8 columns whose columns are neighbours in C.
+template <int F> constexpr int BESIDE = F % 4 ? 2 : 4;
+
+// The column that fragment j has as its column g.
+template <int F> __device__ inline int column_of(int j, int g) {
+  constexpr int B = BESIDE<F>;
+  return j / B * (8 * B) + B * g + j % B;
+}
+
+// B from column `first` on, split, as multiply_tf32 reads it: for 8 of k what is high, then what is low.
+template <int F>
+__device__ inline void hold(float* to, const float* __restrict__ B, int K, int N, int first, int transposed) {
+  const int count = (K + CHUNK - 1) / CHUNK * (CHUNK / 4) * F * 8;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < count; i += THREADS) {  // 4 of k of a column
+    const int g = i % 8, half = i / 8 % 2, j = i / 16 % F, step = i / 16 / F, column = first + column_of<F>(j, g);
+    Pack<float, 4> high, low;
+#pragma unroll
+    for (int v = 0; v < 4; v++) {
+      const int k = 8 * step + 2 * v + half;
+      const int64 at = transposed ? int64(column) * K + k : int64(k) * N + column;
+      split(k < K && column < N ? B[at] : 0.0f, high.at[v], low.at[v]);
+    }
+    float* place = to + (2 * step * F + j) * 64 + half * 32 + g * 4;
+    store(place, high);
+    store(place + F * 64, low);
+  }
+}
+
+__device__ inline void read_rows(Halves& a, const float* at, int row, int t) {
+#pragma unroll
+  for (int s = 0; s < 2; s++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const auto x = load<2>(at + (row + 8 * h) * PITCH + 8 * s + 2 * t);
+#pragma unroll
+      for (int b = 0; b < 2; b++) split(x.at[b], a.high[s][h + 2 * b], a.low[s][h + 2 * b]);
+    }
+}
+
+// out[row, column...] = x, or += x with `accumulate`, and what becomes of it; V columns, of f. bits: f is a multiple of 8.
+template <int V>
+__device__ inline void finish(float* out, int f, int accumulate, const Epilogue<float>& after, int row, int column,
+                              Pack<float, V> x) {
+  if (column >= f) return;
+  const int64 at = int64(row) * f + column;
+  const int columns = f - column < V ? f - column : V;
+  const bool whole = columns == V && aligned<4>(out + at);
+  if (accumulate)
+#pragma unroll
+    for (int v = 0; v < V; v++)
+      if (v < columns) x.at[v] += out[at + v];
+  if (after.keeps) {
+    const unsigned keep = bits_at(after.keeps, at, columns);
+#pragma unroll
+    for (int v = 0; v < V; v++) x.at[v] *= keep >> (31 - v) & 1 ? after.scale : 0.0f;
+  }
+  after.apply(x, row, column, columns);
+  if (whole)
+    stream_out(out + at, x);
+  else
+#pragma unroll
+    for (int v = 0; v < V; v++)
+      if (v < columns) out[at + v] = x.at[v];
+  if (!after.bits) return;
+  unsigned positive = 0;
+#pragma unroll
+  for (int v = 0; v < V; v++) positive = positive << 1 | unsigned(x.at[v] > 0.0f);
+  if constexpr (V == 4) {  // the lane beside has the other half of a byte
+    const unsigned first = threadIdx.x % WARP / 2 * 2;
+    positive = positive << 4 | __shfl_xor_sync(3u << first, positive, 1);
+  }
+  if (at % 8 == 0) after.bits[at >> 3] = static_cast<unsigned char>(positive);
+}
+
+// A (M, K), B (K, N), C (M, N) in `out`, or added to it. unit: see copy_panel. transposed: B lies column by column. Grid:
+// so many blocks as there may be for row tiles, x tiles of 8 F columns. The last parameters are what becomes of C.
+template <int F, int STAGES>
+__global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
+    gemm(int M, int N, int K, const float* __restrict__ A, int unit, const float* __restrict__ B, int transposed,
+         float* out, int accumulate, const float* __restrict__ bias, int relu, const uint64* __restrict__ row_keys,
+         const uint64* __restrict__ column_keys, uint64 threshold, float scale, unsigned char* bits,
+         const unsigned char* keeps) {
+  const Epilogue<float> after{bias, relu, row_keys, column_keys, threshold, scale, bits, keeps};
+  const int chunks = (K + CHUNK - 1) / CHUNK, tiles = (M + ROWS - 1) / ROWS, first = int(blockIdx.y) * (8 * F);
+  const int team = int(threadIdx.x) / TEAM, lane = int(threadIdx.x) % WARP, t = lane % 4;
+  const int row = int(threadIdx.x) % TEAM / WARP * 16 + lane / 4;
+  float *held = block_memory(), *stages = held + chunks * CHUNK * (16 * F) + team * (STAGES * ROWS * PITCH);
+  int copied_tile = int(blockIdx.x) * TEAMS + team, copied_chunk = 0, copied_slot = 0;  // what is copied next
+  const auto copy = [&] {
+    if (copied_tile < tiles) {
+      const int top = copied_tile * ROWS, k = copied_chunk * CHUNK;
+      copy_panel<TEAM, ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * K + k, K, M - top, K - k,
+                                     unit);
+      copied_slot = copied_slot + 1 == STAGES ? 0 : copied_slot + 1;
+      if (++copied_chunk == chunks) copied_chunk = 0, copied_tile += int(gridDim.x) * TEAMS;
+    }
+    commit_copies();
+  };
+#pragma unroll 1
+  for (int ahead = 1; ahead < STAGES; ahead++) copy();
+  hold<F>(held, B, K, N, first, transposed);
+  show_tensor_cores();
+  __syncthreads();
+
+  int tile = int(blockIdx.x) * TEAMS + team, chunk = 0, slot = 0;  // what is multiplied next
+  const float* at = stages;
+  const auto next_chunk = [&] {  // all have read what was there before
+    wait_for_copies<STAGES - 2>();
+    wait_for_team<TEAM>(team);
+    copy();
+    at = stages + slot * (ROWS * PITCH);
+    slot = slot + 1 == STAGES ? 0 : slot + 1;
+  };
+  float sums[F][4] = {};
+  Halves a[2], next[2];
+  next_chunk();
+#pragma unroll
+  for (int i = 0; i < 2; i++) read_rows(next[i], at + i * GROUP, row, t);
+#pragma unroll 1
+  while (tile < tiles) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) a[i] = next[i];
+    multiply<F>(sums, a, held + chunk * CHUNK * (16 * F), [&] {
+      next_chunk();
+#pragma unroll
+      for (int i = 0; i < 2; i++) read_rows(next[i], at + i * GROUP, row, t);  // beyond the end: of no use
+    });
+    if (++chunk < chunks) continue;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+      for (int j = 0; j < F; j += BESIDE<F>) {
+        constexpr int V = 2 * BESIDE<F>;
+        Pack<float, V> x;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+          float& sum = sums[j + v % BESIDE<F>][2 * h + v / BESIDE<F>];
+          x.at[v] = sum, sum = 0.0f;
+        }
+        const int r = tile * ROWS + row + 8 * h;
+        if (r < M) finish(out, N, accumulate, after, r, first + 8 * j + V * t, x);
+      }
+    chunk = 0;
+    tile += int(gridDim.x) * TEAMS;
+  }
+}
