@@ -1,9 +1,9 @@
 // Dense products C = A B of float32 on the tensor cores of sm_90a, with the error of float32, where A is tall.
 //
-// B is split once and held in shared memory. Two groups of four warps go over tiles of 64 rows of A, each for itself, so
-// that one may store while the other multiplies; a warp has 16 rows with all columns. A comes by asynchronous copies of
-// 32 of k, STAGES - 1 ahead, also beyond the end of a tile, and goes from shared memory to registers, where it is split
-// while tensor cores multiply what was split before.
+// B is split once and held in shared memory. Two groups of four warps go over tiles of 64 rows of A, each for
+// itself, so that one may store while the other multiplies; a warp has 16 rows with all columns. A comes by
+// asynchronous copies of 32 of k, STAGES - 1 ahead, also beyond the end of a tile, and goes from shared
+// memory to registers, where it is split while tensor cores multiply what was split before.
 //
 // Which column is which for a tensor core is chosen so that a thread has neighbours of C (column_of).
 
@@ -53,7 +53,8 @@ __device__ inline void read_rows(Halves& a, const float* at, int row, int t) {
     }
 }
 
-// out[row, column...] = x, or += x with `accumulate`, and what becomes of it; V columns, of f. bits: f is a multiple of 8.
+// out[row, column...] = x, or += x with `accumulate`, and what becomes of it; V columns, of f. bits: f is a
+// multiple of 8.
 template <int V>
 __device__ inline void finish(float* out, int f, int accumulate, const Epilogue<float>& after, int row, int column,
                               Pack<float, V> x) {
@@ -88,8 +89,9 @@ __device__ inline void finish(float* out, int f, int accumulate, const Epilogue<
   if (at % 8 == 0) after.bits[at >> 3] = static_cast<unsigned char>(positive);
 }
 
-// A (M, K), B (K, N), C (M, N) in `out`, or added to it. unit: see copy_panel. transposed: B lies column by column. Grid:
-// so many blocks as there may be for row tiles, x tiles of 8 F columns. The last parameters are what becomes of C.
+// A (M, K), B (K, N), C (M, N) in `out`, or added to it. unit: see copy_panel. transposed: B lies column by
+// column. Grid: so many blocks as there may be for row tiles, x tiles of 8 F columns. The last parameters are
+// what becomes of C.
 template <int F, int STAGES>
 __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
     gemm(int M, int N, int K, const float* __restrict__ A, int unit, const float* __restrict__ B, int transposed,

@@ -1,14 +1,15 @@
 // What dense products on tensor cores share; included after common.cuh and tensor.cuh.
 //
-// A number is the sum of two of TF32 (split), and a product of two numbers the sum of three products: low high' + high
-// low' + high high'. Tensor cores round their sums toward zero, each time the same way, so that they add up 16
-// products of each kind, small ones first, and the result goes to a running sum by an addition that rounds to
-// nearest (Ootomo and Yokota, 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
-// theoretical peak performance"). The order of a sum depends on the shape alone. An infinite number makes NaN.
+// A number is the sum of two of TF32 (split), and a product of two numbers the sum of three products: low
+// high' + high low' + high high'. Tensor cores round their sums toward zero, each time the same way, so that
+// they add up 16 products of each kind, small ones first, and the result goes to a running sum by an addition
+// that rounds to nearest (Ootomo and Yokota, 2022, "Recovering single precision accuracy from Tensor Cores
+// while surpassing the FP32 theoretical peak performance"). The order of a sum depends on the shape alone. An
+// infinite number makes NaN.
 //
-// Which of 8 steps of k is which for a tensor core is chosen so that a thread reads neighbours from shared memory: its
-// steps t and t + 4 are 2 t and 2 t + 1. Columns are multiplied in two halves, so that one is under way while the sums
-// of the other are added up.
+// Which of 8 steps of k is which for a tensor core is chosen so that a thread reads neighbours from shared
+// memory: its steps t and t + 4 are 2 t and 2 t + 1. Columns are multiplied in two halves, so that one is
+// under way while the sums of the other are added up.
 
 constexpr int CHUNK = 32;  // of k in shared memory at a time
 constexpr int GROUP = 16;  // of k that tensor cores add up by themselves
@@ -34,8 +35,8 @@ __device__ inline void copy_units(float* to, const float* from, int stride, int 
   }
 }
 
-// The same of OUTER x INNER numbers at `at`, `stride` from row to row, of which outer x inner are there. unit: the
-// numbers that may be copied together, 4, 2 or 1.
+// The same of OUTER x INNER numbers at `at`, `stride` from row to row, of which outer x inner are there.
+// unit: the numbers that may be copied together, 4, 2 or 1.
 template <int N, int OUTER, int INNER, int PITCH>
 __device__ inline void copy_panel(float* to, const float* at, int stride, int outer, int inner, int unit) {
   if (unit == 4)

@@ -1,8 +1,8 @@
 // Dense products C = Aᵀ B of float32 on the tensor cores of sm_90a, summed over the many rows of A and B.
 //
-// The rows are cut in parts, a block each, which go over them in chunks of 32. A chunk of B is split and laid as tensor
-// cores read it while the chunk before is multiplied; A goes from shared memory to registers. Two teams have 64 rows of
-// C each. Then the parts are added up, in their order.
+// The rows are cut in parts, a block each, which go over them in chunks of 32. A chunk of B is split and laid
+// as tensor cores read it while the chunk before is multiplied; A goes from shared memory to registers. Two
+// teams have 64 rows of C each. Then the parts are added up, in their order.
 
 #include "common.cuh"
 #include "tensor.cuh"
@@ -38,8 +38,8 @@ __device__ inline void read_columns(Halves& a, const float* at, int column, int 
     }
 }
 
-// A (K, M), B (K, N); out: a matrix (M, N) for each part of `part` rows, a multiple of CHUNK. Grid: parts x tiles of
-// FEATURES by 8 F. a_unit, b_unit: see copy_panel.
+// A (K, M), B (K, N); out: a matrix (M, N) for each part of `part` rows, a multiple of CHUNK. Grid: parts x
+// tiles of FEATURES by 8 F. a_unit, b_unit: see copy_panel.
 template <int F, int STAGES>
 __global__ void __launch_bounds__(THREADS, 1)
     gemm_columns(int M, int N, int K, const float* __restrict__ A, int a_unit, const float* __restrict__ B,

@@ -61,11 +61,11 @@ template <int N> __device__ inline void wait_for_team(int team) {
 #endif
 }
 
-// The tensor cores of sm_90a. A warp group, four warps, multiplies A (64, 8), in registers, by B (8, 8 F) in shared
-// memory: D = A B, or D += A B with `add`. Of what it is given the lowest 13 bits count for nothing, and sums are
-// rounded toward zero. Warp w has rows 16 w of A and D; lane 4 r + t has A[r][t], A[r + 8][t], A[r][t + 4],
-// A[r + 8][t + 4], and for each 8 columns D[r][2 t], D[r][2 t + 1], D[r + 8][2 t], D[r + 8][2 t + 1]. B[k][n] lies at
-// 64 (n / 8) + 32 (k / 4) + 4 (n % 8) + k % 4.
+// The tensor cores of sm_90a. A warp group, four warps, multiplies A (64, 8), in registers, by B (8, 8 F) in
+// shared memory: D = A B, or D += A B with `add`. Of what it is given the lowest 13 bits count for nothing,
+// and sums are rounded toward zero. Warp w has rows 16 w of A and D; lane 4 r + t has A[r][t], A[r + 8][t],
+// A[r][t + 4], A[r + 8][t + 4], and for each 8 columns D[r][2 t], D[r][2 t + 1], D[r + 8][2 t], D[r + 8][2 t
+// + 1]. B[k][n] lies at 64 (n / 8) + 32 (k / 4) + 4 (n % 8) + k % 4.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define FOUR(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 template <int F> struct Wgmma;
@@ -175,8 +175,9 @@ __device__ inline void show_tensor_cores() {
 #endif
 }
 
-// x = high + low, up to 2^-23 of x: high is x rounded to TF32 (11 bits, ties away from zero), low the rest, of which
-// multiply_tf32 takes 11 bits. From 2^128 - 2^116 on high is cut off, lest it be infinite. If x is infinite, low is NaN.
+// x = high + low, up to 2^-23 of x: high is x rounded to TF32 (11 bits, ties away from zero), low the rest,
+// of which multiply_tf32 takes 11 bits. From 2^128 - 2^116 on high is cut off, lest it be infinite. If x is
+// infinite, low is NaN.
 __device__ inline void split(float x, float& high, float& low) {
   constexpr float LARGE = 0x1.FFEp127f;
   const unsigned bits = __float_as_uint(x);

@@ -34,9 +34,9 @@ extern dim3 blockDim, gridDim;
 
 namespace emulation {
 
-// What runtime.cpp does for a thread that comes to a barrier, of its block or of so many threads that name a team, or to
-// a collective of its warp. A shuffle replaces the
-// `bytes` at `value`; a ballot returns the lanes that vote.
+// What runtime.cpp does for a thread that comes to a barrier, of its block or of so many threads that name a
+// team, or to a collective of its warp. A shuffle replaces the `bytes` at `value`; a ballot returns the lanes
+// that vote.
 enum class Kind { sync, shuffle, ballot };
 void wait_for_block();
 void wait_for_team(int team, int threads);
@@ -53,8 +53,8 @@ void copy_later(void* to, const void* from, int bytes, int there);
 void commit_copies();
 void wait_for_copies(int but);
 
-// D = A B of a warp, or D += A B with `add`, for A (16, 8) and B (8, 8 F) of fragments as tensor.cuh tells it: the
-// lowest 13 bits of operands count for nothing, and sums are rounded toward zero.
+// D = A B of a warp, or D += A B with `add`, for A (16, 8) and B (8, 8 F) of fragments as tensor.cuh tells
+// it: the lowest 13 bits of operands count for nothing, and sums are rounded toward zero.
 void multiply_tf32(float* d, int F, const float (&a)[4], const float* b, bool add);
 
 template <class T> T shuffle(unsigned mask, T value, int source) {
@@ -69,8 +69,9 @@ template <class T> T exchange(T* at, T value) {
   return before;
 }
 
-// A parameter's type: 'f' a floating-point number, 'i' an integer, 'p' a pointer, else 's'. Of a pointer, `to` is
-// the same of what it points to, and `bytes` the size of that; words (unsigned) may be parts of anything.
+// A parameter's type: 'f' a floating-point number, 'i' an integer, 'p' a pointer, else 's'. Of a pointer,
+// `to` is the same of what it points to, and `bytes` the size of that; words (unsigned) may be parts of
+// anything.
 struct Parameter {
   char kind, to;
   unsigned bytes;

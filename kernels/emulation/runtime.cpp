@@ -2,14 +2,12 @@
 //
 // The threads of a block are fibers of one host thread. A fiber runs until it comes to a barrier, a shuffle
 // or its end, then hands over to the scheduler, which lets the others catch up; so warps are in lock step
-// exactly where CUDA says they are. A kernel that gets any of this wrong stops, and the launch returns a message
-// that names the block and threads:
-//   - a barrier or shuffle that not all threads reach that it waits for, or that some have left behind by
-//   returning;
-//   - a shuffle from a lane that takes no part in it, or by a lane that its mask does not name;
-//   - threads of one mask at different collectives.
-// Threads can run in different orders (forward, backward, shuffled): a missing barrier changes the result in
-// one of them. Arguments are compared with the parameters, which CUDA itself never does. Everything works under
+// exactly where CUDA says they are. A kernel that gets any of this wrong stops, and the launch returns a
+// message that names the block and threads:   - a barrier or shuffle that not all threads reach that it waits
+// for, or that some have left behind by   returning;   - a shuffle from a lane that takes no part in it, or
+// by a lane that its mask does not name;   - threads of one mask at different collectives. Threads can run in
+// different orders (forward, backward, shuffled): a missing barrier changes the result in one of them.
+// Arguments are compared with the parameters, which CUDA itself never does. Everything works under
 // -fsanitize=address,undefined, which sees accesses out of bounds and vectors that are not aligned.
 //
 // Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups.

@@ -182,7 +182,7 @@ def test_teams_wait_for_themselves(machine, order):
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_tensor_cores(machine, order):
-    """Of operands 11 bits count, and sums are rounded toward zero."""
+    """Operands have 11 bits that count, and sums are rounded toward zero."""
     random = np.random.default_rng(1)
     A, B, D = (random.standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 16), (16, 16)))
     cut = [(X.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(float) for X in (A, B)]

@@ -173,7 +173,7 @@ def test_numbers_that_are_not_finite_stay_so(gpu):
 
 @each("scale", [1e30, 1e-28])
 def test_large_and_small_numbers(gpu, scale):
-    """As exact as others; below 2^-115 the low part of a number is flushed to 0."""
+    """Errors are as small as of others; below 2^-115 the low part of a number is flushed to 0."""
     A, B = normal((64, 20), np.float32, 1) * np.float32(scale), normal((20, 24), np.float32, 2)
     out = gpu.nan((64, 24), np.float32)
     assert cuda.gemm(gpu.asarray(A), gpu.asarray(B), out)
@@ -181,7 +181,7 @@ def test_large_and_small_numbers(gpu, scale):
 
 
 def test_others_are_left_to_cublas(gpu):
-    """Of double precision, short or too wide, apart in memory, without numbers."""
+    """Numbers of double precision; matrices that are short, too wide, apart in memory or empty."""
     def takes(A, B, shape, dtype=np.float32):
         out = gpu.asarray(np.ones(shape, dtype))
         taken = cuda.gemm(A, B, out)
