@@ -24,6 +24,7 @@ CHUNK, PITCH = 32, 40  # of the inner dimension in shared memory, and their room
 FEWEST = 16  # products that are added up: float32 rounds fewer less
 SHORT, LONGEST = 4096, np.iinfo(np.int32).max - 4096  # dimensions, at most
 BESIDE = 4  # tiles, at most: as often A is read
+FLAT = 64  # inner dimensions up to which narrower tiles, of which a multiprocessor has two blocks, are faster
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def tile_for(A: Array, B: Array) -> Tile | None:
     lying = A.flags.c_contiguous and (B.flags.c_contiguous or B.flags.f_contiguous)
     tall = TUNING.long_dimension <= m <= LONGEST and FEWEST <= k <= SHORT and n <= SHORT
     best = next((place for place, tile in enumerate(TILES) if n <= tile.width), len(TILES) - 1)
+    best = min(best, len(TILES) - 2) if k <= FLAT else best
     fitting = (tile for tile in TILES[best::-1] if tile.shared(k) <= _room(library(A)))
     tile = next(fitting, None)  # A is read once for each tile beside others
     return tile if lying and tall and tile and -(-n // tile.width) <= BESIDE else None
