@@ -26,9 +26,8 @@ ARCHITECTURES = (80, 90, 100)
 FLAGS = ("-std=c++17", "-Werror", "all-warnings", "-diag-suppress", "177")
 
 #: Beneath the table.
-LEGEND = """Instructions are those of the steady loops, most first: entries P apart (not with bundles, where P
-is 1), side by side, and read by loads of 16 bytes. Guarded turns at the ends of rows and turns of bundles are
-left out."""
+LEGEND = """Instructions are those of a turn, which gathers U rows of B and adds them up. Those that read
+the entries of the next turns are left out."""
 
 Found = TypeVar("Found")
 
@@ -135,11 +134,6 @@ class Loop(NamedTuple):
         """True if the loop asks before every gather."""
         return all(self.instructions[at].startswith("@") for at in self.gathers)
 
-    @property
-    def steady(self) -> bool:
-        """True if the loop asks for nothing but its end."""
-        return not self.guarded and sum("BRA" in line for line in self.instructions) == 1
-
 
 def loops(body: Sequence[str], nbytes: int) -> list[Loop]:
     """List the innermost loops of a kernel that gather by loads of so many bytes."""
@@ -181,15 +175,13 @@ def mangled(name: str) -> str:
 
 def gathered(name: str) -> int:
     """Return the bytes of the loads by which an instance of the product gathers rows of B."""
-    number, _, V = name.partition("<")[2].split(",")[:3]
+    number, _, V, *_ = name.partition("<")[2].rstrip(">").split(",")
     return int(V) * {"float": 4, "double": 8}.get(number, 2)
 
 
-def steady(name: str, body: Sequence[str]) -> str:
-    """Return the instructions per non-zero of the steady loops of an instance, most first."""
-    found = [loop for loop in loops(body, gathered(name)) if loop.steady]
-    each = sorted((len(loop.instructions) / len(loop.gathers) for loop in found), reverse=True)
-    return ", ".join(f"{number:.4g}" for number in each)
+def turn(name: str, body: Sequence[str]) -> Loop:
+    """Return the turn of an instance: its shortest loop, the other being for warps that are not in step."""
+    return min(loops(body, gathered(name)), key=lambda loop: len(loop.instructions))
 
 
 def of(name: str, known: Mapping[str, Found]) -> Found:
@@ -213,7 +205,8 @@ def main() -> None:
     lines = table.columns("kernel", *heads, "sm_90: instructions per non-zero")
     for name in names:
         cells = [f"{use.registers}, {use.spilled}" for use in (of(name, each) for each in found)]
-        cells.append(steady(name, of(name, bodies)) if name.startswith("spmm") else "")
+        loop = turn(name, of(name, bodies)) if name.startswith("spmm") else None
+        cells.append(f"{len(loop.instructions) / len(loop.gathers):.4g}" if loop else "")
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     text = "\n".join([table.heading(args), "", version().splitlines()[-1], "", *lines, "", LEGEND])
     table.publish(args, text)

@@ -34,12 +34,13 @@ def names() -> list[Name]:
 
 
 def of_products() -> list[str]:
-    """List what products in float32 on graphs of some degrees and widths choose from."""
+    """List what products in float32, on graphs of some degrees and widths, choose from."""
     from distgnn.local.cuda import csr
 
     sizes = (csr.Size(NODES, NODES, degree * NODES, f, 4) for degree in DEGREES for f in WIDTHS)
-    ways = (way for size in sizes for way in csr.candidates(size, csr.VECTOR_BYTES))
-    return list(dict.fromkeys(f"spmm<float,int,{way.arguments}>" for way in ways))
+    cases = ((size, ends) for size in sizes for ends in (False, True))
+    ways = ((way, ends) for size, ends in cases for way in csr.candidates(size, csr.VECTOR_BYTES, ends))
+    return list(dict.fromkeys(f"spmm<float,int,{way.arguments(ends)}>" for way, ends in ways))
 
 
 def compiled(name: Name) -> str:

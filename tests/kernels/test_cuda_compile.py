@@ -98,10 +98,7 @@ def test_features_are_gathered_by_wide_read_only_loads():
         (body,) = (body for known, body in bodies.items() if known.startswith(ptxas.mangled(name)))
         V, nbytes = int(name.split(",")[2]), ptxas.gathered(name)
         wide = {4: "u32", 8: "v2.u32", 16: "v4.u32"}[nbytes]
-        U, bundles = csr.in_flight(V, nbytes // V), "true" in name
-        # In guarded turns and the steady loops; in whole and guarded turns of bundles.
-        gathers = 3 * U + 2 * (3 if V == 8 else U) if bundles else 4 * U
-        loads = body.count(f"ld.global.nc.{wide}")
+        gathers, loads = csr.in_flight(V, nbytes // V), body.count(f"ld.global.nc.{wide}")
         assert loads == gathers if wide == "v4.u32" else loads >= gathers, (name, loads, gathers)
 
 
@@ -113,17 +110,10 @@ def test_gathers_of_a_turn_come_before_its_first_sum():
     for name in csr.kernel_names():
         if not name.startswith("spmm"):
             continue
-        bundles, nbytes = "true" in name, ptxas.gathered(name)
-        found = ptxas.loops(ptxas.of(name, bodies), nbytes)
-        steady = [loop for loop in found if loop.steady]
-        assert len(steady) == (2 if bundles else 3), name
-        # Those of bundles read row pointers, too, by loads of 4 or 8 bytes.
-        turns = [loop for loop in found if loop.steady or (nbytes == 16 and not loop.guarded)]
-        assert len(turns) == len(steady) + (bundles and nbytes == 16), name
-        for loop in turns:
-            assert loop.gathers[-1] < loop.first, (name, loop)
-        if name == "spmm<float,int,4,false>":
-            assert all(len(loop.instructions) <= 16 * len(loop.gathers) for loop in steady), steady
+        turn = ptxas.turn(name, ptxas.of(name, bodies))
+        assert not turn.guarded and turn.gathers[-1] < turn.first, (name, turn)
+        if name.startswith("spmm<float,int,4,"):
+            assert len(turn.instructions) <= 16 * len(turn.gathers), turn
 
 
 @without_nvcc

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -241,11 +242,12 @@ def test_candidates_give_the_same_bits(gpu, f):
     B = gpu.asarray(dense((block.shape[1], f), np.float32)[0])
     ways = csr.candidates(size_of(HUBS, f), 256)
     assert len(ways) > 1 and any(way.padded for way in ways) == (f % 4 != 0)
+    ways += csr.candidates(size_of(HUBS, f), 256, ends=True)
     results = {gpu.to_host(product(gpu, block, B, variant=way)).tobytes() for way in ways}
     assert len(results) == 1
 
 
-def chosen():
+def chosen(ends=False):
     """Yield sizes and alignments of all kinds, with what is tried on them."""
     shapes = [(100, 0), (100, 300), (100, 10**4), (5 * 10**3, 10**7)]
     shapes += [(10**6, 2 * 10**6), (10**6, 10**8), (1 << 22, 1 << 23)]
@@ -253,11 +255,11 @@ def chosen():
     for (m, nnz), f, itemsize, alignment in itertools.product(shapes, widths, (2, 4, 8), (4, 8, 256)):
         if alignment >= itemsize:
             size = csr.Size(m, 10**6, nnz, f, itemsize)
-            yield size, alignment, csr.candidates(size, alignment)
+            yield size, alignment, csr.candidates(size, alignment, ends)
 
 
 def test_candidates_fill_a_warp_and_cover_the_columns():
-    for size, alignment, ways in chosen():
+    for size, alignment, ways in itertools.chain(chosen(), chosen(ends=True)):
         f, itemsize = size.f, size.itemsize
         assert len({(way.P, way.S) for way in ways}) == 1
         assert len(set(ways)) == len(ways)
@@ -275,8 +277,9 @@ def test_candidates_fill_a_warp_and_cover_the_columns():
 def test_all_kernels_are_known():
     """The list has all that can be chosen and no more, and the compile test compiles the list."""
     names = {
-        f"spmm<{number},{index},{way.arguments}>"
-        for size, _, ways in chosen()
+        f"spmm<{number},{index},{way.arguments(ends)}>"
+        for ends in (False, True)
+        for size, _, ways in chosen(ends)
         for number in NUMBERS[size.itemsize]
         for index in ("int", "int64")
         for way in ways
@@ -284,7 +287,7 @@ def test_all_kernels_are_known():
     assert names | {"cut_rows<int>", "cut_rows<int64>"} == set(csr.kernel_names())
     for dtype, ways in VARIANTS.items():
         number = launch.C_TYPES[dtype]
-        assert {way.arguments for way in ways} == {
+        assert {way.arguments(ends) for way in ways for ends in (False, True) if way.K == 1 or not ends} == {
             name[name.index("int,") + 4 : -1] for name in names if name.startswith(f"spmm<{number},int,")
         }
 
@@ -338,6 +341,23 @@ def test_entries_at_any_address(gpu, dtype, V):
         np.testing.assert_allclose(out, expected, rtol=0 if gpu.emulation else 1e-4)
 
 
+@each("kind", ["float32", "float64", "bfloat16"])
+def test_rows_of_B_that_no_entry_names_are_not_added(gpu, kind):
+    """Behind the end of a row the kernel gathers row 0 of B; in other groups of a warp rows go on."""
+    dtype = "float64" if kind == "float64" else "float32"
+    A = HUBS.copy()
+    A.indices = np.maximum(A.indices, 1)
+    block, (B, exact) = block_of(gpu, A, dtype), dense((A.shape[1], 40), dtype)
+    B[0] = np.nan
+    read = gpu.asarray(B) if kind == dtype else cuda.rounded(gpu.asarray(B), kind, gpu.xp.zeros(1, np.int32))
+    expected = A @ np.where(np.isnan(B), 0, exact)
+    for way in ENDINGS[kind]:
+        if way is None or way.padded or way.V > 8 // block.dtype.itemsize * 2:
+            continue
+        out = gpu.to_host(product(gpu, block, read, variant=way))
+        np.testing.assert_allclose(out, expected, rtol=0, atol=0.5 if kind == "bfloat16" else 1e-3)
+
+
 @each("m", [64, 65, 72, 73])
 def test_the_last_bundle_has_a_block(gpu, m):
     """A block has eight bundles of eight rows."""
@@ -375,10 +395,10 @@ def test_plan(gpu):
     assert csr.RowFacts.of(gpu.xp, block) is plan
     assert plan.longer_rows() == (np.diff(HUBS.indptr) > csr.SHORT).sum()
     lengths = np.diff(HUBS.indptr)
-    rows, begins, counts = (gpu.to_host(x) for x in plan.by_length())
+    rows, begins, ends = (gpu.to_host(x) for x in plan.by_length())
     assert sorted(rows) == list(range(len(lengths)))
-    assert (np.diff(-(-counts // 4)) <= 0).all()
-    np.testing.assert_array_equal(counts, lengths[rows])
+    assert (np.diff(-(-(ends - begins) // 4)) <= 0).all()
+    np.testing.assert_array_equal(ends - begins, lengths[rows])
     np.testing.assert_array_equal(begins, HUBS.indptr[rows])
     pieces = plan.pieces(100)
     assert plan.pieces(100) is pieces and pieces.most >= 7 + 13
@@ -397,22 +417,42 @@ def test_plan_of_a_large_block(gpu, monkeypatch):
     close(gpu.to_host(product(gpu, block, gpu.asarray(B))), HUBS @ exact, np.float32)
 
 
-def test_short_rows_of_a_sorted_block_go_into_bundles(gpu, monkeypatch):
-    """The list has the long rows alone, and bundles leave them out."""
+def test_short_rows_of_a_sorted_block_are_summed_in_turn(gpu, monkeypatch):
+    """The long rows, which come first, have a group each; of the others a group has K."""
     launched = []
     block = block_of(gpu, HUBS, np.float32)
     B, exact = dense((block.shape[1], 16), np.float32)
     monkeypatch.setattr(launch, "launch", record(launch.launch, launched))
-    for way, count, bundled in (
-        (Variant(4, 4, 1, 64, K=4, sorted=True), (np.diff(HUBS.indptr) > 8).sum(), 8),
-        (Variant(4, 4, 1, 4, K=4, sorted=True), (np.diff(HUBS.indptr) > 8).sum(), 4),
-        (Variant(4, 4, 1, 64, K=1, sorted=True), 61, 0),
-        (Variant(4, 4, 1, 64, K=4), 0, 64),
+    longer = int((np.diff(HUBS.indptr) > 8).sum())
+    for way, alone in (
+        (Variant(4, 4, 1, 64, K=4, sorted=True), longer),
+        (Variant(4, 4, 1, 4, K=4, sorted=True), longer),
+        (Variant(4, 4, 1, 64, K=1, sorted=True), 61),
+        (Variant(4, 4, 1, 64, K=4), 0),
     ):
         close(gpu.to_host(product(gpu, block, gpu.asarray(B), variant=way)), HUBS @ exact, np.float32)
-        name, arguments = launched[-1][1], launched[-1][3:]
-        assert name == f"spmm<float,int,4,{'true' if way.K > 1 else 'false'}>"
-        assert (arguments[9], arguments[15]) == (count, bundled)
+        _, name, grid, G, P, _, groups, _, _, alone_from, bundles_from, *_ = launched[-1]
+        turns = "true" if way.K > 1 else "false"
+        assert (name, G, P, groups) == (f"spmm<float,int,4,{turns},false>", 4, 1, 8)
+        assert bundles_from - alone_from == -(-alone // 64)
+        assert grid[0] - bundles_from == math.ceil(math.ceil((61 - alone) / way.K) / 64)
+
+
+@each("accumulate", [False, True])
+def test_rows_that_end_have_a_group_each(gpu, monkeypatch, accumulate):
+    """Bits of what is positive are an end, too, and rows without entries have them."""
+    block, way = block_of(gpu, HUBS, np.float32), Variant(4, 4, 1, 64, K=4)
+    (B, _), (C, _) = dense((block.shape[1], 16), np.float32), dense((block.shape[0], 16), np.float32, 1)
+    expected, out, launched = gpu.asarray(C), gpu.asarray(C), []
+    cuda.spmm(block, gpu.asarray(B), expected, accumulate, way)
+    monkeypatch.setattr(launch, "launch", record(launch.launch, launched))
+    for then in (Epilogue(remember=True), Epilogue(relu=True, remember=True)):
+        out[...] = gpu.asarray(C)
+        cuda.spmm(block, gpu.asarray(B), out, accumulate, way, then)
+        assert launched[-1][1] == "spmm<float,int,4,false,true>"
+        wanted = gpu.to_host(expected)
+        np.testing.assert_array_equal(gpu.to_host(then.bits), np.packbits(wanted > 0))
+        np.testing.assert_array_equal(gpu.to_host(out), np.maximum(wanted, 0) if then.relu else wanted)
 
 
 def record(function, calls):
@@ -442,7 +482,8 @@ def test_rows_by_length_keep_lanes_busy(gpu):
     assert busy(rows, way, groups) < 0.19 and busy(rows, way, 8 * groups) < 0.07
     cut = plan.pieces(way.S)
     pieces = gpu.to_host(cut.table[: cut.most]).view(np.int32)[:, 2]  # nothing behind them was written
-    rows = gpu.to_host(plan.by_length()[2])
+    _, begins, ends = (gpu.to_host(x) for x in plan.by_length())
+    rows = ends - begins
     assert pieces.sum() + rows[rows <= way.S].sum() == A.nnz
     tasks = np.concatenate((pieces, rows[rows <= way.S]))
     assert busy(tasks, way, groups) > 0.87 and busy(tasks, way, 8 * groups) > 0.86

@@ -26,7 +26,8 @@ FILE = "csr_spmm.cu"
 VECTOR_BYTES = 16  # what one load instruction of a lane fetches at most
 LARGE = 1 << 20  # non-zeros from which sorting rows and waiting for a number pay before the first product
 RESIDENT = 1 << 18  # lanes that a large GPU has room for; nominal, so that results don't depend on the GPU
-SHORT = 8  # non-zeros of a row that goes into a bundle where others are visited by length
+SHORT = 8  # non-zeros of a row that shares a group where rows are visited by length
+MOST = 8  # rows of a group
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Variant:
 
     Rows of more than S non-zeros are cut; K short rows per group, one after the other.
 
-    ``sorted``: rows are visited by length, so that the groups of a warp end together; with K > 1 short ones
-    are bundled instead. ``padded``: B is first copied to rows of whole 16-byte vectors.
+    ``sorted``: rows are visited by length, so that the groups of a warp end together; with K > 1 the longer
+    ones have a group each. ``padded``: B is first copied to rows of whole 16-byte vectors.
     """
 
     V: int
@@ -51,10 +52,9 @@ class Variant:
         numbers = " ".join(f"{name}{getattr(self, name)}" for name in "VGPSK")
         return f"{numbers}{' sorted' * self.sorted}{' padded' * self.padded}"
 
-    @property
-    def arguments(self) -> str:
-        """The last template arguments of the kernel."""
-        return f"{self.V},{'true' if self.K > 1 else 'false'}"
+    def arguments(self, ends: bool) -> str:
+        """Return the last template arguments of the kernel, for products with an epilogue or without."""
+        return f"{self.V},{str(self.K > 1).lower()},{str(ends).lower()}"
 
     @property
     def width(self) -> int:
@@ -74,22 +74,15 @@ class Variant:
 def kernel_names() -> list[str]:
     """List the kernels of products, all that a variant may ask for, and that of `Pieces`."""
     vectors = [("float", (4, 2, 1)), ("double", (2, 1)), *((kind, (8, 4)) for kind in KINDS.values())]
-    ways = [f"{V},{bundles}" for V in (8, 4, 2, 1) for bundles in ("false", "true")]
-    names = [
-        f"spmm<{number},{index},{way}>"
-        for index in ("int", "int64")
-        for number, widths in vectors
-        for way in ways
-        if int(way[0]) in widths
-    ]
+    ways = ("false,false", "true,false", "false,true")  # rows in turn, epilogue
+    shapes = [f"{V},{way}" for V in (8, 4, 2, 1) for way in ways]
+    numbers = [(number, shape) for number, widths in vectors for shape in shapes if int(shape[0]) in widths]
+    names = [f"spmm<{number},{index},{shape}>" for index in ("int", "int64") for number, shape in numbers]
     return [*names, "cut_rows<int>", "cut_rows<int64>"]
 
 
 def in_flight(V: int, itemsize: int) -> int:
-    """Return U, the non-zeros that a team has in flight: at most 64 bytes of B per lane.
-
-    Bundles of 8 columns have 3 of them, with 64-bit indices 2.
-    """
+    """Return U, the non-zeros that a team has in flight: at most 64 bytes of B per lane."""
     return 2 if itemsize == 8 and V > 1 else 4
 
 
@@ -126,15 +119,16 @@ def variant_for(size: Size, V: int) -> Variant:
     # Narrow rows of B are cheaper than indices, which more teams read side by side.
     P = teams(G, average / (2 if vectors <= 2 else 8))
     order = average >= 8 and size.nnz >= LARGE
-    # Short rows in bundles, as long as there are some groups for every place of a warp on a large GPU.
-    K = min(8, gpu.power_of_two(size.m * G / (2 * RESIDENT))) if P == 1 and (average < 8 or order) else 1
+    # Short rows share groups, as long as there are some for every place of a warp on a large GPU.
+    K = min(MOST, gpu.power_of_two(size.m * G / (2 * RESIDENT))) if P == 1 and (average < 8 or order) else 1
     return Variant(V, G, P, size.longest_piece(G, P), K, sorted=order)
 
 
-def candidates(size: Size, alignment: int) -> list[Variant]:
+def candidates(size: Size, alignment: int, ends: bool = False) -> list[Variant]:
     """List the variants worth trying, the expected best first; all of them give the same bits.
 
     alignment: of B's first element, in bytes; B's leading dimension is its width, or that of `Rounded`.
+    ends: whether the product has an epilogue, which is compiled for rows that have a group each.
     Panels narrower than a warp are not: where B fills the L2 cache four times over, those of 64 columns took
     1.1 times as long on an H200, those of 32 and 16 up to twice (benchmarks/results/gpu.md).
     """
@@ -142,8 +136,10 @@ def candidates(size: Size, alignment: int) -> list[Variant]:
     fits = lambda v: v <= widest and f % v == 0 and alignment % (v * size.itemsize) == 0  # noqa: E731
     V = vector(f) if size.itemsize == 2 else next(filter(fits, (4, 2, 1)))
     first = variant_for(size, V)
+    if ends:
+        first = replace(first, K=1)
     variants = [first, replace(first, sorted=not first.sorted, K=1 if first.sorted else first.K)]
-    if first.K > 1 and not first.sorted:
+    if first.K > 1:
         variants.append(replace(first, K=1))
     if V < widest and f >= widest and size.average >= 8:
         # The copy costs as much as gathering two rows per row of B.
@@ -163,7 +159,7 @@ class RowFacts:
 
     def __init__(self, xp: Any, A: CSR) -> None:
         m = A.shape[0]
-        if m > np.iinfo(np.int32).max - gpu.THREADS:
+        if m > np.iinfo(np.int32).max - MOST * gpu.THREADS:  # groups behind the last row count on
             raise ValueError(f"the kernels number rows with 32 bits; a block of {m} rows must be cut")
         self.xp, self.shape, self.nnz = xp, A.shape, A.nnz
         self.tuners: dict[Any, Tuner[Variant]] = {}
@@ -190,7 +186,7 @@ class RowFacts:
         return self._pieces[longest]
 
     def by_length(self) -> tuple[Array, Array, Array]:
-        """Return the rows (int32), where their entries begin, and how many they have (int32); most first.
+        """Return the rows (int32), and where their entries begin and end; longest first.
 
         The order is in steps of four: rows that take as long stay in the order of the matrix, for the sake of
         the caches.
@@ -198,13 +194,13 @@ class RowFacts:
         if self._by_length is None:
             lengths = self.xp.diff(self.indptr).astype(np.int32)
             rows = self.xp.argsort(-(lengths + 3 >> 2), kind="stable").astype(np.int32)
-            self._by_length = rows, self.indptr[rows], lengths[rows]
+            self._by_length = rows, self.indptr[rows], self.indptr[rows + 1]
         return self._by_length
 
     def longer_rows(self) -> int:
         """Count the rows of more than `SHORT` non-zeros, which come first in `by_length`; waits once."""
         if self._longer is None:
-            self._longer = int(self.xp.count_nonzero(self.by_length()[2] > SHORT))
+            self._longer = int(self.xp.count_nonzero(self.xp.diff(self.indptr) > SHORT))
         return self._longer
 
 
@@ -274,32 +270,30 @@ def _launch(
     if variant.padded:
         stored = _padded(xp, stored, variant.V)
     pieces = plan.pieces(variant.S)
-    cut: tuple[Any, ...] = np.int32(0), None, None, None, np.int32(0), None
+    cut: tuple[Any, ...] = np.int32(0), None, None, None, np.int32(0), None, np.int32(np.iinfo(np.int32).max)
     if pieces.most:
         width = -(-f // variant.V) * variant.V
         sums = xp.empty((pieces.most, width), out.dtype), np.int32(width)
-        cut = np.int32(pieces.most), pieces.total, pieces.table, *sums, pieces.arrived(xp, panels)
-    alone, bundled = _shares(plan, variant)
-    rows = plan.by_length() if variant.sorted else (None, None, None)
-    tasks = pieces.most, alone, -(-m // variant.K) if bundled else 0
-    bundles = np.int32(m), np.int32(variant.K), np.int32(bundled), plan.indptr
+        arrived = pieces.arrived(xp, panels), np.int32(variant.S)
+        cut = np.int32(pieces.most), pieces.total, pieces.table, *sums, *arrived
+    ends = then is not None and (then.any or then.remember)
+    if ends:
+        variant = replace(variant, K=1)
+    alone = m if variant.K == 1 else plan.longer_rows() if variant.sorted else 0
+    rows = plan.by_length() if variant.sorted else (None, plan.indptr, plan.indptr)
+    shift = np.int32(not variant.sorted)  # from where a row begins to where it ends
+    tasks = pieces.most, alone, -(-(m - alone) // variant.K)
+    blocks = [-(-count // variant.groups) for count in tasks]
+    G, P, U = variant.G, variant.P, in_flight(variant.V, stored.itemsize)
+    turn = min(G, U) * P
+    shape = G, P, -(-(1 << 16) // G), WARP // (G * P), turn, G * P // turn * turn, blocks[0], sum(blocks[:2])
     factors = plan.indices, weights, stored, np.int32(stored.shape[1]), np.int32(f)
-    grid = sum(-(-count // variant.groups) for count in tasks), panels
-    name = f"spmm<{number},{c_type(plan.indices)},{variant.arguments}>"
-    shape, ahead = (np.int32(variant.G), np.int32(variant.P)), (np.int32(variant.S), np.int32(alone))
-    arguments = *shape, *cut, *ahead, *rows, *bundles, *factors, out, np.int32(accumulate)
-    gpu.launch(xp, FILE, name, grid, *arguments, *ending(xp, then, out))
-
-
-def _shares(plan: RowFacts, variant: Variant) -> tuple[int, int]:
-    """Return how many rows stand alone, and up to which length the others are in bundles; 0: none are."""
-    m = plan.shape[0]
-    if variant.K == 1:
-        return m, 0
-    if not variant.sorted:
-        return 0, variant.S
-    longer = plan.longer_rows()
-    return longer, min(SHORT, variant.S) if longer < m else 0
+    empty = not accumulate or ends
+    written = out, np.int32(accumulate), np.int32(empty)
+    of_rows = *map(np.int32, (m, alone, variant.K)), *rows, shift
+    name = f"spmm<{number},{c_type(plan.indices)},{variant.arguments(ends)}>"
+    arguments = *map(np.int32, shape), *cut, *of_rows, *factors, *written
+    gpu.launch(xp, FILE, name, (sum(blocks), panels), *arguments, *ending(xp, then, out))
 
 
 def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: RowFacts, ending: bool) -> Tuner[Variant]:
@@ -310,7 +304,7 @@ def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: RowFacts, ending: bool) ->
     if key not in plan.tuners:
         size = plan.size(f, stored.itemsize)
         fixed = FLEETING in A.pattern or os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
-        tried = candidates(size, alignment)[: 1 if fixed else None]
+        tried = candidates(size, alignment, ending)[: 1 if fixed else None]
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {number}"
         label += ", and what becomes of them" * ending
         plan.tuners[key] = Tuner(tried, label, *event_clock(xp))
