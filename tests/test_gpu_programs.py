@@ -117,16 +117,35 @@ def test_other_losses_are_wrong(monkeypatch, capsys):
     for name, (loss, more) in losses.items():
         answers.append({"name": name, "losses": [loss], "seconds": [0.002], **more})
     answers.append({"name": "absent", "reason": "no such module"})
-    monkeypatch.setattr(epoch, "answers", lambda *_: answers)
     problem = epoch.Problem("rmat-6-4", "gcn", sp.csr_array(np.eye(4)))
     args: Any = type("Args", (), {"warm_up": 0, "out": None})
-    wrong = epoch.compare(problem, args, epoch.Report(args))
+    rows = epoch.Rows(problem, args, epoch.Report(args))
+    for answer in answers:
+        rows.tell(answer)
+    wrong = rows.wrong
     assert wrong == ["rmat-6-4, gcn, peer", "rmat-6-4, gcn, nan"]
     printed = capsys.readouterr().out
     for row in ("| peer | 2.000 | 1.00 | 2.0e-03, **WRONG** |", "| TF32 | 2.000 | 1.00 | 2.0e-03 |",
                 "| dropout | 2.000 | 1.00 |  |"):  # fmt: skip
         assert row in printed
     assert "| absent | no such module | | |" in printed
+
+
+def test_peers_answer_for_all_problems_in_one_process(monkeypatch, tmp_path):
+    epoch = loaded("gpu_epoch", monkeypatch)
+    script = tmp_path / "peers.py"
+    script.write_text(
+        "import json, sys\nend = sys.argv.index('--')\nfor folder in sys.argv[2:end]:\n"
+        "    print(json.dumps({'folder': folder, 'name': ' '.join(sys.argv[1:2] + sys.argv[end + 1:])}))\n"
+        "sys.exit(3)\n"
+    )
+    monkeypatch.setattr(epoch, "PEERS", script)
+    args: Any = type("Args", (), {"warm_up": 2, "epochs": 3, "peers": ["torch", "EdgeIndex"]})
+    given = [*epoch.of_peers([tmp_path / "0", tmp_path / "1"], args)]
+    assert [(Path(one["folder"]).name, one["name"]) for one in given] == [
+        ("0", "5 torch EdgeIndex"), ("1", "5 torch EdgeIndex"), ("1", "peers")
+    ]  # fmt: skip
+    assert given[-1]["reason"] == "ended with exit status 3"
 
 
 @pytest.mark.slow
