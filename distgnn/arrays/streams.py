@@ -16,14 +16,16 @@ def at_home(on: Any) -> Iterator[None]:
     if on.home is None or on.stream() == on.home.ptr:
         yield
         return
-    before = on.mark()
-    with on.home:
-        on.follow(before)
-        try:
-            yield
-        finally:
-            end = on.mark()
-    on.follow(end)
+    before = end = on.mark()
+    try:
+        with on.home:
+            on.follow(before)
+            try:
+                yield
+            finally:
+                end = on.mark()
+    finally:
+        on.follow(end)
 
 
 def handed(on: Any, array: Any) -> Any:

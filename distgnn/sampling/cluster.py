@@ -53,12 +53,8 @@ class Cluster(SubgraphSampler):
         self.population = int(counts.sum())
         self.counts = self.graph.backend.asarray(counts)
 
-    def sample_at(
-        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
-    ) -> list[Sample]:
+    def _sample_at(self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]) -> list[Sample]:
         """Make the subgraph of each minibatch: the vertices of whole parts."""
-        if not len(batches) and not self.graph.collective:
-            return []
         on = self.graph.backend
         vertices, drawn = counted_first(batches, self.counts, on), on.asarray(self._drawn(batches))
         parts, of_rows = max(self.parts - 1, 1), drawn[vertices.owners]

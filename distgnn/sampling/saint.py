@@ -41,12 +41,8 @@ class Saint(FastGCN):
         self.counts = self.graph.backend.asarray(counts)
         self.population = int(self.counts[self.importance.columns].sum())
 
-    def sample_at(
-        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
-    ) -> list[Sample]:
+    def _sample_at(self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]) -> list[Sample]:
         """Make one sample per batch, of which only the number counts: a sample has a batch of its own."""
-        if not len(batches) and not self.graph.collective:
-            return []
         rows = self.repeated(len(batches))
         chosen = choose(rows, self.fanout[0], self.keys(epoch, first, len(batches), 0), self.rescale)
         layer = self.extract(chosen.vertices, chosen)

@@ -104,12 +104,16 @@ class Sampler(ABC):
         if not len(batches) and not self.graph.collective:
             return []
         with told(self.graph.grid) if self.graph.collective else nullcontext():  # type: ignore[attr-defined]
-            frontier, layers = Stack.of(batches, self.graph.backend), []
-            for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
-                layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
-                frontier = layers[-1].cols
-            with step(EXTRACT, self.graph.backend):
-                return samples(layers)
+            return self._sample_at(batches, epoch, first)
+
+    def _sample_at(self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]) -> list[Sample]:
+        """Make one sample per batch, in what :meth:`sample_at` tells other ranks the errors of."""
+        frontier, layers = Stack.of(batches, self.graph.backend), []
+        for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
+            layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
+            frontier = layers[-1].cols
+        with step(EXTRACT, self.graph.backend):
+            return samples(layers)
 
     def keys(self, epoch: int, first: int | Sequence[int], count: int, layer: int) -> Any:
         """Make the keys of the minibatches first, first + 1, ..., or of those that are listed.

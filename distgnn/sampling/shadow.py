@@ -43,12 +43,8 @@ class Shadow(SubgraphSampler):
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"the sampler's layers": self.layers}
 
-    def sample_at(
-        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
-    ) -> list[Sample]:
+    def _sample_at(self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]) -> list[Sample]:
         """Make one sample per batch: the subgraphs of its roots side by side."""
-        if not len(batches) and not self.graph.collective:
-            return []
         on = self.graph.backend
         roots = Stack.of(batches, on)
         vertices = Stack.cut(roots.ids, np.arange(len(roots.ids) + 1))  # a list for each root

@@ -124,7 +124,8 @@ class EpochGraph:
     @QUIETLY
     def evaluate(self, epoch: int) -> dict[str, float]:
         """Score the present weights in a pass of its own, without dropout. NotFiniteError: as of `step`."""
-        self._outdated()
+        if self._outdated():
+            self.watch = None  # as in `step`
         if self.captured and self.settled and EVALUATION not in self.graphs:
             self._capture({EVALUATION: self._queue_evaluation}, "an evaluation is a CUDA graph from now on")
         before = tuner.trials

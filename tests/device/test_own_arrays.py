@@ -15,6 +15,7 @@ from mpi4py import MPI
 import distgnn as dg
 from distgnn.arrays import backend as backends
 from distgnn.arrays import foreign
+from distgnn.arrays import streams as streams_of_ours
 from distgnn.comm.transport import STAGED, Means, lacking_nccl, transport
 from distgnn.errors import ArgumentError
 from distgnn.operators import ALGORITHMS, grids
@@ -59,6 +60,21 @@ def test_products_of_own_arrays_are_those_of_a_host(comm, on_gpu, algorithm) -> 
                     spoil(given, stream)  # the caller goes on at once
                     assert type(Y) is xp.ndarray, name
                     np.testing.assert_allclose(Y.get(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    grid.free()
+
+
+def test_an_error_leaves_the_streams_in_order(stand_in) -> None:
+    """What is queued before the error still reads the caller's array."""
+    import cupy
+
+    grid, own = grid_of(MPI.COMM_SELF), cupy.cuda.Stream(non_blocking=True)
+    with own, stand_in.observed() as seen:
+        given = cupy.ones(4)
+        with pytest.raises(MemoryError), streams_of_ours.at_home(grid.backend):
+            read = given + 1
+            raise MemoryError
+        given += 1
+    assert not seen.hazards and read.size == 4
     grid.free()
 
 

@@ -56,6 +56,15 @@ def test_what_cupy_refuses(cupy, mistake):
 
 
 @ONE_WAY
+def test_arrays_are_given_in_the_type_that_is_asked_for(cupy):
+    """A type of NumPy equals None where it is float64."""
+    for kind in (np.float64, np.dtype(np.float64), "float64", np.dtype(np.float32), None):
+        x = cupy.ones(4, np.float32)
+        for given in (cupy.asarray(x, kind), cupy.ascontiguousarray(x, kind), cupy.array(x, kind)):
+            assert given.dtype == np.dtype(kind or np.float32)
+
+
+@ONE_WAY
 @pytest.mark.parametrize("ordered", ["by an event", "by the host", "by a look at an event", "by turns", None])
 def test_streams_are_in_order_only_where_somebody_says_so(cupy, stand_in, ordered):
     """Stream 0 takes turns with others, but for those that do not block."""

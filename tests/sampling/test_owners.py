@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,11 @@ from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
 from distgnn.operators import grids, make_grid
 from distgnn.sampling import GraphSage, Ladies, Partitioned, sample_rows
+from distgnn.sampling.cluster import Cluster
 from distgnn.sampling.owners import Questions, picked_by_owners, words
+from distgnn.sampling.saint import Saint
+from distgnn.sampling.sampler import Sampler
+from distgnn.sampling.shadow import Shadow
 from loops import each
 
 from .test_spgemm import uneven
@@ -243,18 +248,32 @@ def test_copies_save_words_of_features_and_cost_none_elsewhere(comm: MPI.Intraco
         feature_words = other_features
 
 
+SAMPLERS = {
+    "sage": lambda graph: GraphSage(graph, [5, 5], seed=3),
+    "ladies": lambda graph: Ladies(graph, [9, 8], seed=3),
+    "saint": lambda graph: Saint(graph, 9, 2, seed=3),
+    "shadow": lambda graph: Shadow(graph, [5, 5], 2, seed=3),
+    "cluster": lambda graph: Cluster(graph, 2, np.arange(N) % 4, seed=3),
+}
+
+
 @pytest.mark.ranks(3)
 @pytest.mark.abandons
-def test_an_error_of_one_rank_between_messages_ends_all(comm: MPI.Intracomm, monkeypatch: Any) -> None:
+@each("name", SAMPLERS)
+def test_an_error_of_one_rank_between_messages_ends_all(
+    comm: MPI.Intracomm, monkeypatch: Any, name: str
+) -> None:
     """A rank without memory for its draws tells those that wait for them; afterwards all sample again."""
     monkeypatch.setattr(progress, "LONG", 0.05)
     grid = make_grid(comm, "1.5d", replication=1)
-    sampler = GraphSage(Partitioned(grid, A), [5, 5], seed=3)
+    sampler = SAMPLERS[name](Partitioned(grid, A))
     expected = sampler.sample(minibatches(comm.rank))
-    for failed in range(comm.size):
+    place = (Cluster, "_drawn") if name == "cluster" else (Sampler, "keys")
+    places = [place, *([(Questions, "_drawn")] if name in ("sage", "shadow") else [])]
+    for failed, where in itertools.product(range(comm.size), places):
         with monkeypatch.context() as patch, pytest.raises((MemoryError, PeerError)) as error:
             if comm.rank == failed:
-                patch.setattr(Questions, "_drawn", lambda *_: (_ for _ in ()).throw(MemoryError()))
+                patch.setattr(*where, lambda *_: (_ for _ in ()).throw(MemoryError()))
             sampler.sample(minibatches(comm.rank))
         assert (error.type is MemoryError) == (comm.rank == failed)
         for sample, before in zip(sampler.sample(minibatches(comm.rank)), expected, strict=True):

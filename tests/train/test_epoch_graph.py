@@ -310,6 +310,22 @@ def test_what_graphs_keep_is_noticed_when_it_changes(comm, device):
     assert both[0] == both[1]
 
 
+def test_what_changes_between_epochs_is_queued_once_before_it_is_captured(comm, device):
+    """An evaluation, which comes first in an epoch, notices it."""
+    both = []
+    for cuda_graph in (False, True):
+        problem, optimizer, losses = Problem(comm, dropout=0.5), Adam(0.01), []
+        with device.observed() as seen:
+            for one in train(problem.model, problem.X, problem.targets, optimizer, 8, cuda_graph=cuda_graph):
+                losses.append(one["loss"])
+                if one["epoch"] == 5:
+                    optimizer.clip = 1e-3
+        # Two in epochs 2 to 5, 7 and 8, and evaluations in 3 to 5 and 8: epoch 6 is queued.
+        assert seen.launches["graph"] == (12 + 4) * cuda_graph
+        both.append(losses)
+    assert both[0] == both[1]
+
+
 def test_refusals(comm, device, shared_tmp_path, monkeypatch):
     class Own(Adam):
         def step(self, parameters, gradients):

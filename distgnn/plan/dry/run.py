@@ -225,7 +225,7 @@ def _counted(ready: _Prepared, evaluation: bool = True) -> tuple[Costs, dict[str
     """Return the costs of this rank, and the sizes of the grid."""
     s, model, X, targets, training, setup = ready
     optimizer = optim.make(s.optimizer, s.lr, s.decays, s.momentum, s.clip)
-    due = 0 if s.dropout or s.samples else s.eval_every  # else evaluation is a product of its own
+    due = 0 if model.draws or s.samples else s.eval_every  # else evaluation is a product of its own
     if training is None:
         options: Any = {"eval_every": due, "train_features": s.train_features}
         epochs = train(model, X, targets, optimizer, 2, **options)
