@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -146,6 +148,40 @@ def test_peers_answer_for_all_problems_in_one_process(monkeypatch, tmp_path):
         ("0", "5 torch EdgeIndex"), ("1", "5 torch EdgeIndex"), ("1", "peers")
     ]  # fmt: skip
     assert given[-1]["reason"] == "ended with exit status 3"
+
+
+def test_peers_begin_with_the_weights_of_their_folder(monkeypatch, capsys):
+    """Each named one, in each folder, with a copy of the weights; one that fails gives its reason."""
+    monkeypatch.setitem(sys.modules, "torch", MagicMock(__version__="0"))
+    peers = loaded("gpu_epoch_peers", monkeypatch)
+    weights = {"a": np.zeros(1), "b": np.ones(1)}
+
+    def load(folder: Path) -> dict[str, Any]:
+        arrays = MagicMock(clone=weights[folder.name].copy)
+        return {"heads": [8, 1] * (folder.name == "b"), "weights": {"W0": arrays}, "device": "cuda"}
+
+    def train(problem: Any, network: Any, epochs: int, graphed: bool) -> tuple[list[float], list[float]]:
+        problem["weights"]["W0"] += 1
+        if graphed:
+            raise RuntimeError("out of memory\nby far")
+        return [float(problem["weights"]["W0"][0])] * epochs, [0.5] * epochs
+
+    monkeypatch.setattr(peers, "load", load)
+    monkeypatch.setattr(peers, "train", train)
+    monkeypatch.setattr(peers, "PEERS", dict.fromkeys(peers.PEERS, lambda problem: problem))
+    monkeypatch.setattr(peers, "OF_ATTENTION", {"PyG, edge index": lambda problem: problem})
+    monkeypatch.setattr(sys, "argv", ["peers", "2", "a", "b", "--", "five", "CSR", "edge"])
+    peers.main()
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["folder"], one["name"], one["tf32"]) for one in told] == [
+        ("a", "torch.sparse, five products", False), ("a", "torch.sparse, five products, TF32", True),
+        ("a", "torch.sparse, five products, CUDA graphs", False),
+        ("a", "torch.sparse, five products, TF32, CUDA graphs", True), ("a", "PyG, CSR adjacency", False),
+        ("a", "PyG, edge index", False), ("b", "PyG, edge index", False),
+    ]  # fmt: skip
+    assert [one.get("losses", one.get("reason")) for one in told] == [
+        [1, 1], [1, 1], *["RuntimeError: out of memory"] * 2, [1, 1], [1, 1], [2, 2]
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
