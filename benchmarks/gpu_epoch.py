@@ -6,9 +6,10 @@
 One rank, every node a training node, Adam. All have the same normalised graph, features and first weights,
 and losses of the first ten epochs are compared: later ones drift apart by rounding, as ``--drift`` shows on
 the host. The GCN has widths 128-128-128-40; it multiplies the features by A in every epoch, as its peers do.
-Attention has 8 heads of 8 columns, and then one head, or the mean of eight, of 16. Peers run in a process of
-their own (``gpu_epoch_peers.py``), one after the other. An epoch is timed between two moments at which the
-device is idle, so the host is in it; medians leave out those to warm up, in which distgnn chooses kernels.
+Attention has 8 heads of 8 columns, and then one head, or the mean of eight, of 16. Peers run after all of
+ours, in a process of their own (``gpu_epoch_peers.py``), one after the other. An epoch is timed between two
+moments at which the device is idle, so the host is in it; medians leave out those to warm up, in which
+distgnn chooses kernels.
 
 Ways of ours are words joined by `+`: plain; graphs (as CUDA graphs); tf32; bfloat16, float16 (what products
 read); dropout (of 0.5, with bias, evaluated in every epoch: losses are not compared); fit (`dg.fit`, a run as
@@ -186,7 +187,7 @@ def by_fit(problem: Problem, on: Any, epochs: int, how: dict[str, Any]) -> dict[
 
 
 def answers(problem: Problem, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Train in all ways, and by the peers; give each answer as soon as it is known."""
+    """Train in all ways of ours; give each answer as soon as it is known."""
     on, epochs = backend.get("cupy"), args.warm_up + args.epochs
     for way in args.ways:
         how, words = asked(way), (word for word in way.split("+") if word not in ("plain", "graphs"))
@@ -197,35 +198,61 @@ def answers(problem: Problem, args: argparse.Namespace) -> Iterator[dict[str, An
             yield {"name": name + made, "how": how, **answer}
         except (dg.UserError, ValueError) as error:  # CUDA graphs of a network that has none
             yield {"name": name + ", CUDA graphs" * graphs, "reason": str(error).splitlines()[0]}
-    with tempfile.TemporaryDirectory() as folder:
-        problem.save(Path(folder), Training(problem, on, 1, {}).model)
-        on.xp.get_default_memory_pool().free_all_blocks()
-        command = [sys.executable, "-W", "ignore", str(PEERS), folder, str(epochs), *args.peers]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout
-            yield from map(json.loads, process.stdout)
-        if process.returncode:
-            yield {"name": "peers", "reason": f"ended with exit status {process.returncode}"}
 
 
-def compare(problem: Problem, args: argparse.Namespace, report: Report) -> list[str]:
-    """Tell the rows of one problem; return those whose losses are another's than the first one's."""
-    first, wrong = None, []
-    for answer in answers(problem, args):
-        cells = [f"{problem.name}, {problem.A.nnz / 1e6:.3g} M entries", problem.network, answer["name"]]
+def of_peers(folders: list[Path], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Train the problems in these folders by the peers, in one process: PyG takes seconds to import."""
+    words = [str(args.warm_up + args.epochs), *map(str, folders), "--", *args.peers]
+    command = [sys.executable, "-W", "ignore", str(PEERS), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield from map(json.loads, process.stdout)
+    if process.returncode:
+        reason = f"ended with exit status {process.returncode}"
+        yield {"name": "peers", "folder": str(folders[-1]), "reason": reason}
+
+
+class Rows:
+    """Rows of one problem; `wrong`: those whose losses are another's than the first one's."""
+
+    def __init__(self, problem: Problem, args: argparse.Namespace, report: Report) -> None:
+        self.cells = [f"{problem.name}, {problem.A.nnz / 1e6:.3g} M entries", problem.network]
+        self.problem, self.args, self.report = f"{problem.name}, {problem.network}", args, report
+        self.first: dict[str, Any] | None = None
+        self.wrong: list[str] = []
+
+    def tell(self, answer: dict[str, Any]) -> None:
+        cells = " | ".join([*self.cells, answer["name"]])
         if "reason" in answer:
-            report.say(f"| {' | '.join(cells)} | {answer['reason']} | | |")
-            continue
-        first = first or answer
-        ms, least = (1e3 * float(np.median(x["seconds"][args.warm_up :])) for x in (answer, first))
+            self.report.say(f"| {cells} | {answer['reason']} | | |")
+            return
+        self.first = first = self.first or answer
+        ms, least = (1e3 * float(np.median(x["seconds"][self.args.warm_up :])) for x in (answer, first))
         how, apart = answer.get("how", answer), difference(answer["losses"], first["losses"])
         allowed = ROUNDED if how.get("wire") or how.get("tf32") else EXACT
         told = "" if how.get("dropout") else f"{apart:.1e}"
         if told and apart > allowed:
             told += ", **WRONG**"
-            wrong.append(f"{problem.name}, {problem.network}, {answer['name']}")
-        report.say(f"| {' | '.join(cells)} | {milliseconds(ms)} | {ms / least:.2f} | {told} |")
-    return wrong
+            self.wrong.append(f"{self.problem}, {answer['name']}")
+        self.report.say(f"| {cells} | {milliseconds(ms)} | {ms / least:.2f} | {told} |")
+
+
+def compare(problems: Iterator[Problem], args: argparse.Namespace, report: Report) -> list[str]:
+    """Tell the rows of ours for all problems, then those of the peers; return what is wrong."""
+    rows: dict[str, Rows] = {}
+    on = backend.get("cupy")
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, problem in enumerate(problems):
+            folder = Path(scratch, str(number))
+            rows[str(folder)] = one = Rows(problem, args, report)
+            for answer in answers(problem, args):
+                one.tell(answer)
+            folder.mkdir()
+            problem.save(folder, Training(problem, on, 1, {}).model)
+            on.xp.get_default_memory_pool().free_all_blocks()
+        for answer in of_peers([*map(Path, rows)], args):
+            rows[answer["folder"]].tell(answer)
+    return [row for one in rows.values() for row in one.wrong]
 
 
 def difference(losses: list[float], others: list[float], epochs: int = COMPARED) -> float:
@@ -262,19 +289,18 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--ways", nargs="*", default=WAYS, help=f"of ours (default: {' '.join(WAYS)})")
-    parser.add_argument("--peers", nargs="*", default=["all"], help="that begin so (default: all)")
+    parser.add_argument("--peers", nargs="*", default=["all"], help="parts of their names (default: all)")
     parser.add_argument("--drift", action="store_true", help="float32 beside float64, on the host")
-    args, report = parser.parse_args(), None
+    args = parser.parse_args()
     if args.drift:
         table.publish(args, "\n".join((f"{table.heading(args)}\n", *drift(args))))
         return 0
-    on, report, wrong = gpu_timing.bound("gpu_epoch"), Report(args), list[str]()
+    on, report = gpu_timing.bound("gpu_epoch"), Report(args)
     report.begin(args, gpu_timing.device_name(on.xp))
     report.say(*table.columns(*HEADER))
-    for name in args.graphs:
-        A = kept(name, args.kept_in)
-        for network in args.networks:
-            wrong += compare(Problem(name, network, A), args, report)
+    matrices = ((name, kept(name, args.kept_in)) for name in args.graphs)
+    problems = (Problem(name, network, A) for name, A in matrices for network in args.networks)
+    wrong = compare(problems, args, report)
     verdict = f"losses of {COMPARED} epochs at most {EXACT:.0e} apart, of rounded products {ROUNDED:.0e}"
     report.say("", *(f"**WRONG**: {row}" for row in wrong), f"Allowed: {verdict}.", "")
     return int(bool(wrong))

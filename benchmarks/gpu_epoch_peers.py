@@ -1,10 +1,10 @@
 """The networks of ``gpu_epoch.py`` in PyTorch and PyTorch Geometric, in a process without distgnn.
 
-    python benchmarks/gpu_epoch_peers.py FOLDER EPOCHS [PEER ...]
+    python benchmarks/gpu_epoch_peers.py EPOCHS FOLDER ... -- [PEER ...]
 
-FOLDER holds the problem as ``gpu_epoch.py`` saved it; a PEER is the beginning of a name, all: every one.
-Prints a line of JSON per peer: its name, and the losses and seconds of its epochs or the reason why there are
-none.
+A FOLDER holds a problem as ``gpu_epoch.py`` saved it; a PEER is a part of names, all: of every one. Prints a
+line of JSON per folder and peer: both names, and the losses and seconds of its epochs or the reason why there
+are none.
 """
 
 from __future__ import annotations
@@ -187,20 +187,28 @@ def synchronize() -> None:
 
 
 def main() -> None:
-    folder, epochs, wanted = Path(sys.argv[1]), int(sys.argv[2]), tuple(sys.argv[3:])
-    peers = OF_ATTENTION if load(folder)["heads"] else PEERS
-    for name, make in peers.items():
-        if not name.startswith(wanted) and "all" not in wanted:
-            continue
-        problem = load(folder)
-        answer: dict[str, Any] = {"name": name, "tf32": TF32 in name}
-        torch.backends.cuda.matmul.allow_tf32 = TF32 in name
-        try:
-            answer["losses"], answer["seconds"] = train(problem, make(problem), epochs, GRAPHED in name)
-        except (ImportError, RuntimeError) as error:  # not installed, or out of memory
-            answer["reason"] = f"{type(error).__name__}: {error}".splitlines()[0]
-        answer["name"] += f"; torch {torch.__version__}" * (problem["device"] == "cpu")
-        print(json.dumps(answer), flush=True)
+    end = sys.argv.index("--")
+    epochs, folders, wanted = int(sys.argv[1]), sys.argv[2:end], sys.argv[end + 1 :]
+    for folder in folders:
+        loaded = load(Path(folder))
+        for name, make in (OF_ATTENTION if loaded["heads"] else PEERS).items():
+            if "all" in wanted or any(part in name for part in wanted):
+                print(json.dumps(answered(folder, loaded, name, make, epochs)), flush=True)
+
+
+def answered(
+    folder: str, loaded: Problem, name: str, make: Callable[[Problem], Network], epochs: int
+) -> dict[str, Any]:  # fmt: skip
+    """Train a copy of the weights by a peer; return what it answers."""
+    problem = loaded | {"weights": {key: W.clone() for key, W in loaded["weights"].items()}}
+    answer: dict[str, Any] = {"folder": folder, "name": name, "tf32": TF32 in name}
+    torch.backends.cuda.matmul.allow_tf32 = TF32 in name
+    try:
+        answer["losses"], answer["seconds"] = train(problem, make(problem), epochs, GRAPHED in name)
+    except (ImportError, RuntimeError) as error:  # not installed, or out of memory
+        answer["reason"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    answer["name"] += f"; torch {torch.__version__}" * (problem["device"] == "cpu")
+    return answer
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.programs
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = ["compile", "kernels", "layers", "train", "synccheck"]
 RANKS = [f"ranks-{count}-{way}" for count in (2, 4) for way in ("staged", "nccl", "aware")]
-TIMED = ["spmm", "epochs", "attention", "start", "profile", "calibrate", "counts"]
+TIMED = ["spmm", "attention", "start", "epochs", "profile", "calibrate", "counts"]
 WATCHED = ["memcheck", "racecheck", "initcheck"]
 ALL = [*FIRST, *RANKS, *TIMED, *WATCHED]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -117,16 +119,69 @@ def test_other_losses_are_wrong(monkeypatch, capsys):
     for name, (loss, more) in losses.items():
         answers.append({"name": name, "losses": [loss], "seconds": [0.002], **more})
     answers.append({"name": "absent", "reason": "no such module"})
-    monkeypatch.setattr(epoch, "answers", lambda *_: answers)
     problem = epoch.Problem("rmat-6-4", "gcn", sp.csr_array(np.eye(4)))
     args: Any = type("Args", (), {"warm_up": 0, "out": None})
-    wrong = epoch.compare(problem, args, epoch.Report(args))
+    rows = epoch.Rows(problem, args, epoch.Report(args))
+    for answer in answers:
+        rows.tell(answer)
+    wrong = rows.wrong
     assert wrong == ["rmat-6-4, gcn, peer", "rmat-6-4, gcn, nan"]
     printed = capsys.readouterr().out
     for row in ("| peer | 2.000 | 1.00 | 2.0e-03, **WRONG** |", "| TF32 | 2.000 | 1.00 | 2.0e-03 |",
                 "| dropout | 2.000 | 1.00 |  |"):  # fmt: skip
         assert row in printed
     assert "| absent | no such module | | |" in printed
+
+
+def test_peers_answer_for_all_problems_in_one_process(monkeypatch, tmp_path):
+    epoch = loaded("gpu_epoch", monkeypatch)
+    script = tmp_path / "peers.py"
+    script.write_text(
+        "import json, sys\nend = sys.argv.index('--')\nfor folder in sys.argv[2:end]:\n"
+        "    print(json.dumps({'folder': folder, 'name': ' '.join(sys.argv[1:2] + sys.argv[end + 1:])}))\n"
+        "sys.exit(3)\n"
+    )
+    monkeypatch.setattr(epoch, "PEERS", script)
+    args: Any = type("Args", (), {"warm_up": 2, "epochs": 3, "peers": ["torch", "EdgeIndex"]})
+    given = [*epoch.of_peers([tmp_path / "0", tmp_path / "1"], args)]
+    assert [(Path(one["folder"]).name, one["name"]) for one in given] == [
+        ("0", "5 torch EdgeIndex"), ("1", "5 torch EdgeIndex"), ("1", "peers")
+    ]  # fmt: skip
+    assert given[-1]["reason"] == "ended with exit status 3"
+
+
+def test_peers_begin_with_the_weights_of_their_folder(monkeypatch, capsys):
+    """Each named one, in each folder, with a copy of the weights; one that fails gives its reason."""
+    monkeypatch.setitem(sys.modules, "torch", MagicMock(__version__="0"))
+    peers = loaded("gpu_epoch_peers", monkeypatch)
+    weights = {"a": np.zeros(1), "b": np.ones(1)}
+
+    def load(folder: Path) -> dict[str, Any]:
+        arrays = MagicMock(clone=weights[folder.name].copy)
+        return {"heads": [8, 1] * (folder.name == "b"), "weights": {"W0": arrays}, "device": "cuda"}
+
+    def train(problem: Any, network: Any, epochs: int, graphed: bool) -> tuple[list[float], list[float]]:
+        problem["weights"]["W0"] += 1
+        if graphed:
+            raise RuntimeError("out of memory\nby far")
+        return [float(problem["weights"]["W0"][0])] * epochs, [0.5] * epochs
+
+    monkeypatch.setattr(peers, "load", load)
+    monkeypatch.setattr(peers, "train", train)
+    monkeypatch.setattr(peers, "PEERS", dict.fromkeys(peers.PEERS, lambda problem: problem))
+    monkeypatch.setattr(peers, "OF_ATTENTION", {"PyG, edge index": lambda problem: problem})
+    monkeypatch.setattr(sys, "argv", ["peers", "2", "a", "b", "--", "five", "CSR", "edge"])
+    peers.main()
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["folder"], one["name"], one["tf32"]) for one in told] == [
+        ("a", "torch.sparse, five products", False), ("a", "torch.sparse, five products, TF32", True),
+        ("a", "torch.sparse, five products, CUDA graphs", False),
+        ("a", "torch.sparse, five products, TF32, CUDA graphs", True), ("a", "PyG, CSR adjacency", False),
+        ("a", "PyG, edge index", False), ("b", "PyG, edge index", False),
+    ]  # fmt: skip
+    assert [one.get("losses", one.get("reason")) for one in told] == [
+        [1, 1], [1, 1], *["RuntimeError: out of memory"] * 2, [1, 1], [1, 1], [2, 2]
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
