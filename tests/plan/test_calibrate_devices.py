@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from distgnn import ledger, local
 from distgnn.arrays import backend as backends
@@ -167,4 +169,16 @@ def test_epochs_that_graphs_make_no_faster_are_not_taken_for_graphs(comm, gpu, m
         assert [one.kind for one in found] == fits
         assert (updated.captured > 0) == (len(fits) > 1)
     assert updated.captured == pytest.approx(0.5, rel=0.01)
+    grid.free()
+
+
+@pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
+def test_seconds_are_those_of_a_call(stand_in, monkeypatch) -> None:
+    """A graph has as many calls as are asked for, 20 at most."""
+    grid = Grid(MPI.COMM_SELF, backend="cupy", rows=1)
+    on: Any = grid.backend
+    x = on.zeros((8,), np.float32)
+    monkeypatch.setattr(type(on), "clock", lambda self: (lambda: None, lambda start, end: 6.0))
+    for calls, expected in ((4, 1.5), (100, 0.3)):
+        assert replay.seconds(lambda: x.fill(1), on, calls, 3) == pytest.approx(expected)
     grid.free()

@@ -97,3 +97,11 @@ def test_what_is_known_of_a_graph_says_how_often_rows_are_found():
     store = Store(prepared())
     some, exact = (Graph.of_store(store, exact=exact).reuse for exact in (False, True))
     assert some == exact != EVEN
+
+
+def test_a_row_that_is_read_again_at_once_is_found() -> None:
+    """So is each of a few rows in turn, once all of them are kept."""
+    for rows in (1, 8):
+        curve = of_rows([np.arange(1024) % rows], 64)
+        assert curve.share(rows, 64) == 1 and curve.share(0.75 * rows, 64) < 1
+        assert curve.share(0.5, 64) == (0.5 if rows == 1 else 0)

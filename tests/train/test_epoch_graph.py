@@ -210,6 +210,26 @@ def test_kernels_are_chosen_before_a_capture(comm, device, monkeypatch, caplog):
     assert trials[first - 2] == trials[-1] > trials[0]
 
 
+def test_an_evaluation_chooses_kernels_before_its_capture(comm, device, monkeypatch, caplog):
+    """Those of the first three are still tried out when epochs are graphs."""
+    caplog.set_level(logging.INFO)
+    problem, said, evaluations = Problem(comm, dropout=0.5), [], []
+    queue = problem.model.queue_logits
+
+    def trying(*given):
+        queue(*given)
+        evaluations.append(given)
+        tuner.trials += len(evaluations) <= 3
+
+    monkeypatch.setattr(problem.model, "queue_logits", trying)
+    monkeypatch.setattr(tuner, "trials", tuner.trials)
+    how = {"eval_every": 3, "cuda_graph": True}
+    for _ in train(problem.model, problem.X, problem.targets, Adam(0.01), 16, **how):
+        said.append([f"{what} from now on" in caplog.text for what in ("two CUDA graphs", "is a CUDA graph")])
+    assert said[3] == [True, False] and said[11] == [True, False] and said[-1] == [True, True]
+    assert "no CUDA graph" not in caplog.text
+
+
 def test_numbers_that_are_not_finite_end_the_training(comm, device):
     for lr, message in (
         (1e30, "epoch [1-9], layer [0-2]: "),
