@@ -10,8 +10,9 @@
 //   - threads of one mask at different collectives;
 //   - an asynchronous copy from or to an address that is no multiple of its bytes.
 // Threads can run in different orders (forward, backward, shuffled): a missing barrier changes the result in
-// one of them. In shuffled orders, too, a warp goes on as far as it can before the next one, and copies are made as
-// soon as they begin, so that one to where others still read shows. Arguments are compared with the parameters, which CUDA itself never does. Everything works under
+// one of them. In shuffled orders, too, a warp goes on as far as it can before the next one, and copies are made
+// as soon as they begin, so that one to where others still read shows. Arguments are compared with the
+// parameters, which CUDA itself never does. Everything works under
 // -fsanitize=address,undefined, which sees accesses out of bounds and vectors that are not aligned.
 //
 // Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups.
