@@ -48,7 +48,8 @@ int lane();
 unsigned char* block_memory();
 
 // Copies that a thread begins (cp.async). They are made when it waits for them, no sooner, so that who reads
-// without waiting finds what was there before. Of the `bytes` at `to`, those behind the first `there` become 0.
+// without waiting finds what was there before; in shuffled orders at once, so that who reads too late finds
+// them. Of the `bytes` at `to`, those behind the first `there` become 0.
 void copy_later(void* to, const void* from, int bytes, int there);
 void commit_copies();
 void wait_for_copies(int but);

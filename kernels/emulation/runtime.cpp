@@ -2,12 +2,17 @@
 //
 // The threads of a block are fibers of one host thread. A fiber runs until it comes to a barrier, a shuffle
 // or its end, then hands over to the scheduler, which lets the others catch up; so warps are in lock step
-// exactly where CUDA says they are. A kernel that gets any of this wrong stops, and the launch returns a
-// message that names the block and threads:   - a barrier or shuffle that not all threads reach that it waits
-// for, or that some have left behind by   returning;   - a shuffle from a lane that takes no part in it, or
-// by a lane that its mask does not name;   - threads of one mask at different collectives. Threads can run in
-// different orders (forward, backward, shuffled): a missing barrier changes the result in one of them.
-// Arguments are compared with the parameters, which CUDA itself never does. Everything works under
+// exactly where CUDA says they are. A kernel that gets any of this wrong stops, and the launch returns a message
+// that names the block and threads:
+//   - a barrier or shuffle that not all threads reach that it waits for, or that some have left behind by
+//   returning;
+//   - a shuffle from a lane that takes no part in it, or by a lane that its mask does not name;
+//   - threads of one mask at different collectives;
+//   - an asynchronous copy from or to an address that is no multiple of its bytes.
+// Threads can run in different orders (forward, backward, shuffled): a missing barrier changes the result in
+// one of them. In shuffled orders, too, a warp goes on as far as it can before the next one, and copies are made
+// as soon as they begin, so that one to where others still read shows. Arguments are compared with the
+// parameters, which CUDA itself never does. Everything works under
 // -fsanitize=address,undefined, which sees accesses out of bounds and vectors that are not aligned.
 //
 // Not modelled: the memory model within a warp between two collectives, timing, textures, cooperative groups.
@@ -32,6 +37,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -122,6 +128,11 @@ struct Copy {
   int bytes, there;
 };
 
+void make(const Copy& copy) {
+  memcpy(copy.to, copy.from, size_t(copy.there));
+  memset(static_cast<char*>(copy.to) + copy.there, 0, size_t(copy.bytes - copy.there));
+}
+
 struct Thread {
   Context context;
   char* stack = nullptr;
@@ -146,6 +157,8 @@ void* const* values;  // its arguments
 std::string problem;  // of the last launch
 std::unique_ptr<unsigned char[]> dynamic_memory;
 unsigned dynamic_bytes;
+bool shuffled;  // the order of threads and blocks
+int misaligned = -1;  // a thread that began a copy at no multiple of its bytes
 
 struct Fault {};
 
@@ -250,11 +263,27 @@ bool release(int warp, int lane) {
   return true;
 }
 
+bool release_warp(int warp) {
+  bool any = false;
+  for (int t = warp * warp_size; t < std::min((warp + 1) * warp_size, thread_count); t++)
+    if (threads[t].state == State::at_warp && release(warp, t % warp_size)) any = true;
+  return any;
+}
+
 bool release_warps() {
   bool any = false;
-  for (int t = 0; t < thread_count; t++)
-    if (threads[t].state == State::at_warp && release(t / warp_size, t % warp_size)) any = true;
+  for (int warp = 0; warp * warp_size < thread_count; warp++) any |= release_warp(warp);
   return any;
+}
+
+// Lets each warp go on, as far as it comes by itself if orders are shuffled.
+void resume_warps(const std::vector<int>& order) {
+  for (int warp = 0; shuffled && warp * warp_size < thread_count; warp++) do {
+      for (int t : order)
+        if (t / warp_size == warp && threads[t].state == State::running) resume(t);
+    } while (release_warp(warp));
+  for (int t : order)
+    if (threads[t].state == State::running) resume(t);
 }
 
 bool release_block() {
@@ -288,8 +317,8 @@ void run_block(const std::vector<int>& order) {
   for (int t = 0; t < thread_count; t++) threads[t].state = State::running, threads[t].copies.assign(1, {});
   memset(dynamic_memory.get(), 0xFF, dynamic_bytes);  // NaNs
   for (;;) {
-    for (int t : order)
-      if (threads[t].state == State::running) resume(t);
+    resume_warps(order);
+    if (misaligned >= 0) fail("an asynchronous copy at a misaligned address", std::exchange(misaligned, -1));
     if (release_warps() || release_teams() || release_block()) continue;
     for (int t : order)
       if (threads[t].state != State::left) fail("threads wait for each other at different barriers", t);
@@ -326,6 +355,7 @@ void run(dim3 grid, dim3 block, unsigned order) {
   gridDim = grid;
   blockDim = block;
   thread_count = int(block.x * block.y * block.z);
+  shuffled = order > 1;
   make_fibers(thread_count);
   for (unsigned t = 0; t < unsigned(thread_count); t++)
     threads[t].index = {t % block.x, t / block.x % block.y, t / block.x / block.y};
@@ -411,7 +441,12 @@ int lane() { return current % warp_size; }
 unsigned char* block_memory() { return dynamic_memory.get(); }
 
 void copy_later(void* to, const void* from, int bytes, int there) {
-  threads[current].copies.back().push_back({to, from, bytes, there});
+  const Copy copy{to, from, bytes, there};
+  if ((reinterpret_cast<size_t>(to) | reinterpret_cast<size_t>(from)) % size_t(bytes)) misaligned = current;
+  if (shuffled)
+    make(copy);
+  else
+    threads[current].copies.back().push_back(copy);
 }
 
 void commit_copies() { threads[current].copies.emplace_back(); }
@@ -419,10 +454,7 @@ void commit_copies() { threads[current].copies.emplace_back(); }
 void wait_for_copies(int but) {
   auto& groups = threads[current].copies;
   for (; int(groups.size()) - 1 > but; groups.erase(groups.begin()))
-    for (const Copy& copy : groups.front()) {
-      memcpy(copy.to, copy.from, size_t(copy.there));
-      memset(static_cast<char*>(copy.to) + copy.there, 0, size_t(copy.bytes - copy.there));
-    }
+    for (const Copy& copy : groups.front()) make(copy);
 }
 
 namespace {

@@ -146,6 +146,30 @@ def test_dense_products_are_made_by_tensor_cores():
         assert any("LDGSTS.E.BYPASS.128" in line for line in body), tile
 
 
+@without_nvcc
+def test_tensor_cores_read_what_is_there():
+    """Nothing on a host shows a fence or a wait that is missing, so the PTX is read.
+
+    It has a fence of the proxy between stores to shared memory and the barrier before products, one before
+    each group of products, and a wait before its sums; and the descriptor of B.
+    """
+    words = {
+        r"fence\.proxy\.async\.shared::cta": "P", r"bar\.sync\s+0;": "B", r"wgmma\.fence\.sync\.aligned": "F",
+        r"wgmma\.mma_async": "M", r"wgmma\.commit_group": "C", r"wgmma\.wait_group\.sync\.aligned 0": "0",
+        r"wgmma\.wait_group\.sync\.aligned 1": "1",
+    }  # fmt: skip
+    group = "F" + 6 * "M" + "C"
+    turn = group + 3 * f"{group}1" + "0"
+    for file, expected in zip(launch.NATIVE, (f"PB{turn}", f"BPB{turn}PB"), strict=True):
+        text = ptxas.ptx(ptxas.unit(file, KERNELS[file]), target_of(file, 90))
+        bodies = text.split(".visible .entry")[1:]
+        for body in (body for body in bodies if "sum_parts" not in body.split("(")[0]):
+            hits = re.finditer("|".join(f"({word})" for word in words), body)
+            letters = "".join([*words.values()][(hit.lastindex or 0) - 1] for hit in hits)
+            assert letters == expected, (file, letters)
+            assert str(128 // 16 << 16 | 256 // 16 << 32) in body, file
+
+
 @pytest.mark.parametrize("architecture", [OLDER, ARCHITECTURES[-2]])
 @pytest.mark.parametrize("file", KERNELS)
 @pytest.mark.slow
