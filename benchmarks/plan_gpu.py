@@ -3,126 +3,100 @@
     python benchmarks/plan_gpu.py --machine h200 --out benchmarks/results/plan-gpu.md
     python benchmarks/plan_gpu.py --machine FILE --measure --kept-in FOLDER       on a GPU
 
-The network and the graphs are those of ``gpu_epoch.py``: 128-128-128-40, float32, no dropout, the features
-multiplied by A in every epoch. What a machine file is told of a graph is how many nodes and non-zeros it has
-and how soon rows of B are read again (``plan/reuse.py``). Without ``--measure`` the measured seconds are
-those of ``results/gpu.md``, by kernels of that day.
+Networks, graphs and ways to train them are those of ``gpu_epoch.py``. Plans know how many nodes and
+non-zeros a graph has and how soon rows of B are read again (``plan/reuse.py``). Without ``--measure``, the
+measured milliseconds are those of one NVIDIA H200, see ``results/plan-gpu.md``.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from itertools import product
 
 import numpy as np
 import scipy.sparse as sp
-from mpi4py import MPI
 
-import distgnn as dg
 import table
 from distgnn.arrays import backend
-from distgnn.nn.optim import Adam
 from distgnn.plan.choices import plan
 from distgnn.plan.cost_model import Estimate
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
-from distgnn.train.full_graph import train
 from distgnn.train.settings import Settings
-from gpu_epoch import WIDTHS, normalized
+from gpu_epoch import Problem, arguments, asked, ours
+from gpu_graphs import kept
 
-MS, WARM_UP, EPOCHS = 1e3, 20, 20
-
-
-class Case(NamedTuple):
-    """An epoch on a graph. ``known``: milliseconds of ``results/gpu.md``, the least and the most."""
-
-    graph: str
-    cuda_graph: bool
-    tf32: bool
-    known: tuple[float, float]
-
-    @property
-    def how(self) -> str:
-        kinds = ["CUDA graphs"] * self.cuda_graph + ["TF32"] * self.tf32
-        return ", ".join(kinds) or "as it is"
+MS = 1e3
 
 
-CASES = [
-    Case("rmat-14-16", False, False, (2.90, 4.71)), Case("rmat-14-16", True, False, (0.361, 0.418)),
-    Case("rmat-14-16", False, True, (3.00, 3.00)), Case("rmat-16-492", False, False, (4.24, 4.24)),
-    Case("rmat-20-16", False, False, (12.50, 13.10)), Case("rmat-20-16", True, False, (12.10, 12.10)),
-    Case("rmat-20-16", False, True, (8.84, 8.84)),
-]  # fmt: skip
+#: Milliseconds of epochs on one NVIDIA H200: graph, network and way to train, as ``gpu_epoch.py`` has them.
+KNOWN = {
+    ("rmat-14-16", "gcn", "plain"): 4.48, ("rmat-14-16", "gcn", "graphs"): 0.397,
+    ("rmat-14-16", "gcn", "graphs+tf32"): 0.292, ("rmat-16-492", "gcn", "plain"): 5.02,
+    ("rmat-16-492", "gcn", "graphs"): 3.35, ("rmat-16-492", "gcn", "graphs+tf32"): 3.19,
+    ("rmat-20-16", "gcn", "plain"): 8.51, ("rmat-20-16", "gcn", "graphs"): 8.43,
+    ("rmat-20-16", "gcn", "tf32"): 8.80, ("rmat-16-32", "gat-8-1", "plain"): 6.01,
+    ("rmat-16-32", "gat-8-1", "graphs"): 1.55, ("rmat-16-32", "gat-8-8", "plain"): 6.48,
+    ("rmat-16-32", "gat-8-8", "graphs"): 2.22, ("rmat-16-32", "gatv2-8-1", "plain"): 6.17,
+    ("rmat-16-32", "gatv2-8-1", "graphs"): 2.03, ("rmat-16-32", "gatv2-8-8", "plain"): 6.66,
+    ("rmat-16-32", "gatv2-8-8", "graphs"): 3.23,
+}  # fmt: skip
+GRAPHS, NETWORKS, WAYS = (list(dict.fromkeys(names)) for names in zip(*KNOWN, strict=True))
 
 
-def planned(A: sp.csr_array, case: Case, machine: Machine) -> Estimate:
+def planned(problem: Problem, way: str, machine: Machine) -> Estimate:
     """Plan an epoch."""
-    n = A.shape[0]
-    labels, split = np.zeros(n, np.int64), np.ones(n, np.uint8)
-    labels[0] = WIDTHS[-1] - 1
-    graph = Graph.known(A, WIDTHS[0], WIDTHS[-1], labels, split)
+    n, widths, how = problem.A.shape[0], problem.widths, asked(way)
+    graph = Graph.known(problem.A, widths[0], widths[-1], problem.labels, np.ones(n, np.uint8))
+    network = {"model": problem.model, "heads": problem.heads} if problem.heads else {"keep_aggregate": False}
     settings = Settings(
-        recipe="plain", hidden=WIDTHS[1:-1], keep_aggregate=False, eval_every=0, algorithm="1d",
-        cuda_graph=case.cuda_graph, tf32=case.tf32,
+        recipe="plain", hidden=widths[1:-1], eval_every=0, algorithm="1d", tf32=how.get("tf32", False),
+        cuda_graph=how.get("cuda_graph", False), **network,
     )  # fmt: skip
     return plan(settings, {None: graph}, 1, machine).best.estimate
 
 
-def measured(A: sp.csr_array, case: Case) -> float:
-    """Return the median seconds of an epoch on the GPU here."""
-    on, random, n = backend.get("cupy"), np.random.default_rng(0), A.shape[0]
-    on.bind(0)
-    on.use_tf32(case.tf32)
-    operator = dg.distribute(A, dg.Grid(MPI.COMM_SELF, backend=on, rows=1), "1d")
-    model = dg.nn.GCN(operator, WIDTHS, keep_aggregate=False)
-    model.tune()
-    targets = model.targets(random.integers(0, WIDTHS[-1], n).astype(np.int32), np.ones(n, np.uint8))
-    X = dg.scatter(random.standard_normal((n, WIDTHS[0]), np.float32), model.input_layout)
-    how: Any = {"eval_every": 0, "cuda_graph": case.cuda_graph}
-    run, seconds = train(model, X, targets, Adam(0.01), WARM_UP + EPOCHS, **how), list[float]()
-    for _ in range(WARM_UP + EPOCHS):
-        on.synchronize()
-        started = time.perf_counter()
-        next(run)
-        on.synchronize()
-        seconds.append(time.perf_counter() - started)
-    on.use_tf32(False)
-    return float(np.median(seconds[WARM_UP:]))
+def measured(problem: Problem, way: str, warm_up: int, epochs: int) -> float:
+    """Return the median seconds of an epoch on the GPU here, after those to warm up."""
+    answer = ours(problem, backend.get("cupy"), warm_up + epochs, asked(way))
+    return float(np.median(answer["seconds"][warm_up:]))
+
+
+def cases(args: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """List graph, network and way of what is asked for; of graphs in ``KNOWN`` only what it has."""
+    every = product(args.graphs, args.networks, args.ways)
+    return [case for case in every if case in KNOWN or case[0] not in GRAPHS]
 
 
 def rows(args: argparse.Namespace) -> Iterator[str]:
     """Give a line for each epoch."""
-    machine, graphs = read(args.machine), dict[str, sp.csr_array]()
-    yield from table.columns("graph", "epoch", "sparse", "dense", "passes", "other", "planned, ms",
+    machine, matrices = read(args.machine), dict[str, sp.csr_array]()
+    yield from table.columns("graph", "network", "way", "sparse", "dense", "passes", "other", "planned, ms",
                              "measured, ms", "planned / measured")  # fmt: skip
-    for case in CASES:
-        if case.graph not in args.graphs:
-            continue
-        if case.graph not in graphs:
-            graphs = {case.graph: normalized(case.graph, args.kept_in)}
-        A = graphs[case.graph]
-        estimate = planned(A, case, machine)
+    for graph, network, way in cases(args):
+        if graph not in matrices:
+            matrices = {graph: kept(graph, args.kept_in)}
+        problem = Problem(graph, network, matrices[graph])
+        estimate = planned(problem, way, machine)
         phases = {name: MS * seconds for name, seconds in estimate.phases.items()}
-        passes = sum(phases.get(name, 0.0) for name in ("activation", "loss", "optimizer"))
-        parts = [phases["spmm"], phases["gemm"], passes, phases["other"]]
-        known = (MS * measured(A, case),) * 2 if args.measure else case.known
-        ratios = [f"{MS * estimate.seconds / ms:.2f}" for ms in dict.fromkeys(known)]
-        texts = [f"{ms:.3g}" for ms in dict.fromkeys(known)]
-        yield (
-            f"| {case.graph} | {case.how} | {' | '.join(f'{part:.3f}' for part in parts)} "
-            f"| {MS * estimate.seconds:.3f} | {' to '.join(texts)} | {' to '.join(ratios)} |"
-        )
+        parts = [phases["spmm"], phases["gemm"], 0.0, phases["other"]]
+        parts[2] = MS * estimate.seconds - sum(parts)
+        ms = KNOWN.get((graph, network, way))
+        if args.measure:
+            ms = MS * measured(problem, way, args.warm_up, args.epochs)
+        cells = [graph, network, way, *(f"{part:.3f}" for part in (*parts, MS * estimate.seconds))]
+        cells += [f"{ms:.3g}", f"{MS * estimate.seconds / ms:.2f}"] if ms else ["", ""]
+        yield f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
-    parser = table.arguments(__doc__)
-    parser.add_argument("--machine", default="h200", help="name, or TOML file")
-    parser.add_argument("--graphs", nargs="+", default=[case.graph for case in CASES], metavar="rmat-K-D")
-    parser.add_argument("--measure", action="store_true", help="measure epochs on the GPU here")
-    parser.add_argument("--kept-in", type=Path, metavar="FOLDER", help="read graphs from here, or save them")
+    parser = arguments(__doc__)
+    parser.set_defaults(graphs=GRAPHS, networks=NETWORKS)
+    add = parser.add_argument
+    add("--ways", nargs="+", default=WAYS, help=f"of gpu_epoch.py (default: {' '.join(WAYS)})")
+    add("--machine", default="h200", help="name, or TOML file")
+    add("--measure", action="store_true", help="measure epochs on the GPU here")
     args = parser.parse_args()
     table.publish(args, "\n".join([table.heading(args), "", *rows(args)]))
 

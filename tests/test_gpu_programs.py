@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import math
@@ -108,6 +109,26 @@ def test_epochs(tmp_path):
         [network, f"distgnn{way}"] for network in ("gcn", "gat-8-8") for way in ("", ", fit", ", bfloat16")
     ]
     assert all(float(apart) < 1e-2 for *_, apart in ours) and ours[0][-1] == "0.0e+00"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_planned_epochs(tmp_path):
+    """Epochs of a GCN and of attention are planned and measured; what is known is known by today's names."""
+    words = "--graphs rmat-6-4 --networks gcn gat-8-8 --ways plain graphs+tf32 --warm-up 10".split()
+    done = tiny("plan_gpu", *words, "--epochs", "1", "--measure", "--kept-in", str(tmp_path))
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| rmat")]
+    assert done.returncode == 0 and len(rows) == 4, done.stdout + done.stderr
+    for row in rows:
+        *parts, planned, ms, ratio = map(float, row[3:])
+        assert min(*parts, ms) >= 0 and sum(parts) == pytest.approx(planned, abs=4e-3, rel=1e-2) and ratio > 0
+
+
+def test_ways_of_known_epochs(monkeypatch):
+    program = loaded("plan_gpu", monkeypatch)
+    assert all(program.asked(way).keys() <= {"tf32", "cuda_graph"} for way in program.WAYS)
+    asked: Any = {name.lower(): getattr(program, name) for name in ("GRAPHS", "NETWORKS", "WAYS")}
+    assert sorted(program.cases(argparse.Namespace(**asked))) == sorted(program.KNOWN)
 
 
 def test_other_losses_are_wrong(monkeypatch, capsys):

@@ -34,7 +34,8 @@ SHORT = 20.0  # seconds below which kernels are measured on small operands
 WIDTHS, EPOCHS = (64, 16, 8), (64, 512, 4096)  # of a network whose epochs are measured; nodes per rank
 DEEP = (64, 16, 16, 16, 16, 8)  # of one with more steps, each of which a host queues for its device
 IN_TURNS = "ranks are dealt to the nodes in turns; plans take those of a node to have consecutive numbers"
-POOR = 0.8  # an R² below which a fit explains little
+POOR = 0.8  # an R² below which a fit explains little,
+NEAR = 0.1  # unless all it says is as near as this, as of samples that take about as long as each other
 ALONE = "one rank: no message was measured, and the level has the rates of a copy in memory"
 #: Of products in which messages travel while ranks compute: width, seconds, and the largest graph.
 OVERLAP_WIDTH, OVERLAP_SECONDS, MOST_NODES, MOST_NONZEROS = 64, 0.02, 1 << 18, 1 << 22
@@ -106,7 +107,7 @@ def _poor(fits: Sequence[Fit]) -> Iterator[str]:
     """Return a line for each kind of which a fit explains little."""
     kinds: dict[str, list[str]] = {}
     for fitted in fits:
-        if _tells(fitted) and fitted.r2 < POOR:
+        if _tells(fitted) and fitted.r2 < POOR and np.abs(fitted.residuals).max() > NEAR:
             kinds.setdefault(fitted.kind, []).append(
                 f"{fitted.r2:.2f}{f' ({fitted.level})' * bool(fitted.level)}"
             )

@@ -212,7 +212,7 @@ def filled(on: Backend, shape: tuple[int, int], number: float = 1) -> Any:
 def dense_products(budget: Budget, scale: Scale) -> list[Measurement]:
     """Measure H W, G Wᵀ and Hᵀ G, of tall H and G."""
     on, samples = budget.world.backend, list[Measurement]()
-    widths = [(256, 256), (128, 128), (16, 64), (64, 16), (16, 16)]
+    widths = [(256, 256), (128, 128), (128, 40), (64, 16), (16, 16)]
     for most, _, (rows, (inner, columns), form) in _cases(
         budget, scale.rows, widths, ("H W", "G Wt", "Ht G")
     ):

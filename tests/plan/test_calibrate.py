@@ -354,6 +354,10 @@ def test_a_poor_fit_and_shared_cores_are_warned_of(comm, monkeypatch):
     )
     (line,) = calibration._poor([good, bad, replace(bad, values={})])  # what was not fitted is no fit
     assert line.startswith("gemm: R² -1.00 (node)")
+    alike = [Measurement("", seconds, []) for seconds in (1.0, 1.05, 1.02)]  # little is there to explain
+    near, far = (fit.Fit("CUDA graphs", "", values, alike, [some] * 3) for some in (1.02, 1.2))
+    assert near.r2 < calibration.POOR and not list(calibration._poor([near]))
+    assert len(list(calibration._poor([far]))) == 1
     grid, _ = by_nodes(comm, "numpy")
     monkeypatch.setattr(calibration.os, "sched_getaffinity", lambda _: {comm.Get_rank() // 2})
     ranks = comm.Get_size()

@@ -166,11 +166,26 @@ def test_without_a_gpu_a_plan_asks_for_a_machine(capsys, monkeypatch):
 
 @each(
     "shape, ms",
-    [((1 << 20, 1 << 20, 1 << 24, 64), 1.1485), ((1 << 20, 1 << 20, 1 << 24, 128), 2.1461),
-     ((1 << 20, 1 << 20, 1 << 24, 256), 4.2948)],
+    [((1 << 20, 1 << 20, 1 << 24, 64), 0.9801), ((1 << 20, 1 << 20, 1 << 24, 128), 2.018),
+     ((1 << 20, 1 << 20, 1 << 24, 256), 4.037)],
 )  # fmt: skip
 def test_rates_of_an_h200_are_those_of_its_table(shape, ms):
     """Graph uniform-20 of benchmarks/results/gpu.md: the one whose caches need no graph to be known."""
     step = ProgramStep("spmm", "spmm", "", "", shape=shape)
     assert 1e3 * compute_seconds(read("h200"), step) == pytest.approx(ms, rel=0.15)
     assert compute_seconds(read("h100"), step) > compute_seconds(read("h200"), step)
+
+
+@each(
+    "shape, ms, tf32",
+    [((128, 128), 0.490, 0.418), ((128, 40), 0.278, 0.223), ((40, 128), 0.351, 0.214),
+     ((256, 256), 1.90, 0.783)],
+)  # fmt: skip
+def test_dense_products_of_an_h200_are_those_of_their_table(shape, ms, tf32):
+    """Products X W of benchmarks/results/plan-gpu.md, of 2^20 rows, as near as one line comes to them all."""
+    rows, (inner, columns) = 1 << 20, shape
+    touched = 4 * (rows * (inner + columns) + inner * columns)
+    step = DENSE._replace(flops=2 * rows * inner * columns, touched=touched, shape=(rows, inner, columns))
+    on = read("h200")
+    assert 1e3 * compute_seconds(on, step) == pytest.approx(ms, rel=0.15)
+    assert 1e3 * compute_seconds(on.used(True, tf32=True), step) == pytest.approx(tf32, rel=0.26)
