@@ -134,6 +134,11 @@ class Loop(NamedTuple):
         """True if the loop asks before every gather."""
         return all(self.instructions[at].startswith("@") for at in self.gathers)
 
+    @property
+    def steady(self) -> bool:
+        """True if the loop asks for nothing but its end."""
+        return not self.guarded and sum("BRA" in line for line in self.instructions) == 1
+
 
 def loops(body: Sequence[str], nbytes: int) -> list[Loop]:
     """List the innermost loops of a kernel that gather by loads of so many bytes."""

@@ -5,9 +5,14 @@
 // the one that comes last joins what all of them give, in their order: no sum depends on who that is. The only
 // atomics on memory count, and set bits.
 
-// Blocks that a multiprocessor must have room for, by 64 registers, or 128: where the compiler is free it takes
-// fewer, and spills.
-template <class T, class Index> constexpr int BLOCKS = sizeof(T) + sizeof(Index) == 8 ? 4 : 2;
+// Blocks that a multiprocessor must have room for, by 64 registers (80 but on Hopper, where fewer do), or 128: where
+// the compiler is free it takes fewer, and spills.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 != 9
+constexpr int OF_FLOATS = 3;
+#else
+constexpr int OF_FLOATS = 4;
+#endif
+template <class T, class Index> constexpr int BLOCKS = sizeof(T) + sizeof(Index) == 8 ? OF_FLOATS : 2;
 
 template <int G> __device__ inline unsigned lanes_of_group() {
   return G == WARP ? ALL_LANES : ((1u << G % WARP) - 1) << (threadIdx.x % WARP / G * G);

@@ -94,7 +94,7 @@ template <class T> constexpr int IN_FLIGHT = sizeof(T) == 4 ? 16 : 4;
 // gradient[r, :] for all m rows, zero where position[r] is -1. A group of lanes has some rows, one after the other,
 // whose first logits are all on their way before it looks at one. V: divides f, and rows may be read V at a time.
 template <class T, int V, int K>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : 0)  // doubles spill on Blackwell if the compiler is free
     softmax_cross_entropy(int64 m, const int* __restrict__ position, const int64* __restrict__ labels,
                           const T* logits, int f, int G, T scale, T* gradient, double* __restrict__ losses) {
   constexpr int R = K * V < IN_FLIGHT<T> ? IN_FLIGHT<T> / (K * V) : 1;

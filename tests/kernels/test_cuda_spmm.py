@@ -150,7 +150,7 @@ ENDINGS = {
 }  # fmt: skip
 
 
-@each("kind", ENDINGS)
+@pytest.mark.parametrize("kind", ENDINGS)
 @each("f", [8, 24, 40, 41, 64, 128, 129, 602])
 @each("index", [np.int32, np.int64])
 def test_epilogue(gpu, kind, f, index):
@@ -183,7 +183,7 @@ def test_epilogue(gpu, kind, f, index):
                 np.testing.assert_array_equal(gpu.to_host(then.bits), gpu.to_host(bits))
 
 
-@each("kind", ENDINGS)
+@pytest.mark.parametrize("kind", ENDINGS)
 @each("f", [1, 3, 7, 8, 24, 41, 128, 129])
 @each("accumulate", [False, True])
 def test_gradients_are_masked(gpu, kind, f, accumulate):
