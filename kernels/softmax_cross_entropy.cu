@@ -90,11 +90,14 @@ __device__ inline void of_row(Lane<T, V, K>& own, const T* row, T* gradient, int
 // Logits of a lane that are on their way, where one row has so few; more doubles would spill.
 template <class T> constexpr int IN_FLIGHT = sizeof(T) == 4 ? 16 : 4;
 
+// Blocks that a multiprocessor must have room for; doubles spill on Blackwell where the compiler is free.
+template <class T> constexpr int BLOCKS = sizeof(T) == 8 ? 2 : 0;
+
 // position[r] is the place of row r among the training rows, or -1; labels and losses are indexed by place.
 // gradient[r, :] for all m rows, zero where position[r] is -1. A group of lanes has some rows, one after the other,
 // whose first logits are all on their way before it looks at one. V: divides f, and rows may be read V at a time.
 template <class T, int V, int K>
-__global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : 0)  // doubles spill on Blackwell if the compiler is free
+__global__ void __launch_bounds__(THREADS, BLOCKS<T>)
     softmax_cross_entropy(int64 m, const int* __restrict__ position, const int64* __restrict__ labels,
                           const T* logits, int f, int G, T scale, T* gradient, double* __restrict__ losses) {
   constexpr int R = K * V < IN_FLIGHT<T> ? IN_FLIGHT<T> / (K * V) : 1;

@@ -64,7 +64,7 @@ def test_products_of_own_arrays_are_those_of_a_host(comm, on_gpu, algorithm) -> 
 
 
 def test_an_error_leaves_the_streams_in_order(stand_in) -> None:
-    """What is queued before the error still reads the caller's array."""
+    """Work that is queued before the error still reads the caller's array."""
     import cupy
 
     grid, own = grid_of(MPI.COMM_SELF), cupy.cuda.Stream(non_blocking=True)

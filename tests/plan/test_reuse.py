@@ -100,7 +100,7 @@ def test_what_is_known_of_a_graph_says_how_often_rows_are_found():
 
 
 def test_a_row_that_is_read_again_at_once_is_found() -> None:
-    """So is each of a few rows in turn, once all of them are kept."""
+    """Each of a few rows in turn is found, too, once all of them are kept."""
     for rows in (1, 8):
         curve = of_rows([np.arange(1024) % rows], 64)
         assert curve.share(rows, 64) == 1 and curve.share(0.75 * rows, 64) < 1

@@ -211,7 +211,7 @@ def test_kernels_are_chosen_before_a_capture(comm, device, monkeypatch, caplog):
 
 
 def test_an_evaluation_chooses_kernels_before_its_capture(comm, device, monkeypatch, caplog):
-    """Those of the first three are still tried out when epochs are graphs."""
+    """Kernels of the first three evaluations are still tried out when epochs are graphs."""
     caplog.set_level(logging.INFO)
     problem, said, evaluations = Problem(comm, dropout=0.5), [], []
     queue = problem.model.queue_logits
