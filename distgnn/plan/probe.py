@@ -108,7 +108,7 @@ def machine_here() -> Machine:
     if name := of_device(device):
         return read(name)
     here = f"no rates of {device} ship with distgnn" if device else "this computer has no GPU"
-    raise UserError(f"{here}; name a machine: {', '.join(known())}, or a file of calibrate")
+    raise UserError(f"{here}; name a machine with --machine: {', '.join(known())}, or a file of calibrate")
 
 
 def _probed(comm: MPI.Intracomm, shipped: Machine, backend: str | None) -> Probe:

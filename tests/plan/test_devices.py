@@ -158,7 +158,7 @@ def test_without_a_gpu_a_plan_asks_for_a_machine(capsys, monkeypatch):
     monkeypatch.setattr("distgnn.plan.probe.backends.available", lambda: ["numpy"])
     sizes = "--nodes-of-graph 100 --nnz 900 --features 8 --classes 4".split()
     assert main(["plan", "--ranks", "2", *sizes]) == 2
-    assert "this computer has no GPU; name a machine" in capsys.readouterr().err
+    assert "this computer has no GPU; name a machine with --machine" in capsys.readouterr().err
 
 
 # -- what ships beside what was measured ---------------------------------------------------------------------
