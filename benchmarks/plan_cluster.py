@@ -7,7 +7,8 @@
 predicts the same from a machine that ``distgnn calibrate`` measured, which has never seen an epoch of these,
 or with ``FILE.json=probed`` from what the ranks of the measurement found of themselves before it, as
 ``--algorithm auto`` does.
-Several files of one cluster, with commas between them, are averaged.
+``measure --again FILE.json`` measures anew, in turns, the pick and the ways of that file within ``CLOSE``
+of its best, and keeps the others. Several files of one cluster, with commas between them, are averaged.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ WIDTHS = [32, 32, 8]
 SETTINGS = Settings(recipe="plain", hidden=WIDTHS[1:-1], eval_every=0)
 LONG = 1.0  # seconds of an epoch that is measured once in a trial
 PROBED = "probed"
+CLOSE = 1.6  # times the best: ways of which a few epochs do not tell the better one
 NEAR = 1.1  # a pick is good whose epoch is at most as much longer than the best
 
 
@@ -66,20 +68,32 @@ def normalised(A: Any) -> sp.csr_array:
     return sp.csr_array(scale @ A @ scale, dtype=np.float32)
 
 
-def measure(comm: Any, seconds: float, scale: int, trials: int) -> Iterator[dict[str, Any]]:
+def measure(
+    comm: Any, seconds: float, scale: int, trials: int, earlier: list[dict[str, Any]] | None
+) -> Iterator[dict[str, Any]]:
     """Measure each way to train on each graph, in an order without meaning; give a record of each.
     Collective.
+
+    Args:
+        earlier: records of a measurement, of which those far from the best are given again.
     """
-    found, machine = distinct(comm.Get_size()), probe(comm).machine
+    machine = probe(comm).machine
     for name, A in graphs(scale).items():
         plans = seconds_by_way(A, comm.Get_size(), machine) if comm.Get_rank() == 0 else {}
-        taken: list[list[float]] = [[] for _ in found]
+        known = {key(record): record["measured"] for record in earlier or () if record["graph"] == name}
+        limit = CLOSE * min(known.values(), default=np.inf)
+        found = distinct(comm.Get_size())
+        pick = comm.bcast(min(plans, key=plans.__getitem__, default=None))
+        close = [w for w in found if key(w.record()) == pick or known.get(key(w.record()), 0.0) <= limit]
+        taken: dict[Any, list[float]] = {key(way.record()): [] for way in close}
         for trial in range(trials):  # the machine's mood changes within minutes: all ways see each of them
-            for number in np.random.default_rng(trial).permutation(len(found)).tolist():
-                taken[number] += epochs(comm, A, found[number], seconds / trials)
-        for way, all_of_it in zip(found, taken, strict=True):
-            record = {"graph": name, **way.record(), "measured": float(np.median(all_of_it))}
-            yield record | {PROBED: plans.get(key(record))}
+            for number in np.random.default_rng(trial).permutation(len(close)).tolist():
+                way = close[number]
+                taken[key(way.record())] += epochs(comm, A, way, seconds / trials)
+        for way in found:
+            record = {"graph": name, **way.record()}
+            of_it = taken.get(key(record), known.get(key(record)))
+            yield record | {"measured": float(np.median(of_it)), PROBED: plans.get(key(record))}
 
 
 def distinct(ranks: int) -> list[Way]:
@@ -172,12 +186,14 @@ def main() -> int:
     parser.add_argument("files", nargs="*", help="of compare: FILE.json[,...]=MACHINE.toml, or =probed")
     parser.add_argument("--seconds", type=float, default=0.5, help="to measure each way for")
     parser.add_argument("--trials", type=int, default=3, help="of measure: in turns with the other ways")
+    parser.add_argument("--again", type=Path, help="of measure: a file whose close calls are measured again")
     parser.add_argument("--scale", type=int, default=1, help="of measure: times as many nodes")
     args: argparse.Namespace = parser.parse_args()
     comm = MPI.COMM_WORLD
     if args.what == "measure":
         records = []
-        for record in measure(comm, args.seconds, args.scale, args.trials):
+        earlier = json.loads(args.again.read_text())["records"] if args.again else None
+        for record in measure(comm, args.seconds, args.scale, args.trials, earlier):
             records.append(record)
             if comm.Get_rank() == 0:
                 print(record["graph"], record["algorithm"], record["grid"], record["sparsity_aware"],

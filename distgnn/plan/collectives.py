@@ -137,7 +137,7 @@ COLLECTIVES = (
 #: Messages that show in a moment, and on any number of ranks, what a byte costs, a message, and one more.
 FEW = tuple(
     Collective("columns to a neighbour", "alltoall", partial(swapped, peers=peers), least, most)
-    for peers, least, most in ((1, 1 << 16, LARGEST), (1, SMALLEST, SMALLEST), (4, SMALLEST, SMALLEST))
+    for peers, least, most in ((1, 1 << 18, LARGEST), (1, SMALLEST, SMALLEST), (4, SMALLEST, SMALLEST))
 )
 
 
