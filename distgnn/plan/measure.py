@@ -36,6 +36,7 @@ from distgnn.plan.reuse import EVEN, READ
 from distgnn.train.full_graph import train
 
 Run = Callable[[], object]
+Clock = Callable[[], float]
 LEAST, MOST = 3, 15  # batches of calls that are timed
 BATCH = 0.1  # seconds of a batch of quick calls: many turns on a core, more bytes than a link lets burst
 WARM_UP, CAPTURING = 2, 20  # epochs, and those in which kernels are chosen and graphs made
@@ -47,10 +48,14 @@ class Budget:
 
     Args:
         least: samples of a kind that are taken whatever they take.
+        clock: of the kernels of a host.
     """
 
-    def __init__(self, world: Comm, seconds: float, least: int = LEAST) -> None:
+    def __init__(
+        self, world: Comm, seconds: float, least: int = LEAST, clock: Clock = time.perf_counter
+    ) -> None:
         self.world, self.end, self.least = world, time.perf_counter() + seconds, least
+        self.clock = clock
 
     def left(self) -> float:
         """Return seconds left, the same on all ranks. Collective."""
@@ -58,17 +63,19 @@ class Budget:
 
     def part(self, share: float) -> Budget:
         """Return a share of what is left."""
-        return Budget(self.world, share * self.left(), self.least)
+        return Budget(self.world, share * self.left(), self.least, self.clock)
 
 
 def sample(
-    world: Comm, what: str, run: Run, most: float, group: Comm | None = None, active: bool = True
-) -> Measurement:
+    world: Comm, what: str, run: Run, most: float, group: Comm | None = None, active: bool = True,
+    clock: Clock = time.perf_counter,
+) -> Measurement:  # fmt: skip
     """Measure a call: its seconds and its charges. Collective over ``world``.
 
     Args:
         most: seconds to spend, if that allows a few calls.
         group: the ranks that call it together, default: each for itself; active: whether this rank calls.
+        clock: of the seconds, on a host.
     """
     once, steps = 0.0, list[ProgramStep]()
     for _ in range(2):  # the first to warm up
@@ -79,7 +86,7 @@ def sample(
     calls = max(int(min(BATCH, most / LEAST) / max(once, 1e-7)), 1)
     batches = int(np.clip(most / max(once * calls, 1e-7), LEAST, MOST))
     world.barrier()
-    median = _median(world.backend, run, calls, batches, group) if active else 0.0
+    median = _median(world.backend, run, calls, batches, group, clock) if active else 0.0
     reports = world.gather_objects((median, steps))
     longest = max((steps for _, steps in reports), key=_traffic)
     return Measurement(what, max(median for median, _ in reports), longest)
@@ -103,7 +110,9 @@ def _first(backend: Backend, run: Run, group: Comm | None) -> tuple[float, list[
         return timing.seconds(run, backend), book.steps
 
 
-def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | None) -> float:
+def _median(
+    backend: Backend, run: Run, calls: int, batches: int, group: Comm | None, clock: Clock
+) -> float:
     """Return seconds of a call: on a device, of kernels that follow each other, without the host."""
     if backend.on_device and group is None:
         return replay.seconds(run, backend, calls, batches)
@@ -111,8 +120,20 @@ def _median(backend: Backend, run: Run, calls: int, batches: int, group: Comm | 
     for _ in range(batches):
         if group is not None:
             group.barrier()
-        seconds.append(timing.seconds(run, backend, calls))
+        seconds.append(timing.seconds(run, backend, calls, clock))
     return float(np.median(seconds))
+
+
+def share_of_a_core(world: Comm) -> float:
+    """Return the part of the time that a rank computes while all want to: the least of all ranks. Collective.
+
+    Less than 1 where ranks are more than cores.
+    """
+    world.barrier()
+    begun, own = time.perf_counter(), time.thread_time()
+    while (taken := time.perf_counter() - begun) < BATCH:
+        pass
+    return min(1.0, *world.gather_objects((time.thread_time() - own) / taken))
 
 
 # -- kernels ---------------------------------------------------------------------------------------------
@@ -166,7 +187,7 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
         B, out = room[: k * width].reshape(k, width), results[: m * width].reshape(m, width)
         what = f"{m} x {k}, {degree} non-zeros per row, width {width}{f', skew {skew}' * (skew > 1)}"
         curve = EVEN if skew == 1 else reuse.of_rows([own.indices[:READ]], k)
-        measured = sample(world, what, partial(local.spmm, A, B, out), most)
+        measured = sample(world, what, partial(local.spmm, A, B, out), most, clock=budget.clock)
         samples.append(replace(measured, reuse=curve))
     return samples
 
@@ -223,7 +244,8 @@ def dense_products(budget: Budget, scale: Scale) -> list[Measurement]:
         how = {"trans_a": form == "Ht G", "trans_b": form == "G Wt"}
         out = filled(on, (inner if form == "Ht G" else rows, columns))
         run = partial(local.gemm, A, B, out, **how)
-        samples.append(sample(budget.world, f"{form}, {rows} rows, {inner} x {columns}", run, most))
+        what = f"{form}, {rows} rows, {inner} x {columns}"
+        samples.append(sample(budget.world, what, run, most, clock=budget.clock))
     return samples
 
 

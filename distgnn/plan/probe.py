@@ -31,8 +31,9 @@ from distgnn.plan.measure import Budget
 
 #: Machines that stand for those that nobody has measured.
 USUAL = {False: "infiniband-cpu", True: "dgx-a100"}
-SECONDS = 0.8  #: To spend.
+SECONDS = 0.7  #: To spend on kernels and links.
 KERNELS = 0.2  #: The share of them for sparse products, and then of the rest for dense ones.
+WHOLE = 0.9  #: Of a core: a rank that gets less has to share it.
 SILENCE = 5.0  #: Seconds in which nothing comes from another rank: the probe is given up.
 SHIPPED = (
     "figures of another machine, shipped with distgnn, stand for this one. To measure it, run distgnn "
@@ -61,9 +62,11 @@ class Probe:
 def probe(comm: MPI.Intracomm, backend: str | None = None) -> Probe:
     """Measure the network of these ranks, level by level, and their products. Collective.
 
-    All ranks compute, or send, at once; the slowest counts. What is not measured, such as the memory's share
-    of other passes, is the shipped machine's in proportion. Takes about ``SECONDS``. Where a rank fails, or
-    nothing comes from it for ``SILENCE`` seconds, all ranks take the shipped machine. The same on all ranks.
+    All ranks compute, or send, at once; the slowest counts. Kernels end within a rank's turn on a core that
+    it shares: they are timed by the processor's clock, and take longer by the share that a rank gets. What is
+    not measured, such as the memory's share of other passes, is the shipped machine's in proportion. Takes
+    about a second. Where a rank fails, or nothing comes from it for ``SILENCE`` seconds, all ranks take the
+    shipped machine. The same on all ranks.
     What was measured is known from then on.
     """
     groups = comm.Get_group(), MPI.COMM_WORLD.Get_group()
@@ -114,10 +117,11 @@ def machine_here() -> Machine:
 def _probed(comm: MPI.Intracomm, shipped: Machine, backend: str | None) -> Probe:
     begun = time.perf_counter()
     grid, _ = calibrate.by_nodes(comm, backend)
-    budget = Budget(grid.world, SECONDS, least=1)
+    core = measure.share_of_a_core(grid.world)
+    budget = Budget(grid.world, SECONDS, least=1, clock=time.thread_time)
     sparse = measure.sparse_products(budget.part(KERNELS), measure.BRIEF)
     dense = measure.dense_products(budget.part(KERNELS), measure.BRIEF)
-    machine = scaled(shipped, slower(shipped, sparse), slower(shipped, dense))
+    machine = scaled(shipped, slower(shipped, sparse) / core, slower(shipped, dense) / core)
     measured = list[Level]()
     if grid.size > 1:
         free = fit.free(calibrate.levels(grid))
@@ -125,8 +129,10 @@ def _probed(comm: MPI.Intracomm, shipped: Machine, backend: str | None) -> Probe
     machine = replace(machine, levels=levelled(shipped.levels, measured))
     figures = {f"{level.name} bandwidth": level.bandwidth for level in measured}
     figures |= {f"{level.name} alpha": level.alpha for level in measured}
-    figures |= {"sparse flops": _flops(sparse), "dense flops": _flops(dense)}
+    figures |= {"sparse flops": core * _flops(sparse), "dense flops": core * _flops(dense)}
     said = ", ".join(f"{name.rpartition(' ')[0]} {shown(name, value)}" for name, value in figures.items())
+    if core < WHOLE:
+        said += f", ranks share cores and have {core:.0%} of one"
     line = f"measured in {time.perf_counter() - begun:.1f} s: {said}; the rest is {shipped.name}'s"
     result = grid.world.share(Probe(machine, line, figures))
     grid.free()

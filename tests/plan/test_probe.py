@@ -62,6 +62,23 @@ def test_every_level_is_measured(comm):
     assert 0 < network.injection < 1e15 and made.machine.levels != HOSTS.levels
 
 
+@pytest.mark.ranks(1, 3)
+def test_kernels_take_longer_by_the_share_of_a_core_that_a_rank_gets(comm, monkeypatch):
+    steps = [ProgramStep("spmm", "spmm", "", "", flops=10**7, touched=10**6, shape=(1000, 10**6, 10**5, 64))]
+    for kind in ("sparse", "dense"):
+        monkeypatch.setattr(measure, f"{kind}_products", lambda *_: [Measurement("", 0.01, steps)])
+    seconds, lines = {}, {}
+    for share in (1.0, 0.25):
+        monkeypatch.setattr(measure.time, "thread_time", lambda share=share: share * time.perf_counter())
+        monkeypatch.setattr(probe, "_PROBED", {})
+        made = alike(comm, probe.probe(comm, "numpy"))
+        seconds[share], lines[share] = Measurement("", 0.0, steps).on(made.machine), made.line
+        assert made.figures["sparse flops"] == pytest.approx(share * 10**9, rel=1e-3)
+        assert made.figures["dense flops"] == pytest.approx(share * 10**9, rel=1e-3)
+    assert seconds[0.25] == pytest.approx(4 * seconds[1.0], rel=1e-3)
+    assert "ranks share cores and have 25% of one" in lines[0.25] and "share cores" not in lines[1.0]
+
+
 def test_figures_are_put_in_place_of_those_that_ship():
     shape = {"spmm": (1000, 10**6, 10**5, 64), "gemm": (1000, 64, 64)}
     steps = {
