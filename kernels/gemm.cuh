@@ -1,7 +1,7 @@
 // What dense products on tensor cores share; included after common.cuh and tensor.cuh.
 //
-// A number is the sum of two of TF32 (split), and a product of two numbers the sum of three products: low
-// high' + high low' + high high'. Tensor cores round their sums toward zero, each time the same way, so that
+// A number is the sum of two of TF32 (split), and a product of two numbers the sum of three PRODUCTS: low
+// high' + high low' + high high'. With one, high high' alone, numbers are rounded to TF32. Tensor cores round their sums toward zero, each time the same way, so that
 // they add up 16 products of each kind, small ones first, and the result goes to a running sum by an addition
 // that rounds to nearest (Ootomo and Yokota, 2022, "Recovering single precision accuracy from Tensor Cores
 // while surpassing the FP32 theoretical peak performance"). The order of a sum depends on the shape alone. An
@@ -16,6 +16,17 @@ constexpr int GROUP = 16;  // of k that tensor cores add up by themselves
 constexpr int TEAM = 4 * WARP;    // threads that multiply together
 constexpr int TEAMS = THREADS / TEAM;
 constexpr int ROWS = 64;          // of a tile, which a team has
+
+// The parts of a number that are held for so many products: what is high, and what is low.
+template <int PRODUCTS> constexpr int PARTS = PRODUCTS > 1 ? 2 : 1;
+
+// The parts of x; low is 0 where it counts for nothing.
+template <int PRODUCTS> __device__ inline void split_for(float x, float& high, float& low) {
+  if constexpr (PRODUCTS > 1)
+    split(x, high, low);
+  else
+    high = rounded_to_tf32(x), low = 0.0f;
+}
 
 // Begins a copy of a panel to shared memory by N threads, UNIT numbers at a time; zeros where there is none.
 template <int N, int OUTER, int INNER, int PITCH, int UNIT>
@@ -53,14 +64,19 @@ struct Halves {
 };
 
 // Begins sums = the product of a and 16 of k at b, for H of the F fragments that lie there.
-template <int F, int H> __device__ inline void begin(float (&sums)[H][4], const Halves& a, const float* b) {
+template <int F, int PRODUCTS, int H>
+__device__ inline void begin(float (&sums)[H][4], const Halves& a, const float* b) {
+  constexpr int STEP = PARTS<PRODUCTS> * F * 64;
+  static_assert(PRODUCTS == 1 || PRODUCTS == 3);
   begin_multiplying();
+  if constexpr (PRODUCTS == 3) {
 #pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.low[s], b + 2 * s * F * 64, s > 0);
+    for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.low[s], b + s * STEP, s > 0);
 #pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.high[s], b + (2 * s + 1) * F * 64, true);
+    for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.high[s], b + s * STEP + F * 64, true);
+  }
 #pragma unroll
-  for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.high[s], b + 2 * s * F * 64, true);
+  for (int s = 0; s < 2; s++) multiply_tf32<H>(sums, a.high[s], b + s * STEP, PRODUCTS > 1 || s > 0);
   commit_products();
 }
 
@@ -75,20 +91,23 @@ template <int N, int F, int H> __device__ inline void add(float (&sums)[F][4], i
 }
 
 // Adds the product of a, 32 of k, and what lies at b. `load` makes what is multiplied next.
-template <int F, class Load>
+template <int F, int PRODUCTS, class Load>
 __device__ inline void multiply(float (&sums)[F][4], Halves (&a)[2], const float* b, Load load) {
   constexpr int H = F / 2;
   float left[H][4], right[H][4];
-  const float* middle = b + GROUP * (16 * F);
-  begin<F>(left, a[0], b);
-  begin<F>(right, a[0], b + H * 64);
+  const float* middle = b + GROUP * (8 * PARTS<PRODUCTS> * F);
+  begin<F, PRODUCTS>(left, a[0], b);
+  begin<F, PRODUCTS>(right, a[0], b + H * 64);
   add<1>(sums, 0, left);
-  begin<F>(left, a[1], middle);
+  begin<F, PRODUCTS>(left, a[1], middle);
   add<1>(sums, H, right);
-  begin<F>(right, a[1], middle + H * 64);
+  begin<F, PRODUCTS>(right, a[1], middle + H * 64);
   load();
   add<1>(sums, 0, left);
   add<0>(sums, H, right);
 #pragma unroll
-  for (int g = 0; g < 2; g++) hold_registers(a[g].high), hold_registers(a[g].low);
+  for (int g = 0; g < 2; g++) {
+    hold_registers(a[g].high);
+    if constexpr (PRODUCTS == 3) hold_registers(a[g].low);
+  }
 }

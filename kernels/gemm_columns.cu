@@ -12,39 +12,39 @@ constexpr int FEATURES = 2 * ROWS;  // columns of A in a tile
 constexpr int A_PITCH = FEATURES + 4;  // lest two threads read different rows of one bank
 
 // A chunk of B, split, as multiply_tf32 reads it: for 8 rows what is high, then what is low.
-template <int F> __device__ inline void lay(float* to, const float* B) {
+template <int F, int PRODUCTS> __device__ inline void lay(float* to, const float* B) {
 #pragma unroll
   for (int i = threadIdx.x; i < CHUNK / 4 * F * 8; i += THREADS) {  // 4 rows of a column
     const int column = i % (8 * F), half = i / (8 * F) % 2, step = i / (16 * F);
     Pack<float, 4> high, low;
 #pragma unroll
     for (int v = 0; v < 4; v++)
-      split(B[(8 * step + 2 * v + half) * (8 * F + 4) + column], high.at[v], low.at[v]);
-    float* place = to + (2 * step * F + column / 8) * 64 + half * 32 + column % 8 * 4;
+      split_for<PRODUCTS>(B[(8 * step + 2 * v + half) * (8 * F + 4) + column], high.at[v], low.at[v]);
+    float* place = to + (PARTS<PRODUCTS> * step * F + column / 8) * 64 + half * 32 + column % 8 * 4;
     store(place, high);
-    store(place + F * 64, low);
+    if constexpr (PRODUCTS > 1) store(place + F * 64, low);
   }
 }
 
 // A's fragments of 16 rows from `at` on, of two neighbouring columns.
-__device__ inline void read_columns(Halves& a, const float* at, int column, int t) {
+template <int PRODUCTS> __device__ inline void read_columns(Halves& a, const float* at, int column, int t) {
 #pragma unroll
   for (int s = 0; s < 2; s++)
 #pragma unroll
     for (int b = 0; b < 2; b++) {
       const auto x = load<2>(at + (8 * s + 2 * t + b) * A_PITCH + column);
 #pragma unroll
-      for (int h = 0; h < 2; h++) split(x.at[h], a.high[s][h + 2 * b], a.low[s][h + 2 * b]);
+      for (int h = 0; h < 2; h++) split_for<PRODUCTS>(x.at[h], a.high[s][h + 2 * b], a.low[s][h + 2 * b]);
     }
 }
 
 // A (K, M), B (K, N); out: a matrix (M, N) for each part of `part` rows, a multiple of CHUNK. Grid: parts x
-// tiles of FEATURES by 8 F. a_unit, b_unit: see copy_panel.
-template <int F, int STAGES>
+// tiles of FEATURES by 8 F. a_unit, b_unit: see copy_panel. PRODUCTS: of TF32 for each.
+template <int F, int STAGES, int PRODUCTS>
 __global__ void __launch_bounds__(THREADS, 1)
     gemm_columns(int M, int N, int K, const float* __restrict__ A, int a_unit, const float* __restrict__ B,
                  int b_unit, int part, float* __restrict__ out) {
-  constexpr int B_PITCH = 8 * F + 4, STAGE = CHUNK * (A_PITCH + B_PITCH), HELD = CHUNK * 16 * F;
+  constexpr int B_PITCH = 8 * F + 4, STAGE = CHUNK * (A_PITCH + B_PITCH), HELD = CHUNK * 8 * PARTS<PRODUCTS> * F;
   const int row_tiles = (M + FEATURES - 1) / FEATURES, top = int(blockIdx.y) % row_tiles * FEATURES;
   const int first = int(blockIdx.y) / row_tiles * (8 * F), begins = int(blockIdx.x) * part;
   const int count = K - begins < part ? K - begins : part, chunks = (count + CHUNK - 1) / CHUNK;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   for (int ahead = 1; ahead < STAGES; ahead++) copy();
   wait_for_copies<STAGES - 3>();  // two chunks are there
   __syncthreads();
-  lay<F>(held, stages + CHUNK * A_PITCH);
+  lay<F, PRODUCTS>(held, stages + CHUNK * A_PITCH);
   show_tensor_cores();
   __syncthreads();
 
@@ -80,12 +80,12 @@ __global__ void __launch_bounds__(THREADS, 1)
     const auto prepare = [&] {
       copy();  // to where the chunk before this one was
       if (chunk + 1 < chunks)
-        lay<F>(held + (chunk + 1) % 2 * HELD, stages + (chunk + 1) % STAGES * STAGE + CHUNK * A_PITCH);
+        lay<F, PRODUCTS>(held + (chunk + 1) % 2 * HELD, stages + (chunk + 1) % STAGES * STAGE + CHUNK * A_PITCH);
     };
     if (busy) {
 #pragma unroll
-      for (int i = 0; i < 2; i++) read_columns(a[i], at + i * GROUP * A_PITCH, column, t);
-      multiply<F>(sums, a, held + chunk % 2 * HELD, prepare);
+      for (int i = 0; i < 2; i++) read_columns<PRODUCTS>(a[i], at + i * GROUP * A_PITCH, column, t);
+      multiply<F, PRODUCTS>(sums, a, held + chunk % 2 * HELD, prepare);
     } else {
       prepare();
     }

@@ -139,6 +139,11 @@ class Grid(Axes):
         split, place = self.groups.split, (color, self.index(*axes), self.count(*axes))
         return lambda world: split(world, *place)  # without the grid, which its links outlive
 
+    @property
+    def reads_rounded(self) -> bool:
+        """Tell whether sparse products read 16 bits, of which :meth:`rounded` makes a matrix."""
+        return self.narrow is not None and self.narrow.read
+
     def rounded(self, B: Any) -> Any:
         """Return what sparse products read of ``B``: on a GPU its 16 bits, where messages have 16 bits."""
         return B if self.narrow is None else self.narrow.operand(B)

@@ -29,6 +29,7 @@ from distgnn.nn.network_arguments import check, residual_layers
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import AGGREGATE, TRANSFORM, associative
 from distgnn.nn.recomputed import Passed
+from distgnn.nn.rounding import round_between
 from distgnn.nn.whole_weights import WholeWeights
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
@@ -245,6 +246,8 @@ class GCN(WholeWeights):
         first = self.first_kept(len(plans)) if keep else 0
         passing = [plan.passing(i % every > 0) for i, plan in enumerate(plans[:first])]
         made = [Buffers(plan, epoch) for plan in (*passing, *plans[first:])]
+        for below, above in pairwise(zip(layers, made, strict=True)) if every < 2 else ():
+            round_between(below, above)
         for i, (layer, buffers) in enumerate(zip(layers, made, strict=True)):
             last = i == len(layers) - 1
             if i < first and i % every == 0:

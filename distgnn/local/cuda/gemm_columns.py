@@ -5,65 +5,51 @@ Rows are cut in parts, as many as the shape says, whose sums are added up in ord
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from distgnn.local.cuda.launch import WARP, Array, launch, library
+from distgnn.local.cuda.tiles import EXACT, TF32, Tile, parts
 
 FILE = "gemm_columns.cu"
 FEATURES, CHUNK = 128, 32  # columns of A in a tile; rows in shared memory at a time
 PLACES, PART = 132, 256  # blocks that a large GPU has room for, nominally; rows of a part, at least
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A tile of a product: 128 columns of A, 8 ``fragments`` of B, ``stages`` chunks in shared memory."""
-
-    fragments: int
-    stages: int
-
-    @property
-    def name(self) -> str:
-        """The C++ name of the kernel."""
-        return f"gemm_columns<{self.fragments},{self.stages}>"
-
-    @property
-    def width(self) -> int:
-        return 8 * self.fragments
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory of a block: chunks as they come, and two of B split."""
-        return 4 * CHUNK * (self.stages * (FEATURES + 4 + self.width + 4) + 4 * self.width)
-
-
-TILES = [Tile(2, 4), Tile(6, 4), Tile(16, 4)]  # narrow ones first
+TILES = [Tile("gemm_columns", fragments, stages=4) for fragments in (2, 6, 16)]  # narrow ones first
 
 
 def kernel_names() -> list[str]:
     """List all kernels of the file."""
-    return [*(tile.name for tile in TILES), "sum_parts"]
+    return [*(tile.name(products) for tile in TILES for products in (EXACT, TF32)), "sum_parts"]
 
 
-def product(A: Array, B: Array, units: tuple[np.int32, np.int32], out: Array, accumulate: bool) -> None:
+def shared(tile: Tile, products: int) -> int:
+    """Return the bytes of shared memory of a block: chunks as they come, and two of B as they are held."""
+    held = 2 * parts(products) * tile.width
+    return 4 * CHUNK * (tile.stages * (FEATURES + 4 + tile.width + 4) + held)
+
+
+def product(
+    A: Array, B: Array, units: tuple[np.int32, np.int32], out: Array, accumulate: bool, products: int
+) -> None:  # fmt: skip
     """Compute ``out = Aᵀ B``, or add it; A (k, m), B (k, n), row by row, float32, with k long.
 
-    units: how many numbers of their rows may be copied together.
+    units: how many numbers of their rows may be copied together; products: of TF32 for each.
     """
     xp: Any = library(A)
     (k, m), n = A.shape, B.shape[1]
     tile = next((tile for tile in TILES if n <= tile.width), TILES[-1])
     tiles = -(-m // FEATURES) * -(-n // tile.width)
-    parts = max(min(PLACES // tiles, k // PART), 1)
-    part = -(-k // (parts * CHUNK)) * CHUNK
-    parts = -(-k // part)
-    sums = xp.empty((parts, m, n), np.float32)
+    count = max(min(PLACES // tiles, k // PART), 1)
+    part = -(-k // (count * CHUNK)) * CHUNK
+    count = -(-k // part)
+    sums = xp.empty((count, m, n), np.float32)
     sizes = map(np.int32, (m, n, k))
     launch(
-        xp, FILE, tile.name, (parts, tiles), *sizes, A, units[0], B, units[1], np.int32(part), sums,
-        shared=tile.shared,
+        xp, FILE, tile.name(products), (count, tiles), *sizes, A, units[0], B, units[1], np.int32(part), sums,
+        shared=shared(tile, products),
     )  # fmt: skip
-    arguments = np.int64(out.size), np.int32(parts), sums, np.int32(accumulate), out
+    arguments = np.int64(out.size), np.int32(count), sums, np.int32(accumulate), out
     launch(xp, FILE, "sum_parts", -(-out.size // WARP), *arguments)

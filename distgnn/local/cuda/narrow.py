@@ -15,18 +15,34 @@ KINDS = {"bfloat16": "Bfloat16", "float16": "Float16"}
 
 @dataclass(frozen=True)
 class Rounded:
-    """A float32 matrix (k, f) in 16 bits, as a sparse product reads it; made by :func:`rounded`.
+    """A float32 matrix (k, f) in 16 bits, as a sparse product reads it.
+
+    :func:`rounded` makes it of one in float32. A product writes it, too.
 
     Attributes:
-        bits: uint16 (k, pitch), columns from f on are zeros. pitch: a multiple of `vector(f)`.
-        kind: a name in `KINDS`.
+        bits: uint16 (k, pitch), columns from f on are zeros. pitch: that of :func:`pitch`.
+        kind: a name in `KINDS`; beyond: as of :func:`narrow`, where it is still to be written.
     """
 
     bits: Array
     kind: str
     shape: tuple[int, int]
+    beyond: Array = None
     dtype: ClassVar[np.dtype] = np.dtype(np.float32)
     itemsize: ClassVar[int] = 4
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def size(self) -> int:
+        """Return the count of numbers."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that hold them."""
+        return int(self.bits.nbytes)
 
     @property
     def flags(self) -> Any:
@@ -44,15 +60,25 @@ def vector(f: int) -> int:
     return 8 if f > 4 else 4
 
 
+def pitch(f: int) -> int:
+    """Return the numbers of a row of f columns of :class:`Rounded`: whole vectors."""
+    return -(-f // vector(f)) * vector(f)
+
+
 def rounded(X: Array, kind: str, beyond: Array) -> Rounded:
     """Round X (k, f), float32, in one pass, to rows of whole vectors; ``beyond`` as of :func:`narrow`."""
-    (k, f), xp = X.shape, library(X)
-    check("rounded", (k, f), np.float32, X=X)
-    pitch = -(-f // vector(f)) * vector(f)
-    bits = xp.empty((k, pitch), np.uint16)
-    arguments = np.int64(bits.size), X, np.int32(f), np.int32(pitch), bits, beyond
-    launch(xp, FILE, f"narrow_padded<{KINDS[kind]}>", blocks_for(bits.size // 4), *arguments)
-    return Rounded(bits, kind, (k, f))
+    k, f = X.shape
+    made = Rounded(library(X).empty((k, pitch(f)), np.uint16), kind, (k, f), beyond)
+    round_into(X, made)
+    return made
+
+
+def round_into(X: Array, out: Rounded) -> None:
+    """Round X, float32, into ``out``, of the same shape."""
+    check("rounded", out.shape, np.float32, X=X)
+    sizes = np.int64(out.bits.size), X, *map(np.int32, (out.shape[1], out.bits.shape[1]))
+    name = f"narrow_padded<{KINDS[out.kind]}>"
+    launch(library(X), FILE, name, blocks_for(out.bits.size // 4), *sizes, out.bits, out.beyond)
 
 
 def narrow(X: Array, out: Array, kind: str, beyond: Array) -> None:
