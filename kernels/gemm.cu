@@ -54,29 +54,9 @@ template <int PRODUCTS> __device__ inline void read_rows(Halves& a, const float*
     }
 }
 
-// Stores V numbers, the first `columns` of which are there: of row and column of a matrix f wide.
-template <int V>
-__device__ inline void put(float* out, int f, int, int row, int column, int columns, const Pack<float, V>& x, int*) {
-  out += int64(row) * f + column;
-  if (columns == V && aligned<4>(out)) return stream_out(out, x);
-#pragma unroll
-  for (int v = 0; v < V; v++)
-    if (v < columns) out[v] = x.at[v];
-}
-
-// Those of a matrix of 16 bits, rounded; zeros behind its rows. They stay in the L2 cache, where they are read
-// next. `pitch` is a multiple of V, or of 4 where f is at most 4.
-template <int V, class X>
-__device__ inline void put(X* out, int, int pitch, int row, int column, int columns, const Pack<float, V>& x,
-                           int* beyond) {
-  Pack<unsigned short, V> bits;
-#pragma unroll
-  for (int v = 0; v < V; v++) bits.at[v] = v < columns ? narrowed<X>(x.at[v], beyond) : 0;
-  store(reinterpret_cast<unsigned short*>(out) + int64(row) * pitch + column, bits);
-}
-
 // out[row, column...] = x, or += x with `accumulate`, and what becomes of it; V columns, of f. bits: f is a
-// multiple of 8. pitch, beyond: of numbers of 16 bits, which are not added to.
+// multiple of 8. Of an X of 16 bits it is rounded, and zeros stand behind the row, up to `pitch`, a multiple of
+// 8, or of 4 where f is at most 4; it stays in the L2 cache, where it is read next.
 template <int V, class X>
 __device__ inline void finish(X* out, int f, int pitch, int accumulate, const Epilogue<float>& after, int* beyond,
                               int row, int column, Pack<float, V> x) {
@@ -84,6 +64,7 @@ __device__ inline void finish(X* out, int f, int pitch, int accumulate, const Ep
   if (column >= (WHOLE ? f : pitch)) return;
   const int64 at = int64(row) * f + column;
   const int columns = f - column < V ? f - column : V;
+  [[maybe_unused]] const bool whole = WHOLE && columns == V && aligned<4>(reinterpret_cast<float*>(out) + at);
   if constexpr (WHOLE)
     if (accumulate)
 #pragma unroll
@@ -95,7 +76,19 @@ __device__ inline void finish(X* out, int f, int pitch, int accumulate, const Ep
     for (int v = 0; v < V; v++) x.at[v] *= keep >> (31 - v) & 1 ? after.scale : 0.0f;
   }
   after.apply(x, row, column, columns);
-  put(out, f, pitch, row, column, columns, x, beyond);
+  if constexpr (WHOLE) {
+    if (whole)
+      stream_out(out + at, x);
+    else
+#pragma unroll
+      for (int v = 0; v < V; v++)
+        if (v < columns) out[at + v] = x.at[v];
+  } else {
+    Pack<unsigned short, V> bits;
+#pragma unroll
+    for (int v = 0; v < V; v++) bits.at[v] = v < columns ? narrowed<X>(x.at[v], beyond) : 0;
+    store(reinterpret_cast<unsigned short*>(out) + int64(row) * pitch + column, bits);
+  }
   if (!after.bits) return;
   unsigned positive = 0;
 #pragma unroll
