@@ -24,7 +24,7 @@ template <int F> __device__ inline int column_of(int j, int g) {
 }
 
 // B from column `first` on, split, as multiply_tf32 reads it: for 8 of k what is high, then what is low.
-template <int F, int PRODUCTS>
+template <int F, int PARTS>
 __device__ inline void hold(float* to, const float* __restrict__ B, int K, int N, int first, int transposed) {
   const int count = (K + CHUNK - 1) / CHUNK * (CHUNK / 4) * F * 8;
 #pragma unroll 2
@@ -35,23 +35,25 @@ __device__ inline void hold(float* to, const float* __restrict__ B, int K, int N
     for (int v = 0; v < 4; v++) {
       const int k = 8 * step + 2 * v + half;
       const int64 at = transposed ? int64(column) * K + k : int64(k) * N + column;
-      split_for<PRODUCTS>(k < K && column < N ? B[at] : 0.0f, high.at[v], low.at[v]);
+      split_in<PARTS>(k < K && column < N ? B[at] : 0.0f, high.at[v], low.at[v]);
     }
-    float* place = to + (PARTS<PRODUCTS> * step * F + j) * 64 + half * 32 + g * 4;
+    float* place = to + (PARTS * step * F + j) * 64 + half * 32 + g * 4;
     store(place, high);
-    if constexpr (PRODUCTS > 1) store(place + F * 64, low);
+    if constexpr (PARTS == 2) store(place + F * 64, low);
   }
 }
 
-template <int PRODUCTS> __device__ inline void read_rows(Halves& a, const float* at, int row, int t) {
+template <int PARTS, class X> __device__ inline void read_rows(Halves& a, const X* at, int row, int t) {
 #pragma unroll
   for (int s = 0; s < 2; s++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const auto x = load<2>(at + (row + 8 * h) * PITCH + 8 * s + 2 * t);
+      float high[2], low[2];
+      split_two<PARTS>(at + (row + 8 * h) * PITCH + 8 * s + 2 * t, high, low);
 #pragma unroll
-      for (int b = 0; b < 2; b++) split_for<PRODUCTS>(x.at[b], a.high[s][h + 2 * b], a.low[s][h + 2 * b]);
+      for (int b = 0; b < 2; b++) a.high[s][h + 2 * b] = high[b], a.low[s][h + 2 * b] = low[b];
     }
+  if constexpr (PARTS == 1) hold_registers(a.high);  // lest they be made where tensor cores multiply
 }
 
 // out[row, column...] = x, or += x with `accumulate`, and what becomes of it; V columns, of f. bits: f is a
@@ -103,25 +105,27 @@ __device__ inline void finish(X* out, int f, int pitch, int accumulate, const Ep
 // A (M, K), B (K, N), C (M, N) in `out`, or added to it. unit: see copy_panel. transposed: B lies column by
 // column. Grid: so many blocks as there may be for row tiles, x tiles of 8 F columns. The last parameters are
 // what becomes of C. X: float, or the type of 16 bits to which C is rounded in rows of `pitch` numbers; beyond:
-// raised to the bits of the largest that does not fit. PRODUCTS: of TF32 for each.
-template <int F, int STAGES, int PRODUCTS, class X>
+// raised to the bits of the largest that does not fit. Y: float, or the type of 16 bits of A, whose rows are
+// `stride` numbers, a multiple of 8, with zeros behind K.
+template <int F, int STAGES, int A_PARTS, int B_PARTS, class X, class Y>
 __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
-    gemm(int M, int N, int K, const float* __restrict__ A, int unit, const float* __restrict__ B, int transposed,
+    gemm(int M, int N, int K, const Y* __restrict__ A, int stride, int unit, const float* __restrict__ B, int transposed,
          X* out, int pitch, int accumulate, int* beyond, const float* __restrict__ bias, int relu,
          const uint64* __restrict__ row_keys, const uint64* __restrict__ column_keys, uint64 threshold, float scale,
          unsigned char* bits, const unsigned char* keeps) {
-  constexpr int HELD = CHUNK * (8 * PARTS<PRODUCTS> * F);  // of a chunk of B
+  constexpr int HELD = CHUNK * (8 * B_PARTS * F);  // of a chunk of B
   const Epilogue<float> after{bias, relu, row_keys, column_keys, threshold, scale, bits, keeps};
   const int chunks = (K + CHUNK - 1) / CHUNK, tiles = (M + ROWS - 1) / ROWS, first = int(blockIdx.y) * (8 * F);
   const int team = int(threadIdx.x) / TEAM, lane = int(threadIdx.x) % WARP, t = lane % 4;
   const int row = int(threadIdx.x) % TEAM / WARP * 16 + lane / 4;
-  float *held = block_memory(), *stages = held + chunks * HELD + team * (STAGES * ROWS * PITCH);
+  float* held = block_memory();
+  Y* stages = reinterpret_cast<Y*>(held + chunks * HELD) + team * (STAGES * ROWS * PITCH);
   int copied_tile = int(blockIdx.x) * TEAMS + team, copied_chunk = 0, copied_slot = 0;  // what is copied next
   const auto copy = [&] {
     if (copied_tile < tiles) {
-      const int top = copied_tile * ROWS, k = copied_chunk * CHUNK;
-      copy_panel<TEAM, ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * K + k, K, M - top, K - k,
-                                     unit);
+      const int top = copied_tile * ROWS, k = copied_chunk * CHUNK, length = row_of<Y>(K, stride);
+      copy_numbers<TEAM, ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * length + k, length,
+                                             M - top, length - k, unit);
       copied_slot = copied_slot + 1 == STAGES ? 0 : copied_slot + 1;
       if (++copied_chunk == chunks) copied_chunk = 0, copied_tile += int(gridDim.x) * TEAMS;
     }
@@ -129,12 +133,12 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
   };
 #pragma unroll 1
   for (int ahead = 1; ahead < STAGES; ahead++) copy();
-  hold<F, PRODUCTS>(held, B, K, N, first, transposed);
+  hold<F, B_PARTS>(held, B, K, N, first, transposed);
   show_tensor_cores();
   __syncthreads();
 
   int tile = int(blockIdx.x) * TEAMS + team, chunk = 0, slot = 0;  // what is multiplied next
-  const float* at = stages;
+  const Y* at = stages;
   const auto next_chunk = [&] {  // all have read what was there before
     wait_for_copies<STAGES - 2>();
     wait_for_team<TEAM>(team);
@@ -146,15 +150,15 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
   Halves a[2], next[2];
   next_chunk();
 #pragma unroll
-  for (int i = 0; i < 2; i++) read_rows<PRODUCTS>(next[i], at + i * GROUP, row, t);
+  for (int i = 0; i < 2; i++) read_rows<A_PARTS>(next[i], at + i * GROUP, row, t);
 #pragma unroll 1
   while (tile < tiles) {
 #pragma unroll
     for (int i = 0; i < 2; i++) a[i] = next[i];
-    multiply<F, PRODUCTS>(sums, a, held + chunk * HELD, [&] {
+    multiply<F, A_PARTS, B_PARTS>(sums, a, held + chunk * HELD, [&] {
       next_chunk();
 #pragma unroll
-      for (int i = 0; i < 2; i++) read_rows<PRODUCTS>(next[i], at + i * GROUP, row, t);  // beyond the end: of no use
+      for (int i = 0; i < 2; i++) read_rows<A_PARTS>(next[i], at + i * GROUP, row, t);  // beyond the end: of no use
     });
     if (++chunk < chunks) continue;
 #pragma unroll

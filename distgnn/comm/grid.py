@@ -62,6 +62,7 @@ class Grid(Axes):
         block_rows: rows of the blocks in which products are summed over ranks (see ``operators/summed.py``);
             None for a default by size.
         checks: the comparison of calls, with ``DISTGNN_CHECK=1``; else None.
+        mixed: networks that are made later keep all that products make in 16 bits, where :attr:`reads_rounded`.
         nonzeros: of the blocks of sparse matrices that this rank has been given.
         workspace: the buffers that products and networks on this grid use again.
 
@@ -103,7 +104,7 @@ class Grid(Axes):
             if backend is None and (why := backends.old_driver()):
                 launch.warn(f"arrays are on the host: {why}")
         self.transport = transport(self.backend, comm, self.node)
-        self.overlap, self.wire = True, wire
+        self.overlap, self.wire, self.mixed = True, wire, False
         self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
         self.nonzeros = 0

@@ -12,7 +12,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.local import cuda
 from distgnn.local.epilogue import Ending
 from distgnn.local.forms import Form, laid
-from distgnn.local.narrow import numbers_of
+from distgnn.local.narrow import numbers_of, widened
 
 
 def gemm(
@@ -66,9 +66,10 @@ def _at_once(
 ) -> None:  # fmt: skip
     """Multiply all rows, by a kernel of ours for tensor cores where there is one."""
     on: Any = backend.of(B)
-    products = cuda.TF32 if on.rounds_to_tf32() else cuda.EXACT
-    if (form is None or form.as_they_lie(A, B)) and cuda.gemm(A, B, out, accumulate, then, products):
+    as_they_lie, exact = form is None or form.as_they_lie(A, B), not on.rounds_to_tf32()
+    if as_they_lie and cuda.gemm(A, B, out, accumulate, then, exact):
         return
+    A, B = widened(A), widened(B)
     if isinstance(out, cuda.Rounded):
         with numbers_of(out, then) as numbers:
             _at_once(A, B, numbers, False, form, whole, then)

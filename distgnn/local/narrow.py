@@ -74,6 +74,17 @@ def memory_of(block: Any) -> Array:
     return block.bits if isinstance(block, cuda.Rounded) else block
 
 
+def widened(X: Any) -> Array:
+    """Return the numbers of a block in float32: a copy of those that have 16 bits, any other as it is."""
+    if not isinstance(X, cuda.Rounded):
+        return X
+    if X.turned:
+        return widened(X.T).T
+    on = backend.of(X.bits)
+    wide = widen(X.bits, on.empty(X.bits.shape, X.dtype), X.kind)
+    return on.xp.ascontiguousarray(wide[:, : X.shape[1]])
+
+
 @contextmanager
 def numbers_of(out: cuda.Rounded, then: Ending | None) -> Iterator[Array]:
     """Give room for the numbers of a product in float32; at the end, do ``then`` and round them."""

@@ -36,7 +36,7 @@ Shape = tuple[int, int]
 #: Blocks of the gradients of weights, or sums that are made later; the gradient of the input where wanted.
 Gradients = tuple[list[Any], DistDense | None]
 #: Matrices that nobody has but their layer.
-WITHIN = ("Y", "dT")
+WITHIN = ("Y", "T", "S", "dT")
 
 
 class LayerGraph(NamedTuple):
@@ -74,7 +74,8 @@ class Products(Protocol):
 
     Attributes:
         keeps: matrices that backward needs of forward.
-        rounded: matrices that one product makes, or none but sparse products read, where this is said.
+        rounded, stored: matrices that may have 16 bits, where this is said: that one product makes, or none but
+            sparse products read; that none but products make or read, in mixed precision.
         before_Z, before_dH: matrices that are over before Z or dH is written; before_Y: before Y is, where
             this is said.
     """
@@ -130,7 +131,8 @@ class LayerProducts:
         self.over = {"Y": before_Y, "Z": products.before_Z, "dH": products.before_dH}
         self.kept: Names = (*products.keeps, "N") if mode.keep else ()
         alone = self.A.reads_rounded and self.A.weights.replicated
-        self.rounded: Names = getattr(products, "rounded", ()) if alone else ()
+        which = "stored" if self.A.grid.mixed else "rounded"
+        self.rounded: Names = getattr(products, which, ()) if alone else ()
         self.local: dict[str, Shape] = {}
         self.masks: Dropout | None = None
         self.dropped: SparseFeatures | None = None

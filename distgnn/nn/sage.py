@@ -69,6 +69,7 @@ class OwnAndMean(AggregateFirst):
     before_Y: Names = ("H",)
     before_dH: Names = ("H", "T", "G")
     rounded: Names = ()
+    stored: Names = ()
 
     def forward(
         self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue

@@ -37,11 +37,10 @@ from distgnn.local.cuda.narrow import Rounded, narrow, narrow_rows, pitch, round
 from distgnn.local.cuda.optimizers import adam, sgd, sum_squares
 from distgnn.local.cuda.rows import gather_rows, scatter_add
 from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sample_weighted
-from distgnn.local.cuda.tiles import EXACT, TF32
 
 __all__ = [
-    "EXACT", "NORM_COLUMNS", "TF32", "Numbering", "Product", "Rounded", "Variant", "activate", "adam",
-    "best", "best_back", "binary_cross_entropy", "candidates", "column_sums", "compact", "count_hits",
+    "NORM_COLUMNS", "Numbering", "Product", "Rounded", "Variant", "activate", "adam", "best",
+    "best_back", "binary_cross_entropy", "candidates", "column_sums", "compact", "count_hits",
     "draw_weighted", "dropout", "edge_dots", "edge_products", "edge_scores", "edge_slopes",
     "edge_softmax", "edge_softmax_back", "entries_of", "find_columns", "gather_rows", "gemm",
     "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",

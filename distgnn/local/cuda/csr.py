@@ -18,7 +18,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import launch as gpu
 from distgnn.local.cuda.elementwise import ending
 from distgnn.local.cuda.launch import THREADS, WARP, Array, address, blocks_for, c_type, check
-from distgnn.local.cuda.narrow import KINDS, Rounded, vector
+from distgnn.local.cuda.narrow import KINDS, Rounded, stored, vector
 from distgnn.local.epilogue import Ending
 from distgnn.local.tuner import FLEETING, Tuner
 
@@ -274,9 +274,9 @@ def _launch(
     variant: Variant, then: Ending | None,
 ) -> None:  # fmt: skip
     (m, f), panels = out.shape, variant.panels(out.shape[1])
-    number, stored = (KINDS[B.kind], B.bits) if isinstance(B, Rounded) else (c_type(B), B)
+    number, numbers, _ = stored(B)
     if variant.padded:
-        stored = _padded(xp, stored, variant.V)
+        numbers = _padded(xp, numbers, variant.V)
     pieces = plan.pieces(variant.S)
     cut: tuple[Any, ...] = np.int32(0), None, None, None, np.int32(0), None, np.int32(np.iinfo(np.int32).max)
     if pieces.most:
@@ -295,10 +295,10 @@ def _launch(
     shift = np.int32(not variant.sorted)  # from where a row begins to where it ends
     tasks = pieces.most, alone, -(-(m - alone) // variant.K)
     blocks = [-(-count // variant.groups) for count in tasks]
-    G, P, U = variant.G, variant.P, in_flight(variant.V, stored.itemsize)
+    G, P, U = variant.G, variant.P, in_flight(variant.V, numbers.itemsize)
     turn = min(G, U) * P
     shape = G, P, -(-(1 << 16) // G), WARP // (G * P), turn, G * P // turn * turn, blocks[0], sum(blocks[:2])
-    factors = plan.indices, weights, stored, np.int32(stored.shape[1]), np.int32(f)
+    factors = plan.indices, weights, numbers, np.int32(numbers.shape[1]), np.int32(f)
     empty = not accumulate or ends
     no_bits = None, np.int32(0), None
     target = (None, out.bits, np.int32(out.bits.shape[1]), out.beyond) if rounds else (out, *no_bits)
@@ -311,11 +311,11 @@ def _launch(
 
 def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: RowFacts, ending: bool) -> Tuner[Variant]:
     """Return the tuner of such products, apart for those with an epilogue."""
-    number, stored = (B.kind, B.bits) if isinstance(B, Rounded) else (B.dtype.name, B)
-    f, alignment = B.shape[1], min(address(stored) & -address(stored), VECTOR_BYTES)
+    number, numbers = B.kind if isinstance(B, Rounded) else B.dtype.name, stored(B)[1]
+    f, alignment = B.shape[1], min(address(numbers) & -address(numbers), VECTOR_BYTES)
     key = f, alignment, number, ending
     if key not in plan.tuners:
-        size = plan.size(f, stored.itemsize)
+        size = plan.size(f, numbers.itemsize)
         fixed = FLEETING in A.pattern or os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
         tried = candidates(size, alignment, ending)[: 1 if fixed else None]
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {number}"

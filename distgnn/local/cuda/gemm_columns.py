@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from distgnn.local.cuda.launch import WARP, Array, launch, library
-from distgnn.local.cuda.tiles import EXACT, TF32, Tile, parts
+from distgnn.local.cuda.narrow import KINDS, Rounded, stored
+from distgnn.local.cuda.tiles import READ, Tile, parts
 
 FILE = "gemm_columns.cu"
 FEATURES, CHUNK = 128, 32  # columns of A in a tile; rows in shared memory at a time
@@ -21,24 +22,28 @@ TILES = [Tile("gemm_columns", fragments, stages=4) for fragments in (2, 6, 16)] 
 
 
 def kernel_names() -> list[str]:
-    """List all kernels of the file."""
-    return [*(tile.name(products) for tile in TILES for products in (EXACT, TF32)), "sum_parts"]
+    """List all kernels of the file: by parts and types of A and B, of float32 both exact or both rounded."""
+    types = [("float", 2), ("float", 1), (KINDS[READ], 1)]
+    pairs = [(a, b) for a in types for b in types if a[0] != b[0] or a == b]
+    ways = [(a_parts, b_parts, a, b) for (a, a_parts), (b, b_parts) in pairs]
+    return [*(tile.name(*way) for tile in TILES for way in ways), "sum_parts"]
 
 
-def shared(tile: Tile, products: int) -> int:
+def shared(tile: Tile, A: Array | Rounded, B: Array | Rounded, exact: bool) -> int:
     """Return the bytes of shared memory of a block: chunks as they come, and two of B as they are held."""
-    held = 2 * parts(products) * tile.width
-    return 4 * CHUNK * (tile.stages * (FEATURES + 4 + tile.width + 4) + held)
+    rows = sum(16 + width * stored(X)[1].itemsize for X, width in ((A, FEATURES), (B, tile.width)))
+    return CHUNK * (tile.stages * rows + 4 * 2 * parts(B, exact) * tile.width)
 
 
 def product(
-    A: Array, B: Array, units: tuple[np.int32, np.int32], out: Array, accumulate: bool, products: int
+    A: Array | Rounded, B: Array | Rounded, units: tuple[np.int32, np.int32], out: Array, accumulate: bool,
+    exact: bool,
 ) -> None:  # fmt: skip
-    """Compute ``out = Aᵀ B``, or add it; A (k, m), B (k, n), row by row, float32, with k long.
+    """Compute ``out = Aᵀ B``, or add it; A (k, m), B (k, n), row by row, float32 or of 16 bits, with k long.
 
-    units: how many numbers of their rows may be copied together; products: of TF32 for each.
+    units: how many numbers of their rows may be copied together; exact: with the error of float32.
     """
-    xp: Any = library(A)
+    xp: Any = library(out)
     (k, m), n = A.shape, B.shape[1]
     tile = next((tile for tile in TILES if n <= tile.width), TILES[-1])
     tiles = -(-m // FEATURES) * -(-n // tile.width)
@@ -47,9 +52,9 @@ def product(
     count = -(-k // part)
     sums = xp.empty((count, m, n), np.float32)
     sizes = map(np.int32, (m, n, k))
-    launch(
-        xp, FILE, tile.name(products), (count, tiles), *sizes, A, units[0], B, units[1], np.int32(part), sums,
-        shared=shared(tile, products),
-    )  # fmt: skip
+    (of_A, *lying_A), (of_B, *lying_B) = stored(A), stored(B)
+    name = tile.name(parts(A, exact), parts(B, exact), of_A, of_B)
+    operands = *sizes, *lying_A, units[0], *lying_B, units[1], np.int32(part), sums
+    launch(xp, FILE, name, (count, tiles), *operands, shared=shared(tile, A, B, exact))
     arguments = np.int64(out.size), np.int32(count), sums, np.int32(accumulate), out
     launch(xp, FILE, "sum_parts", -(-out.size // WARP), *arguments)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from distgnn.local.cuda.launch import Array, blocks_for, check, lanes_for, launch, library
+from distgnn.local.cuda.launch import Array, blocks_for, c_type, check, lanes_for, launch, library
 
 FILE = "narrow.cu"
 KINDS = {"bfloat16": "Bfloat16", "float16": "Float16"}
@@ -22,12 +23,14 @@ class Rounded:
     Attributes:
         bits: uint16 (k, pitch), columns from f on are zeros. pitch: that of :func:`pitch`.
         kind: a name in `KINDS`; beyond: as of :func:`narrow`, where it is still to be written.
+        turned: the matrix is that of the bits, transposed; shape: its own.
     """
 
     bits: Array
     kind: str
     shape: tuple[int, int]
     beyond: Array = None
+    turned: bool = False
     dtype: ClassVar[np.dtype] = np.dtype(np.float32)
     itemsize: ClassVar[int] = 4
 
@@ -45,9 +48,14 @@ class Rounded:
         return int(self.bits.nbytes)
 
     @property
+    def T(self) -> Rounded:
+        """Return the transposed matrix, in the same memory."""
+        return replace(self, shape=self.shape[::-1], turned=not self.turned)
+
+    @property
     def flags(self) -> Any:
-        """Return those of the bits."""
-        return self.bits.flags
+        """Return how the numbers lie, as those of an array."""
+        return SimpleNamespace(c_contiguous=not self.turned, f_contiguous=self.turned)
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -58,6 +66,12 @@ class Rounded:
 def vector(f: int) -> int:
     """Return the columns of 16 bits that one load of a product fetches: 8, or 4 of at most 4."""
     return 8 if f > 4 else 4
+
+
+def stored(X: Array | Rounded) -> tuple[str, Array, np.int32]:
+    """Return the C++ type of the numbers of X, the array that has them, and how many a row of that has."""
+    number, array = (KINDS[X.kind], X.bits) if isinstance(X, Rounded) else (c_type(X), X)
+    return number, array, np.int32(array.shape[1])
 
 
 def pitch(f: int) -> int:

@@ -1,12 +1,14 @@
-"""Tiles of dense products on the tensor cores of Hopper, and the products of TF32 that make one of them."""
+"""Tiles of dense products on the tensor cores of Hopper, and the parts of TF32 that their numbers have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-#: Products of TF32 for one: as exact as float32 by three, of the parts into which numbers are split; by one,
-#: numbers are rounded to TF32.
-EXACT, TF32 = 3, 1
+from distgnn.local.cuda.narrow import Rounded
+
+#: The type of 16 bits that dense products read.
+READ = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -21,15 +23,20 @@ class Tile:
     fragments: int
     stages: int
 
-    def name(self, products: int, *others: str) -> str:
-        """Return the C++ name of the kernel for so many products; ``others``: its last arguments."""
-        return f"{self.kernel}<{','.join(map(str, (self.fragments, self.stages, products, *others)))}>"
+    def name(self, *arguments: Any) -> str:
+        """Return the C++ name of the kernel with these arguments behind the tile's own."""
+        return f"{self.kernel}<{','.join(map(str, (self.fragments, self.stages, *arguments)))}>"
 
     @property
     def width(self) -> int:
         return 8 * self.fragments
 
 
-def parts(products: int) -> int:
-    """Return the numbers of TF32 that a number is held as."""
-    return 2 if products > TF32 else 1
+def parts(X: Any, exact: bool) -> int:
+    """Return how many numbers of TF32 a number of X is split into; one that has 16 bits is one already."""
+    return 2 if exact and not isinstance(X, Rounded) else 1
+
+
+def readable(X: Any) -> bool:
+    """Tell whether dense products read X: float32, or rows of whole vectors of 16 bits."""
+    return not isinstance(X, Rounded) or (X.kind == READ and X.bits.shape[-1] % 8 == 0)
