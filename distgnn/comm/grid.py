@@ -62,7 +62,8 @@ class Grid(Axes):
         block_rows: rows of the blocks in which products are summed over ranks (see ``operators/summed.py``);
             None for a default by size.
         checks: the comparison of calls, with ``DISTGNN_CHECK=1``; else None.
-        mixed: networks that are made later keep all that products make in 16 bits, where :attr:`reads_rounded`.
+        mixed: networks that are made later keep in 16 bits all that products alone make and read, where
+            :attr:`reads_rounded`.
         nonzeros: of the blocks of sparse matrices that this rank has been given.
         workspace: the buffers that products and networks on this grid use again.
 

@@ -74,8 +74,8 @@ class Products(Protocol):
 
     Attributes:
         keeps: matrices that backward needs of forward.
-        rounded, stored: matrices that may have 16 bits, where this is said: that one product makes, or none but
-            sparse products read; that none but products make or read, in mixed precision.
+        rounded, stored: matrices that may have 16 bits, where this is said: that one product makes, or none
+            but sparse products read; and in mixed precision, that none but products make or read.
         before_Z, before_dH: matrices that are over before Z or dH is written; before_Y: before Y is, where
             this is said.
     """

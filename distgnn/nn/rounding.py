@@ -1,7 +1,7 @@
 """Matrices between two layers in 16 bits, where a product makes them and none but sparse products read them.
 
-A sparse product that reads 16 bits would round them in a pass of its own, to the same bits. In mixed precision
-dense products may read them, too.
+A sparse product that reads 16 bits would round them in a pass of its own, to the same bits. In mixed
+precision dense products may read them, too.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import pytest
 from distgnn.local.cuda import csr, gemm_columns, launch
 from distgnn.local.cuda.gemm import TILES
 from distgnn.local.cuda.launch import kernels_folder
-from distgnn.local.cuda.tiles import EXACT, TF32
 from kernels import nvrtc
 from kernels.conftest import BENCHMARKS, KERNELS, emulator, load
 
@@ -133,24 +132,30 @@ def test_loops_over_entries_ask_for_rows_before_they_sum():
             assert loop.gathers[-2] < loop.first and len(loop.instructions) <= 4 * most, (name, loop)
 
 
+def products_of(name):
+    """Return how many products of TF32 the parts of two numbers make, but for that of both low ones."""
+    return sum(map(int, name.split(",")[2:4])) - 1
+
+
 @without_nvcc
 @without_nvdisasm
 def test_dense_products_are_made_by_tensor_cores():
-    """Three products of TF32 for each, or one; a turn multiplies four times 8 of k by both halves of the
-    columns, of which one is under way while the other is added up. Features are copied by 16 bytes.
+    """As many products of TF32 for each as the parts of its numbers need.
+
+    A turn multiplies four times 8 of k by both halves of the columns, of which one is under way while the
+    other is added up. Features are copied by 16 bytes.
     """
     assert all("serialized" not in compiled(file, 90)[0] for file in launch.NATIVE)
     bodies = {file: ptxas.sass(compiled(file, 90)[1]) for file in launch.NATIVE}
     for tile in (*TILES, *gemm_columns.TILES):
-        for products in (EXACT, TF32):
-            start = tile.name(products)[:-1]
-            names = [name for name in KERNELS[f"{tile.kernel}.cu"] if name.startswith(start)]
-            assert len(names) == (3 if tile in TILES else 1)
-            for name in names:
-                body = ptxas.of(name, bodies[f"{tile.kernel}.cu"])
-                made = sum(f"HGMMA.64x{tile.width // 2}x8.F32.TF32" in line for line in body)
-                assert made == 8 * products, name
-                assert any("LDGSTS.E.BYPASS.128" in line for line in body), name
+        start = tile.name()[:-1] + ","
+        names = [name for name in KERNELS[f"{tile.kernel}.cu"] if name.startswith(start)]
+        assert len(names) == (10 if tile in TILES else 7)
+        for name in names:
+            body = ptxas.of(name, bodies[f"{tile.kernel}.cu"])
+            made = sum(f"HGMMA.64x{tile.width // 2}x8.F32.TF32" in line for line in body)
+            assert made == 8 * products_of(name), name
+            assert any("LDGSTS.E.BYPASS.128" in line for line in body), name
 
 
 @without_nvcc
@@ -169,8 +174,8 @@ def test_tensor_cores_read_what_is_there():
         text = ptxas.ptx(ptxas.unit(file, KERNELS[file]), target_of(file, 90))
         bodies = text.split(".visible .entry")[1:]
         for body in (body for body in bodies if "sum_parts" not in body.split("(")[0]):
-            products = int(re.findall(r"Li(\d+)E", body.split("(")[0])[2])
-            group = "F" + 2 * products * "M" + "C"
+            parts = re.findall(r"Li(\d+)E", body.split("(")[0])[2:4]
+            group = "F" + 2 * (sum(map(int, parts)) - 1) * "M" + "C"
             expected = around.format(group + 3 * f"{group}1" + "0")
             hits = re.finditer("|".join(f"({word})" for word in words), body)
             letters = "".join([*words.values()][(hit.lastindex or 0) - 1] for hit in hits)

@@ -14,6 +14,7 @@ from distgnn.local import cuda
 from distgnn.local.cuda.narrow import KINDS
 from distgnn.local.epilogue import Epilogue, Kept
 from distgnn.local.forms import Form
+from distgnn.local.narrow import widened
 from kernels.conftest import in_orders, normal
 from loops import each
 
@@ -208,8 +209,8 @@ def test_products_of_tf32(gpu, m, k, n):
     (A, a), (B, b), (G, g) = given(gpu, (m, k), 1), given(gpu, (k, n), 2), given(gpu, (m, n), 3)
     out, dW = gpu.nan((m, n), np.float32), gpu.nan((k, n), np.float32)
     then = Epilogue(relu=True)
-    assert cuda.gemm(a, b, out, then=then, products=cuda.TF32) and then.done
-    assert cuda.gemm(a.T, g, dW, products=cuda.TF32)
+    assert cuda.gemm(a, b, out, then=then, exact=False) and then.done
+    assert cuda.gemm(a.T, g, dW, exact=False)
     for got, X, Y in ((out, A, B), (dW, A.T, G)):
         sums = rounded_to_tf32(X).astype(float) @ rounded_to_tf32(Y).astype(float)
         expected = np.maximum(sums, 0) if got is out else sums
@@ -218,12 +219,72 @@ def test_products_of_tf32(gpu, m, k, n):
         assert (abs(sums - X.astype(float) @ Y) > EXACT * sizes).any() or n == 1
 
 
+def halved(gpu, X):
+    """Return X in bfloat16, and in float32 what is left of it."""
+    read = cuda.rounded(gpu.asarray(X), "bfloat16", gpu.xp.zeros(1, np.int32))
+    return read, gpu.to_host(widened(read))
+
+
+@each("m, k, n", ROWS)
+@each("exact", [True, False])
+def test_matrices_of_16_bits(gpu, m, k, n, exact):
+    """Y = X W and G Wᵀ by W of float32, as float32 and rounded; dW = Xᵀ G, of 16 bits one of them or both."""
+    (x, X), (g, G) = (halved(gpu, normal((m, width), np.float32, width)) for width in (k, n))
+    W, w = given(gpu, (k, n), 2, turned=exact)
+    out, before = gpu.nan((m, n), np.float32), normal((m, n), np.float32, 4)
+    more, bits = gpu.asarray(before), gpu.xp.empty((m, cuda.pitch(n)), np.uint16)
+    rounds = cuda.Rounded(bits, "bfloat16", (m, n), gpu.xp.zeros(1, np.int32))
+    assert cuda.gemm(x, w, out, exact=exact) and cuda.gemm(x, w, more, accumulate=True, exact=exact)
+    assert cuda.gemm(x, w, rounds, exact=exact)
+    read = W if exact else rounded_to_tf32(W)
+    assert_exact(gpu.to_host(out), X, read)
+    assert_exact(gpu.to_host(more), X, read, before)
+    expected = cuda.rounded(out, "bfloat16", gpu.xp.zeros(1, np.int32))
+    np.testing.assert_array_equal(gpu.to_host(bits), gpu.to_host(expected.bits))
+    for left, right, taken in ((x, G, True), (x, g, n > 4), (X, g, n > 4)):
+        dW, A, B = gpu.asarray(np.ones((k, n), np.float32)), left, right
+        A, B = (gpu.asarray(Z) if isinstance(Z, np.ndarray) else Z for Z in (A, B))
+        assert cuda.gemm(A.T, B, dW, accumulate=True, exact=exact) == taken
+        if taken:
+            rest = (G if exact or right is g else rounded_to_tf32(G)), X
+            assert_exact(gpu.to_host(dW), rest[1].T, rest[0], 1)
+    assert_exact(gpu.to_host(local.gemm(x, g, trans_a=True)), X.T, G)  # whatever multiplies
+
+
+def test_infinity_and_nan_of_16_bits(gpu):
+    A, B = normal((64, 24), np.float32, 1), np.eye(24, dtype=np.float32)
+    A[3, 4], A[5, 6], A[7] = np.inf, np.nan, -0.0
+    read, left = halved(gpu, A)
+    out, back = gpu.nan((64, 24), np.float32), gpu.nan((24, 24), np.float32)
+    assert cuda.gemm(read, gpu.asarray(B), out) and cuda.gemm(read.T, gpu.asarray(A[:, :24].copy()), back)
+    got = gpu.to_host(out)
+    assert np.isnan(got[[3, 5]]).all() and (got[7] == 0).all()
+    others = np.delete(np.arange(64), (3, 5))
+    np.testing.assert_array_equal(got[others], left[others])
+    assert np.isnan(gpu.to_host(back)[[4, 6]]).all()
+
+
+def test_what_dense_products_do_not_read(gpu):
+    """Other types of 16 bits, and B of them: those are widened and given to others."""
+    (A, _), (B, b) = given(gpu, (64, 24), 1), given(gpu, (24, 16), 2)
+    none, out = gpu.xp.zeros(1, np.int32), gpu.nan((64, 16), np.float32)
+    half = cuda.rounded(gpu.asarray(A), "float16", none)
+    assert not cuda.gemm(half, b, out)
+    assert_exact(gpu.to_host(local.gemm(half, b)), gpu.to_host(widened(half)), B)
+    short, left = halved(gpu, A[:30])
+    assert not cuda.gemm(short, b, out[:30])
+    assert_exact(gpu.to_host(local.gemm(short, b)), left, B)
+    rounds = cuda.Rounded(gpu.xp.empty((30, 16), np.uint16), "bfloat16", (30, 16), none)
+    local.gemm(short, b, rounds)
+    np.testing.assert_allclose(gpu.to_host(widened(rounds)), left.astype(float) @ B, rtol=2**-8, atol=1e-6)
+
+
 def test_infinity_and_nan_in_tf32(gpu):
     """A NaN whose payload lies in the bits that count for nothing is no infinity."""
     A, B = normal((64, 20), np.float32, 1), np.eye(20, 24, dtype=np.float32)
     A[3, 4], A[5, 6] = np.inf, np.uint32(0xFF800001).view(np.float32)
     out = gpu.nan((64, 24), np.float32)
-    assert cuda.gemm(gpu.asarray(A), gpu.asarray(B), out, products=cuda.TF32)
+    assert cuda.gemm(gpu.asarray(A), gpu.asarray(B), out, exact=False)
     got = gpu.to_host(out)
     assert got[3, 4] == np.inf and np.isnan(got[3, :4]).all() and np.isnan(got[5]).all()
     assert np.isfinite(np.delete(got, (3, 5), axis=0)).all()
@@ -305,4 +366,4 @@ def test_local_products_take_it(gpu):
         local.gemm(a, b)
     finally:
         on.use_tf32(False)
-    assert len(ran) == 6 and ran[0].split(",")[2] == "3" and ran[-1].split(",")[2] == "1"
+    assert len(ran) == 6 and [ran[place].split(",")[2:4] for place in (0, -1)] == [["2", "2"], ["1", "1"]]

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
+from distgnn.arrays.workspace import Workspace
 from distgnn.errors import WireOverflowError
 from distgnn.local import cuda
 from distgnn.nn.buffers import LayerProducts
@@ -72,16 +73,20 @@ def passes():
         yield widths
 
 
-def trained(comm, wire="bfloat16", network="gcn", algorithm="1d", widths=(24, 32, 16), **options):
-    """Return losses of two epochs, and the bytes of what was trained."""
+def trained(
+    comm, wire="bfloat16", network="gcn", algorithm="1d", widths=(24, 32, 16), mixed=False, epochs=2,
+    **options,
+):  # fmt: skip
+    """Return losses of some epochs, and the bytes of what was trained."""
     random = np.random.default_rng(0)
     A = sp.random_array((N, N), density=0.1, rng=random, format="csr", dtype=np.float32)
     grid = make_grid(comm, algorithm, backend="cupy", wire=wire)
+    grid.mixed = mixed
     made = dg.distribute(A, grid, algorithm)
     model = NETWORKS[network](made, [WIDTH, *widths, CLASSES], **options)
     targets = model.targets(random.integers(0, CLASSES, N), np.ones(N, np.uint8))
     X = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
-    losses = [record["loss"] for record in train(model, X, targets, make("adam"), 2)]
+    losses = [record["loss"] for record in train(model, X, targets, make("adam"), epochs)]
     return losses, [grid.backend.to_host(p.block).tobytes() for p in model.parameters]
 
 
@@ -122,3 +127,35 @@ def test_numbers_that_do_not_fit_are_seen(comm, stand_in):
         model.set_weights([np.full((WIDTH, 24), 500, np.float32), np.zeros((24, CLASSES), np.float32)])
         X = dg.scatter(np.full((N, WIDTH), 50, np.float32), model.input_layout)
         model.forward(X)
+
+
+@each("way", WAYS)
+def test_mixed_precision(comm, stand_in, way):
+    """Losses of networks whose matrices have 16 bits, with our dense products and with others, are near."""
+    exact, _ = trained(comm, **way | {"wire": None}, epochs=4)
+    mixed, weights = trained(comm, **way, mixed=True, epochs=4)
+    np.testing.assert_allclose(mixed, exact, rtol=0.02)
+    if way.get("algorithm") == "3d" or way.get("network") == "sage":
+        assert (mixed, weights) == trained(comm, **way, epochs=4)
+        return
+    assert mixed != trained(comm, **way, epochs=4)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TUNING, "long_dimension", 1 << 20)
+        np.testing.assert_allclose(trained(comm, **way, mixed=True, epochs=4)[0], exact, rtol=0.02)
+
+
+def test_mixed_precision_takes_half_the_memory(comm, stand_in, monkeypatch):
+    """Of all matrices between products but the logits and their gradient, which the loss makes."""
+    lent = []
+    borrow = Workspace.borrow
+
+    def noted(self, shape, dtype):
+        lent.append((shape, np.dtype(dtype).itemsize))
+        return borrow(self, shape, dtype)
+
+    monkeypatch.setattr(Workspace, "borrow", noted)
+    for order in (AGGREGATE, TRANSFORM):
+        lent.clear()
+        trained(comm, mixed=True, **order)
+        sizes = [size for shape, size in lent if shape[0] == N and shape[1:] != (CLASSES,)]
+        assert set(sizes) == {2} and len(sizes) > 20
