@@ -69,8 +69,9 @@ def _at_once(
     as_they_lie, exact = form is None or form.as_they_lie(A, B), not on.rounds_to_tf32()
     if as_they_lie and cuda.gemm(A, B, out, accumulate, then, exact):
         return
-    A, B = widened(A), widened(B)
-    if isinstance(out, cuda.Rounded):
+    if isinstance(A, cuda.Rounded) or isinstance(B, cuda.Rounded):
+        _at_once(widened(A), widened(B), out, accumulate, form, whole, then)
+    elif isinstance(out, cuda.Rounded):
         with numbers_of(out, then) as numbers:
             _at_once(A, B, numbers, False, form, whole, then)
     else:

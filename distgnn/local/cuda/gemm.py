@@ -62,9 +62,8 @@ def gemm(
         return False
     check("gemm", (A.shape[0], B.shape[1]), np.float32, out=out)
     tile, ends = tile_for(A, B, exact), then is None or not then.remember or B.shape[1] % 8 == 0
-    if isinstance(out, Rounded) and (tile is None or accumulate or not ends):
-        return False
-    if tile is not None and isinstance(A, Rounded) and isinstance(out, Rounded) and A.kind != out.kind:
+    alone = tile is not None and ends and not accumulate
+    if isinstance(out, Rounded) and not (alone and getattr(A, "kind", out.kind) == out.kind):
         return False
     if tile is not None:
         _by_rows(tile, A, B, out, accumulate, then if ends else None, exact)
