@@ -365,7 +365,7 @@ def make_grid(comm: Any, s: Settings, backend: Any = None) -> Grid:
 
 
 def set_precision(grid: Grid, s: Settings) -> None:
-    """Say what products on a grid, and networks made later, round. Collective.
+    """Set what products on a grid, and networks made later, round. Collective.
 
     ArgumentError, on every rank: the device or the number of ranks does not allow it.
     """

@@ -140,7 +140,7 @@ def products_of(name):
 @without_nvcc
 @without_nvdisasm
 def test_dense_products_are_made_by_tensor_cores():
-    """As many products of TF32 for each as the parts of its numbers need.
+    """Numbers take as many products of TF32 as their parts need.
 
     A turn multiplies four times 8 of k by both halves of the columns, of which one is under way while the
     other is added up. Features are copied by 16 bytes.

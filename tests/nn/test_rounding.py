@@ -110,7 +110,7 @@ def test_passes_that_are_left(comm, stand_in, order):
 
 
 def test_products_that_cannot_round_leave_it_to_a_pass(comm, stand_in, monkeypatch):
-    """Where cuBLAS multiplies, as on GPUs other than Hopper."""
+    """Dense products are those of cuBLAS, as on GPUs other than Hopper."""
     monkeypatch.setattr(TUNING, "long_dimension", 1 << 20)
     for way in ({"dropout": 0.4} | AGGREGATE, TRANSFORM):
         got = trained(comm, **way)
@@ -145,7 +145,7 @@ def test_mixed_precision(comm, stand_in, way):
 
 
 def test_mixed_precision_takes_half_the_memory(comm, stand_in, monkeypatch):
-    """Of all matrices between products but the logits and their gradient, which the loss makes."""
+    """All matrices have 16 bits but the logits and their gradient, which the loss makes."""
     lent = []
     borrow = Workspace.borrow
 
