@@ -159,7 +159,8 @@ def test_masks_of_positive_bits(gpu, n):
 def test_rounded_products_are_those_of_passes(gpu, kind, n):
     """In 16 bits, with zeros behind each row; with what becomes of a layer forward and backward."""
     A, B = normal((131, 30), np.float32, 1), normal((30, n), np.float32, 2)
-    A[3, 4], A[5, 6], A[7], A[9] = np.inf, np.nan, 0, A[9] * np.float32(3e38 if kind == "bfloat16" else 1e5)
+    A[3, 4], A[5, 6], A[7], A[9] = np.inf, np.nan, -0.0, 0
+    A[9, 0], B[0] = np.finfo(np.float32).max, 1  # too large for 16 bits, unless it is scaled: then infinite
     A[11] *= np.float32(1e-40 if kind == "bfloat16" else 1e-7)
     bits = cuda.positive_bits(gpu.asarray(normal((131, n), np.float32, 4)))
     bias = gpu.asarray(normal((1, n), np.float32, 3))
@@ -177,7 +178,8 @@ def test_rounded_products_are_those_of_passes(gpu, kind, n):
             assert cuda.gemm(a, b, out, then=then) and cuda.gemm(a, b, alone, then=after)
             cuda.round_into(alone, expected)
             np.testing.assert_array_equal(gpu.to_host(out.bits), gpu.to_host(expected.bits))
-            assert gpu.to_host(out.beyond) == gpu.to_host(expected.beyond) > 0
+            assert gpu.to_host(out.beyond) == gpu.to_host(expected.beyond)
+            assert then is not None or gpu.to_host(out.beyond) > 0
             if getattr(after, "remember", False):
                 np.testing.assert_array_equal(gpu.to_host(then.bits), gpu.to_host(after.bits))
 
@@ -261,7 +263,10 @@ def test_infinity_and_nan_of_16_bits(gpu):
     assert np.isnan(got[[3, 5]]).all() and (got[7] == 0).all()
     others = np.delete(np.arange(64), (3, 5))
     np.testing.assert_array_equal(got[others], left[others])
-    assert np.isnan(gpu.to_host(back)[[4, 6]]).all()
+    with np.errstate(invalid="ignore"):
+        expected = left.T.astype(float) @ A
+    lost = gpu.to_host(back)[[4, 6]]
+    assert (np.isnan(lost) | (lost == expected[[4, 6]])).all() and np.isfinite(lost).sum() == 0
 
 
 def test_what_dense_products_do_not_read(gpu):
