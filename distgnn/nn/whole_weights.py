@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.canonical import check_real
-from distgnn.comm.grid import Grid
 from distgnn.nn.layers import GraphConvolution
 from distgnn.operators.dense import DistDense, gather
 
@@ -20,7 +19,7 @@ class WholeWeights:
         grid: of the network; layers: whose weights they are.
     """
 
-    grid: Grid
+    grid: Any
     layers: list[GraphConvolution]
 
     def get_weights(self) -> list[np.ndarray]:
