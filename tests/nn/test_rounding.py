@@ -20,6 +20,7 @@ from distgnn.nn.optim import make
 from distgnn.operators import make_grid
 from distgnn.train.full_graph import train
 from loops import each
+from train.test_epoch_graph import stand_in_of_cublas
 
 pytestmark = [pytest.mark.ranks(1), pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)]
 
@@ -75,7 +76,7 @@ def passes():
 
 def trained(
     comm, wire="bfloat16", network="gcn", algorithm="1d", widths=(24, 32, 16), mixed=False, epochs=2,
-    **options,
+    cuda_graph=False, **options,
 ):  # fmt: skip
     """Return losses of some epochs, and the bytes of what was trained."""
     random = np.random.default_rng(0)
@@ -86,7 +87,8 @@ def trained(
     model = NETWORKS[network](made, [WIDTH, *widths, CLASSES], **options)
     targets = model.targets(random.integers(0, CLASSES, N), np.ones(N, np.uint8))
     X = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
-    losses = [record["loss"] for record in train(model, X, targets, make("adam"), epochs)]
+    records = train(model, X, targets, make("adam"), epochs, cuda_graph=cuda_graph)
+    losses = [record["loss"] for record in records]
     return losses, [grid.backend.to_host(p.block).tobytes() for p in model.parameters]
 
 
@@ -142,6 +144,13 @@ def test_mixed_precision(comm, stand_in, way):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TUNING, "long_dimension", 1 << 20)
         np.testing.assert_allclose(trained(comm, **way, mixed=True, epochs=4)[0], exact, rtol=0.02)
+
+
+def test_as_cuda_graphs(comm, stand_in, monkeypatch):
+    """Captured epochs round into the memory that they were captured with."""
+    stand_in_of_cublas(monkeypatch)
+    for way in (AGGREGATE, TRANSFORM | {"dropout": 0.4}, TRANSFORM | {"mixed": True}):
+        assert trained(comm, **way, epochs=6, cuda_graph=True) == trained(comm, **way, epochs=6)
 
 
 def test_mixed_precision_takes_half_the_memory(comm, stand_in, monkeypatch):
