@@ -12,8 +12,9 @@ moments at which the device is idle, so the host is in it; medians leave out tho
 distgnn chooses kernels.
 
 Ways of ours are words joined by `+`: plain; graphs (as CUDA graphs); tf32; bfloat16, float16 (what products
-read); dropout (of 0.5, with bias, evaluated in every epoch: losses are not compared); fit (`dg.fit`, a run as
-`distgnn train` makes it, with its defaults: epochs are timed from one to the next, with all that is logged).
+read); mixed (precision, of bfloat16); dropout (of 0.5, with bias, evaluated in every epoch: losses are not
+compared); fit (`dg.fit`, a run as `distgnn train` makes it, with its defaults: epochs are timed from one to
+the next, with all that is logged).
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ HEADER = "graph", "network", "by", "ms per epoch", "ours takes less by", "losses
 WORDS: dict[str, dict[str, Any]] = {
     "plain": {}, "graphs": {"cuda_graph": True}, "tf32": {"tf32": True}, "fit": {"fit": True},
     "bfloat16": {"wire": "bfloat16"}, "float16": {"wire": "float16"},
+    "mixed": {"wire": "bfloat16", "mixed_precision": True},
     "dropout": {"dropout": 0.5, "bias": True, "eval_every": 1},
 }  # fmt: skip
-WAYS = ["plain", "graphs", "fit", "graphs+tf32", "graphs+bfloat16", "graphs+tf32+bfloat16", "graphs+dropout"]
+WAYS = ["plain", "graphs", "fit", "graphs+tf32", "graphs+bfloat16", "graphs+tf32+bfloat16", "graphs+mixed",
+        "graphs+dropout"]  # fmt: skip
 
 
 @dataclass
@@ -114,6 +117,7 @@ class Training:
         net: dict[str, Any] = {k: how[k] for k in ("dropout", "bias", "product_order") if k in how}
         net |= {"heads": problem.heads} if problem.heads else {"keep_aggregate": False}
         grid = dg.Grid(MPI.COMM_SELF, backend=on, wire=how.get("wire"), rows=1)
+        grid.mixed = how.get("mixed_precision", False)
         if on.on_device:
             on.use_tf32(how.get("tf32", False))
         self.model = NETWORKS[problem.model](dg.distribute(A, grid, "1d"), problem.widths, **net)
@@ -175,7 +179,8 @@ def by_fit(problem: Problem, on: Any, epochs: int, how: dict[str, Any]) -> dict[
     settings: dict[str, Any] = {"layers": len(problem.widths) - 1, "hidden": problem.widths[1]}
     attention: dict[str, Any] = {"model": problem.model, "heads": problem.heads}
     settings |= attention if problem.heads else {"keep_aggregate": False}
-    settings |= {k: how[k] for k in ("wire", "tf32", "cuda_graph", "dropout", "bias") if k in how}
+    words = "wire", "mixed_precision", "tf32", "cuda_graph", "dropout", "bias"
+    settings |= {k: how[k] for k in words if k in how}
     model = dg.fit(
         problem.A, problem.X, problem.labels, np.full(problem.A.shape[0], "train"), weights=True,
         normalize="none", self_loops=False, comm=MPI.COMM_SELF, recipe="plain", epochs=epochs, lr=0.01,

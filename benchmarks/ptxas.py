@@ -170,11 +170,16 @@ def uses(report: str) -> dict[str, Use]:
 
 
 def mangled(name: str) -> str:
-    """Return how the mangled name of an instance begins: _Z4spmmIfiLi4ELb1EE for spmm<float,int,4,true>."""
+    """Return how the mangled name of an instance begins: _Z4spmmIfiLi4ELb1EE for spmm<float,int,4,true>.
+
+    A class that comes again is named by its number, S0_ the first.
+    """
     base, _, rest = name.rstrip(">").partition("<")
     codes = {"float": "f", "double": "d", "int": "i", "int64": "x", "true": "Lb1E", "false": "Lb0E"}
-    codes |= {"Bfloat16": "8Bfloat16", "Float16": "7Float16"}
-    types = "".join(codes.get(part) or f"Li{part}E" for part in rest.split(",")) if rest else ""
+    types = ""
+    for part in rest.split(",") if rest else ():
+        types += codes.get(part) or (f"Li{part}E" if part.isdigit() else f"{len(part)}{part}")
+        codes |= {} if part.isdigit() else {part: codes.get(part, "S0_")}
     return f"_Z{len(base)}{base}" + (f"I{types}E" if rest else "")
 
 

@@ -4,6 +4,7 @@
     distgnn prepare FACEBOOK facebook.dg --split 0.6/0.2/0.2
     mpiexec -n 4 python benchmarks/sixteen_bits.py cora.dg --epochs 200
     mpiexec -n 4 python benchmarks/sixteen_bits.py facebook.dg --epochs 40 --hidden 64
+    python benchmarks/sixteen_bits.py cora.dg --mixed       on a GPU, or with PYTHONPATH=tests/fake_cupy
 
 Trains with the default recipe. Dropout masks, as all that is drawn, are the same in all trainings of a
 seed.
@@ -27,7 +28,12 @@ WAYS = [(name, False) for name in ALGORITHMS]
 WAYS += [(name, aware) for name in SPARSITY_AWARE for aware in (True, "cover")]
 SENDS = {False: "", True: ", needed rows", "cover": ", covers"}
 GRIDS = {"1.5d": "2x2", "2d": "2x2", "3d": "2x2x1", "rdm": "2x2"}  # others have one that is not flat
-WIRES = (None, *KINDS)
+EXACT = "float32"
+MESSAGES: dict[str, dict[str, Any]] = {EXACT: {}, **{wire: {"wire": wire} for wire in KINDS}}
+MIXED: dict[str, dict[str, Any]] = {
+    EXACT: {}, "bfloat16": MESSAGES["bfloat16"],
+    "bfloat16, mixed precision": MESSAGES["bfloat16"] | {"mixed_precision": True},
+}  # fmt: skip
 
 
 class Trained(NamedTuple):
@@ -70,28 +76,31 @@ def ways(comm: MPI.Intracomm, args: Any) -> list[str]:
 
 
 def seeds(comm: MPI.Intracomm, args: Any) -> list[str]:
-    """Make the table of accuracies on the test nodes over seeds, trained by 1d with needed rows."""
-    how = {"algorithm": "1d", "sparsity_aware": True, **_network(args)}
-    lines = table.columns("messages", "test accuracy, %", "apart from exact, points", "most apart, %")
+    """Make the table of accuracies on the test nodes over seeds, by 1d with needed rows or on one GPU."""
+    how = {"algorithm": "1d", **_network(args)}
+    how |= {"backend": "cupy"} if args.mixed else {"sparsity_aware": True}
+    what = "16 bits" if args.mixed else "messages"
+    lines = table.columns(what, "test accuracy, %", "apart from exact, points", "most apart, %")
     lines[0] += " by seed |"
     lines[1] += "---|"
-    by_wire: dict[str | None, list[Trained]] = {wire: [] for wire in WIRES}
+    compared = MIXED if args.mixed else MESSAGES
+    by_name: dict[str, list[Trained]] = {name: [] for name in compared}
     for seed in range(args.seeds):
-        for wire, results in by_wire.items():
-            results.append(trained(comm, args.store, wire=wire, seed=seed, **how))
-    for wire, results in by_wire.items():
-        lines.append(_row(wire, results, by_wire[None]))
+        for name, results in by_name.items():
+            results.append(trained(comm, args.store, seed=seed, **how, **compared[name]))
+    for name, results in by_name.items():
+        lines.append(_row(name, results, by_name[EXACT]))
     return lines
 
 
-def _row(wire: str | None, results: Sequence[Trained], exact: Sequence[Trained]) -> str:
+def _row(name: str, results: Sequence[Trained], exact: Sequence[Trained]) -> str:
     each = np.array([result.accuracy for result in results])
     pairs = list(zip(results, exact, strict=True))
     apart = np.mean([one.accuracy - other.accuracy for one, other in pairs])
     most = max(np.abs(one.losses / other.losses - 1).max() for one, other in pairs)
     listed = " ".join(f"{accuracy:.2f}" for accuracy in each)
     numbers = f"{each.mean():.2f} ± {each.std():.2f} | {apart:+.2f} | {100 * most:.3f}"
-    return f"| {wire or 'float32'} | {numbers} | {listed} |"
+    return f"| {name} | {numbers} | {listed} |"
 
 
 def _network(args: Any) -> dict[str, Any]:
@@ -105,6 +114,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--mixed", action="store_true", help="compare mixed precision, on a GPU")
     parser.add_argument("--ways", action="store_true", help="compare every way to train, not seeds")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD

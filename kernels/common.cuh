@@ -54,6 +54,13 @@ struct Float16 {
   }
 };
 
+// The bits of a number; those of a finite one that becomes NaN raise `beyond`.
+template <class Kind> __device__ inline unsigned short narrowed(float number, int* beyond) {
+  const unsigned x = __float_as_uint(number), size = x & 0x7FFFFFFFu;
+  if (size >= Kind::BEYOND && size < 0x7F800000u) atomicMax(beyond, int(size));
+  return static_cast<unsigned short>(Kind::narrow(x));
+}
+
 // N neighbouring elements, moved by one instruction (two where they are 32 bytes: 16 is the widest there is).
 template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
   T at[N];

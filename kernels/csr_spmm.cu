@@ -96,12 +96,22 @@ template <int V> __device__ inline void write_bits(unsigned char* bits, int64 at
   if (at % 8 == 0) bits[at >> 3] = positive;
 }
 
-// out[row, column...] = x, or += x with `accumulate`; then what becomes of it.
-template <class T, int V>
-__device__ inline void finish(T* out, int f, int accumulate, const Epilogue<T>& after, int64 row, int column,
-                              const Pack<T, V>& sum) {
+// Results of 16 bits, in rows of `pitch`; beyond: raised to the bits of the largest that does not fit.
+struct Rounding {
+  unsigned short* out;  // null: results are float32
+  int pitch;
+  int* beyond;
+};
+
+// out[row, column...] = x, or += x with `accumulate`; then what becomes of it. Of an X of 16 bits it may be
+// rounded to X where results have an epilogue, with zeros behind a row, and stays in the L2 cache.
+template <class X, bool ENDS, int V, class T>
+__device__ inline void finish(T* out, const Rounding& rounding, int f, int accumulate, const Epilogue<T>& after,
+                              int64 row, int column, const Pack<T, V>& sum) {
   constexpr int W = V < 4 ? V : 4;
+  constexpr bool MAY_ROUND = ENDS && sizeof(X) == 2;
   if (column >= f) return;
+  [[maybe_unused]] Pack<unsigned short, V> bits;
   const int64 at = row * f + column;
   out += at;
   const unsigned kept = after.keeps ? bits_at(after.keeps, at, f - column < V ? f - column : V) : 0;
@@ -118,8 +128,16 @@ __device__ inline void finish(T* out, int f, int accumulate, const Epilogue<T>& 
       if (after.keeps) x.at[v] *= kept << (w + v) >> 31 ? after.scale : T(0);
       positive = positive << 1 | unsigned(x.at[v] > T(0));
     }
+    if constexpr (MAY_ROUND)
+      if (rounding.out) {
+#pragma unroll
+        for (int v = 0; v < W; v++) bits.at[w + v] = v < columns ? narrowed<X>(x.at[v], rounding.beyond) : 0;
+        continue;
+      }
     put(out + w, columns, x);
   }
+  if constexpr (MAY_ROUND)
+    if (rounding.out) store(rounding.out + row * rounding.pitch + column, bits);
   if (after.bits) write_bits<V>(after.bits, at, positive);
 }
 
@@ -270,7 +288,7 @@ __device__ inline int combine(int number, const Group& group, const Piece* piece
 // ends[i + shift]. Rows longer than `longest` are left to the pieces. workspace: (most, ldw), ldw at least f
 // and a multiple of V. arrived: (panels, most), zeros before and after. empty: whether rows without entries
 // are written. The last parameters are what becomes of the result, with ENDS; bits: of f columns, a multiple
-// of 8, and with G V one, too.
+// of 8, and with G V one, too. rounded, pitch, beyond: see Rounding; V is 8 then, or 4 of at most 4 columns.
 template <class X, class Index, int V, bool TURNS, bool ENDS>
 __global__ void __launch_bounds__(THREADS, BLOCKS<X, Index, V, TURNS>)
     spmm(int G, int teams, int over_G, int groups, int turn, int held, int alone_from, int bundles_from,
@@ -278,7 +296,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<X, Index, V, TURNS>)
          int* arrived, int longest, int m, int alone, int K, const int* __restrict__ rows,
          const Index* __restrict__ begins, const Index* __restrict__ ends, int shift,
          const Index* __restrict__ indices, const Sum<X>* __restrict__ weights, const X* __restrict__ B,
-         int ldb, int f, Sum<X>* out, int accumulate, int empty, const Sum<X>* __restrict__ bias, int relu,
+         int ldb, int f, Sum<X>* out, unsigned short* rounded, int pitch, int* beyond, int accumulate, int empty,
+         const Sum<X>* __restrict__ bias, int relu,
          const uint64* __restrict__ row_keys, const uint64* __restrict__ column_keys, uint64 threshold,
          Sum<X> scale, unsigned char* bits, const unsigned char* __restrict__ keeps) {
   using T = Sum<X>;
@@ -318,7 +337,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<X, Index, V, TURNS>)
                                     ldb * int(sizeof(X)));
     int* const counters = arrived + int64(blockIdx.y) * most;
     if (cut) row = combine(row, group, pieces, workspace, ldw, counters, column, sum);
-    if (row >= 0 && team == 0) finish(out, f, accumulate, after, row, column, sum);
+    if (row >= 0 && team == 0)
+      finish<X, ENDS>(out, {rounded, pitch, beyond}, f, accumulate, after, row, column, sum);
     task = next, next = later, own = own_next;
   } while (TURNS && __any_sync(ALL_LANES, ++at < end));
 }

@@ -1,4 +1,5 @@
-// Dense products C = A B of float32 on the tensor cores of sm_90a, with the error of float32, where A is tall.
+// Dense products C = A B of float32 on the tensor cores of sm_90a, with the error of float32 or that of TF32,
+// where A is tall. C is float32, or rounded to 16 bits where nothing but a sparse product reads it.
 //
 // B is split once and held in shared memory. Two groups of four warps go over tiles of 64 rows of A, each for
 // itself, so that one may store while the other multiplies; a warp has 16 rows with all columns. A comes by
@@ -23,7 +24,7 @@ template <int F> __device__ inline int column_of(int j, int g) {
 }
 
 // B from column `first` on, split, as multiply_tf32 reads it: for 8 of k what is high, then what is low.
-template <int F>
+template <int F, int PARTS>
 __device__ inline void hold(float* to, const float* __restrict__ B, int K, int N, int first, int transposed) {
   const int count = (K + CHUNK - 1) / CHUNK * (CHUNK / 4) * F * 8;
 #pragma unroll 2
@@ -34,50 +35,62 @@ __device__ inline void hold(float* to, const float* __restrict__ B, int K, int N
     for (int v = 0; v < 4; v++) {
       const int k = 8 * step + 2 * v + half;
       const int64 at = transposed ? int64(column) * K + k : int64(k) * N + column;
-      split(k < K && column < N ? B[at] : 0.0f, high.at[v], low.at[v]);
+      split_in<PARTS>(k < K && column < N ? B[at] : 0.0f, high.at[v], low.at[v]);
     }
-    float* place = to + (2 * step * F + j) * 64 + half * 32 + g * 4;
+    float* place = to + (PARTS * step * F + j) * 64 + half * 32 + g * 4;
     store(place, high);
-    store(place + F * 64, low);
+    if constexpr (PARTS == 2) store(place + F * 64, low);
   }
 }
 
-__device__ inline void read_rows(Halves& a, const float* at, int row, int t) {
+template <int PARTS, class X> __device__ inline void read_rows(Halves& a, const X* at, int row, int t) {
 #pragma unroll
   for (int s = 0; s < 2; s++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const auto x = load<2>(at + (row + 8 * h) * PITCH + 8 * s + 2 * t);
+      float high[2], low[2];
+      split_two<PARTS>(at + (row + 8 * h) * PITCH + 8 * s + 2 * t, high, low);
 #pragma unroll
-      for (int b = 0; b < 2; b++) split(x.at[b], a.high[s][h + 2 * b], a.low[s][h + 2 * b]);
+      for (int b = 0; b < 2; b++) a.high[s][h + 2 * b] = high[b], a.low[s][h + 2 * b] = low[b];
     }
+  if constexpr (PARTS == 1) hold_registers(a.high);  // lest they be made where tensor cores multiply
 }
 
 // out[row, column...] = x, or += x with `accumulate`, and what becomes of it; V columns, of f. bits: f is a
-// multiple of 8.
-template <int V>
-__device__ inline void finish(float* out, int f, int accumulate, const Epilogue<float>& after, int row, int column,
-                              Pack<float, V> x) {
-  if (column >= f) return;
+// multiple of 8. Of an X of 16 bits it is rounded, and zeros stand behind the row, up to `pitch`, a multiple of
+// 8, or of 4 where f is at most 4; it stays in the L2 cache, where it is read next.
+template <int V, class X>
+__device__ inline void finish(X* out, int f, int pitch, int accumulate, const Epilogue<float>& after, int* beyond,
+                              int row, int column, Pack<float, V> x) {
+  constexpr bool WHOLE = sizeof(X) == sizeof(float);
+  if (column >= (WHOLE ? f : pitch)) return;
   const int64 at = int64(row) * f + column;
   const int columns = f - column < V ? f - column : V;
-  const bool whole = columns == V && aligned<4>(out + at);
-  if (accumulate)
+  [[maybe_unused]] const bool whole = WHOLE && columns == V && aligned<4>(reinterpret_cast<float*>(out) + at);
+  if constexpr (WHOLE)
+    if (accumulate)
 #pragma unroll
-    for (int v = 0; v < V; v++)
-      if (v < columns) x.at[v] += out[at + v];
-  if (after.keeps) {
+      for (int v = 0; v < V; v++)
+        if (v < columns) x.at[v] += out[at + v];
+  if (after.keeps && (WHOLE || columns > 0)) {
     const unsigned keep = bits_at(after.keeps, at, columns);
 #pragma unroll
     for (int v = 0; v < V; v++) x.at[v] *= keep >> (31 - v) & 1 ? after.scale : 0.0f;
   }
   after.apply(x, row, column, columns);
-  if (whole)
-    stream_out(out + at, x);
-  else
+  if constexpr (WHOLE) {
+    if (whole)
+      stream_out(out + at, x);
+    else
 #pragma unroll
-    for (int v = 0; v < V; v++)
-      if (v < columns) out[at + v] = x.at[v];
+      for (int v = 0; v < V; v++)
+        if (v < columns) out[at + v] = x.at[v];
+  } else {
+    Pack<unsigned short, V> bits;
+#pragma unroll
+    for (int v = 0; v < V; v++) bits.at[v] = v < columns ? narrowed<X>(x.at[v], beyond) : 0;
+    store(reinterpret_cast<unsigned short*>(out) + int64(row) * pitch + column, bits);
+  }
   if (!after.bits) return;
   unsigned positive = 0;
 #pragma unroll
@@ -91,24 +104,28 @@ __device__ inline void finish(float* out, int f, int accumulate, const Epilogue<
 
 // A (M, K), B (K, N), C (M, N) in `out`, or added to it. unit: see copy_panel. transposed: B lies column by
 // column. Grid: so many blocks as there may be for row tiles, x tiles of 8 F columns. The last parameters are
-// what becomes of C.
-template <int F, int STAGES>
+// what becomes of C. X: float, or the type of 16 bits to which C is rounded in rows of `pitch` numbers; beyond:
+// raised to the bits of the largest that does not fit. Y: float, or the type of 16 bits of A, whose rows are
+// `stride` numbers, a multiple of 8, with zeros behind K.
+template <int F, int STAGES, int A_PARTS, int B_PARTS, class X, class Y>
 __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
-    gemm(int M, int N, int K, const float* __restrict__ A, int unit, const float* __restrict__ B, int transposed,
-         float* out, int accumulate, const float* __restrict__ bias, int relu, const uint64* __restrict__ row_keys,
-         const uint64* __restrict__ column_keys, uint64 threshold, float scale, unsigned char* bits,
-         const unsigned char* keeps) {
+    gemm(int M, int N, int K, const Y* __restrict__ A, int stride, int unit, const float* __restrict__ B, int transposed,
+         X* out, int pitch, int accumulate, int* beyond, const float* __restrict__ bias, int relu,
+         const uint64* __restrict__ row_keys, const uint64* __restrict__ column_keys, uint64 threshold, float scale,
+         unsigned char* bits, const unsigned char* keeps) {
+  constexpr int HELD = CHUNK * (8 * B_PARTS * F);  // of a chunk of B
   const Epilogue<float> after{bias, relu, row_keys, column_keys, threshold, scale, bits, keeps};
   const int chunks = (K + CHUNK - 1) / CHUNK, tiles = (M + ROWS - 1) / ROWS, first = int(blockIdx.y) * (8 * F);
   const int team = int(threadIdx.x) / TEAM, lane = int(threadIdx.x) % WARP, t = lane % 4;
   const int row = int(threadIdx.x) % TEAM / WARP * 16 + lane / 4;
-  float *held = block_memory(), *stages = held + chunks * CHUNK * (16 * F) + team * (STAGES * ROWS * PITCH);
+  float* held = block_memory();
+  Y* stages = reinterpret_cast<Y*>(held + chunks * HELD) + team * (STAGES * ROWS * PITCH);
   int copied_tile = int(blockIdx.x) * TEAMS + team, copied_chunk = 0, copied_slot = 0;  // what is copied next
   const auto copy = [&] {
     if (copied_tile < tiles) {
-      const int top = copied_tile * ROWS, k = copied_chunk * CHUNK;
-      copy_panel<TEAM, ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * K + k, K, M - top, K - k,
-                                     unit);
+      const int top = copied_tile * ROWS, k = copied_chunk * CHUNK, length = row_of<Y>(K, stride);
+      copy_numbers<TEAM, ROWS, CHUNK, PITCH>(stages + copied_slot * (ROWS * PITCH), A + int64(top) * length + k, length,
+                                             M - top, length - k, unit);
       copied_slot = copied_slot + 1 == STAGES ? 0 : copied_slot + 1;
       if (++copied_chunk == chunks) copied_chunk = 0, copied_tile += int(gridDim.x) * TEAMS;
     }
@@ -116,12 +133,12 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
   };
 #pragma unroll 1
   for (int ahead = 1; ahead < STAGES; ahead++) copy();
-  hold<F>(held, B, K, N, first, transposed);
+  hold<F, B_PARTS>(held, B, K, N, first, transposed);
   show_tensor_cores();
   __syncthreads();
 
   int tile = int(blockIdx.x) * TEAMS + team, chunk = 0, slot = 0;  // what is multiplied next
-  const float* at = stages;
+  const Y* at = stages;
   const auto next_chunk = [&] {  // all have read what was there before
     wait_for_copies<STAGES - 2>();
     wait_for_team<TEAM>(team);
@@ -133,15 +150,15 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
   Halves a[2], next[2];
   next_chunk();
 #pragma unroll
-  for (int i = 0; i < 2; i++) read_rows(next[i], at + i * GROUP, row, t);
+  for (int i = 0; i < 2; i++) read_rows<A_PARTS>(next[i], at + i * GROUP, row, t);
 #pragma unroll 1
   while (tile < tiles) {
 #pragma unroll
     for (int i = 0; i < 2; i++) a[i] = next[i];
-    multiply<F>(sums, a, held + chunk * CHUNK * (16 * F), [&] {
+    multiply<F, A_PARTS, B_PARTS>(sums, a, held + chunk * HELD, [&] {
       next_chunk();
 #pragma unroll
-      for (int i = 0; i < 2; i++) read_rows(next[i], at + i * GROUP, row, t);  // beyond the end: of no use
+      for (int i = 0; i < 2; i++) read_rows<A_PARTS>(next[i], at + i * GROUP, row, t);  // beyond the end: of no use
     });
     if (++chunk < chunks) continue;
 #pragma unroll
@@ -156,7 +173,7 @@ __global__ void __launch_bounds__(THREADS, F <= 8 ? 2 : 1)
           x.at[v] = sum, sum = 0.0f;
         }
         const int r = tile * ROWS + row + 8 * h;
-        if (r < M) finish(out, N, accumulate, after, r, first + 8 * j + V * t, x);
+        if (r < M) finish(out, N, pitch, accumulate, after, beyond, r, first + 8 * j + V * t, x);
       }
     chunk = 0;
     tile += int(gridDim.x) * TEAMS;

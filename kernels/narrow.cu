@@ -2,13 +2,6 @@
 
 #include "common.cuh"
 
-// The bits of a number; those of a finite one that becomes NaN raise `beyond`.
-template <class Kind> __device__ inline unsigned short narrowed(float number, int* beyond) {
-  const unsigned x = __float_as_uint(number), size = x & 0x7FFFFFFFu;
-  if (size >= Kind::BEYOND && size < 0x7F800000u) atomicMax(beyond, int(size));
-  return static_cast<unsigned short>(Kind::narrow(x));
-}
-
 // to[i] = from[i], rounded.
 template <class Kind>
 __global__ void __launch_bounds__(THREADS)

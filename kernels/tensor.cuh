@@ -184,3 +184,10 @@ __device__ inline void split(float x, float& high, float& low) {
   high = __uint_as_float((fabsf(x) < LARGE ? bits + 0x1000u : bits) & ~0x1FFFu);
   low = x - high;
 }
+
+// x rounded to TF32 as `split` rounds it. NaN stays NaN, whose payload may lie in the lowest bits alone.
+__device__ inline float rounded_to_tf32(float x) {
+  float high, low;
+  split(x, high, low);
+  return x != x ? __uint_as_float(0x7FC00000u) : high;
+}

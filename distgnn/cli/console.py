@@ -121,6 +121,7 @@ def describe(run: Run) -> str:
         where = "partitioned" if s.partition_graph else "on every rank"
         trained = f"; {s.model} on minibatches of {sizes} by {drawn}, graph {where}"
     wire = f", {s.wire} messages" if s.wire else ""
+    wire += ", mixed precision" if s.mixed_precision else ""
     wire += ", TF32 products" if s.tf32 else ""
     return f"{s.algorithm}{aware} on {ranks}, {arranged}{wire}, order {run.order.name}: {graph}{trained}"
 

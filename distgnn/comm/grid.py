@@ -62,6 +62,8 @@ class Grid(Axes):
         block_rows: rows of the blocks in which products are summed over ranks (see ``operators/summed.py``);
             None for a default by size.
         checks: the comparison of calls, with ``DISTGNN_CHECK=1``; else None.
+        mixed: networks that are made later keep in 16 bits all that products alone make and read, where
+            :attr:`reads_rounded`.
         nonzeros: of the blocks of sparse matrices that this rank has been given.
         workspace: the buffers that products and networks on this grid use again.
 
@@ -103,7 +105,7 @@ class Grid(Axes):
             if backend is None and (why := backends.old_driver()):
                 launch.warn(f"arrays are on the host: {why}")
         self.transport = transport(self.backend, comm, self.node)
-        self.overlap, self.wire = True, wire
+        self.overlap, self.wire, self.mixed = True, wire, False
         self.block_rows: int | None = None
         self.workspace = Workspace(self.backend)
         self.nonzeros = 0
@@ -138,6 +140,11 @@ class Grid(Axes):
         color = self.index(*(axis for axis in self.shape if axis not in axes))
         split, place = self.groups.split, (color, self.index(*axes), self.count(*axes))
         return lambda world: split(world, *place)  # without the grid, which its links outlive
+
+    @property
+    def reads_rounded(self) -> bool:
+        """Tell whether sparse products read 16 bits, of which :meth:`rounded` makes a matrix."""
+        return self.narrow is not None and self.narrow.read
 
     def rounded(self, B: Any) -> Any:
         """Return what sparse products read of ``B``: on a GPU its 16 bits, where messages have 16 bits."""

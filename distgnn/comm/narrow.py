@@ -11,6 +11,7 @@ training all ranks learn of it with a word that they reduce after each update an
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -112,6 +113,15 @@ class Narrow:
     def operand(self, array: Array) -> Any:
         """Return what sparse products read of ``array``, see :func:`distgnn.local.rounded`."""
         return local.rounded(array, self.kind, self._place())
+
+    @functools.cached_property
+    def read(self) -> bool:
+        """Tell whether :meth:`operand` has 16 bits."""
+        return local.reads_rounded(self.backend.empty((0, 1), np.float32))
+
+    def room(self, shape: tuple[int, int], memory: Workspace) -> Any:
+        """Lend room of ``memory`` for what nothing but sparse products read; products write its 16 bits."""
+        return local.rounded_room(shape, self.kind, self._place(), memory.borrow)
 
     def round(self, array: Array) -> None:
         """Round in place."""

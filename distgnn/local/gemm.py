@@ -12,6 +12,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.local import cuda
 from distgnn.local.epilogue import Ending
 from distgnn.local.forms import Form, laid
+from distgnn.local.narrow import numbers_of, widened
 
 
 def gemm(
@@ -22,7 +23,8 @@ def gemm(
 
     A, B and ``out`` are 2-D arrays of one dtype on one device; ``form``: how BLAS is called, by default as
     they come. ``then``: what becomes of ``out``, C-contiguous then; a kernel that does it says so. Returns
-    ``out``, made when missing.
+    ``out``, made when missing. It may be of :func:`rounded_room`, for a product alone; then all that becomes
+    of it is done before it is rounded.
     """
     A, B = A.T if trans_a else A, B.T if trans_b else B
     on = backend.of(B)
@@ -62,12 +64,18 @@ def _in_row_blocks(
 def _at_once(
     A: Any, B: Any, out: Any, accumulate: bool, form: Form | None, whole: bool, then: Ending | None
 ) -> None:  # fmt: skip
-    """Multiply all rows, by tensor cores as exactly as without them where that is faster."""
+    """Multiply all rows, by a kernel of ours for tensor cores where there is one."""
     on: Any = backend.of(B)
-    as_they_lie = form is None or form.as_they_lie(A, B)
-    if as_they_lie and not on.rounds_to_tf32() and cuda.gemm(A, B, out, accumulate, then):
+    as_they_lie, exact = form is None or form.as_they_lie(A, B), not on.rounds_to_tf32()
+    if as_they_lie and cuda.gemm(A, B, out, accumulate, then, exact):
         return
-    _in_row_blocks(A, B, out, accumulate, form, True, then)
+    if isinstance(A, cuda.Rounded) or isinstance(B, cuda.Rounded):
+        _at_once(widened(A), widened(B), out, accumulate, form, whole, then)
+    elif isinstance(out, cuda.Rounded):
+        with numbers_of(out, then) as numbers:
+            _at_once(A, B, numbers, False, form, whole, then)
+    else:
+        _in_row_blocks(A, B, out, accumulate, form, True, then)
 
 
 KERNELS = KernelTable(numpy=[Kernels({"gemm": _in_row_blocks})], cupy=[Kernels({"gemm": _at_once})])

@@ -7,6 +7,8 @@ from 65520 on, in bfloat16 the last 2^15 numbers of float32.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from distgnn import ledger
 from distgnn.arrays import backend
 from distgnn.arrays.kernels import Functions, Kernels, KernelTable
 from distgnn.local import cuda, host
+from distgnn.local.elementwise import apply
+from distgnn.local.epilogue import Ending
 
 Array = Any
 
@@ -53,6 +57,42 @@ def widen(X: Array, out: Array, kind: str, accumulate: bool = False) -> Array:
     """Compute ``out = X``, or ``out += X`` with ``accumulate``: :func:`narrow` reversed. Return ``out``."""
     KERNELS.kernel("widen", X)(X, out, kind, accumulate)
     return out
+
+
+def rounded_room(
+    shape: tuple[int, int], kind: str, beyond: Array, borrow: Callable[..., Array]
+) -> cuda.Rounded:  # fmt: skip
+    """Make room for a matrix that nothing but :func:`spmm` reads, in 16 bits that a product writes.
+
+    beyond: as of :func:`narrow`. borrow: makes an array of a shape and a dtype.
+    """
+    return cuda.Rounded(borrow((shape[0], cuda.pitch(shape[1])), BITS), kind, shape, beyond)
+
+
+def memory_of(block: Any) -> Array:
+    """Return the array that has the numbers of a block: the block, or its bits."""
+    return block.bits if isinstance(block, cuda.Rounded) else block
+
+
+def widened(X: Any) -> Array:
+    """Return the numbers of a block in float32: a copy of those that have 16 bits, any other as it is."""
+    if not isinstance(X, cuda.Rounded):
+        return X
+    if X.turned:
+        return widened(X.T).T
+    on = backend.of(X.bits)
+    wide = widen(X.bits, on.empty(X.bits.shape, X.dtype), X.kind)
+    return on.xp.ascontiguousarray(wide[:, : X.shape[1]])
+
+
+@contextmanager
+def numbers_of(out: cuda.Rounded, then: Ending | None) -> Iterator[Array]:
+    """Give room for the numbers of a product in float32; at the end, do ``then`` and round them."""
+    numbers = backend.of(out.bits).empty(out.shape, out.dtype)
+    yield numbers
+    if then is not None:
+        apply(then, numbers)
+    cuda.round_into(numbers, out)
 
 
 def _narrow_compiled(X: Array, out: Array, kind: str, beyond: Array) -> None:

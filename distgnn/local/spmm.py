@@ -19,6 +19,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
 from distgnn.local import cuda, host
 from distgnn.local.epilogue import Ending
+from distgnn.local.narrow import numbers_of
 
 #: (A, B, out, accumulate)
 SpmmKernel = Callable[[CSR, Any, Any, bool], None]
@@ -32,7 +33,8 @@ def spmm(
     Args:
         A: (m, k) CSR block; B: (k, f) C-contiguous dense block of the same dtype on the same device, or what
             :func:`rounded` made of it.
-        out: (m, f) C-contiguous, sharing no memory with B; made when missing. Returned.
+        out: (m, f) C-contiguous, sharing no memory with B; made when missing. Returned. It may be of
+            :func:`rounded_room`, for a product alone, which is rounded when all that becomes of it is done.
         then: what becomes of ``out``, which our kernel for GPUs does, if it can.
 
     Raises:
@@ -56,15 +58,23 @@ def spmm(
     taken = *A.shape, nonzeros, shape[1]
     ledger.charge("spmm", "spmm", flops=2 * nonzeros * shape[1], touched=touched, shape=taken)
     with ledger.timed("spmm", "spmm", on=on):
-        if nonzeros and shape[1]:
-            ending = None if then is None else KERNELS.find("spmm_then", B)
-            if ending is None:
-                KERNELS.kernel("spmm", B)(A, B, out, accumulate)
-            else:
-                ending(A, B, out, accumulate, then)
-        elif not accumulate:
-            out[...] = 0
+        if isinstance(out, cuda.Rounded) and not (nonzeros and cuda.writes_rounded(B, then)):
+            with numbers_of(out, then) as numbers:
+                _multiply(A, B, numbers, False, then)
+        else:
+            _multiply(A, B, out, accumulate, then)
     return out
+
+
+def _multiply(A: CSR, B: Any, out: Any, accumulate: bool, then: Ending | None) -> None:
+    """Multiply by the kernel for B; without non-zeros, ``then`` is left to the caller."""
+    if A.nnz and B.shape[1]:
+        if then is not None and (ending := KERNELS.find("spmm_then", B)) is not None:
+            ending(A, B, out, accumulate, then)
+        else:
+            KERNELS.kernel("spmm", B)(A, B, out, accumulate)
+    elif not accumulate:
+        out[...] = 0
 
 
 def spmm_transposed(A: CSR, B: Any, out: Any) -> Any:
@@ -91,10 +101,15 @@ def rounded(B: Any, kind: str, beyond: Any) -> Any:
     :func:`narrow`. Cost: 6 bytes per number, and 2 of memory until the products are done.
     """
     function = KERNELS.find("rounded", B)
-    if function is None:
+    if function is None or isinstance(B, cuda.Rounded):
         return B
     with ledger.timed("spmm", "spmm", on=backend.of(B)):
         return function(B, kind, beyond)
+
+
+def reads_rounded(B: Any) -> bool:
+    """Tell whether :func:`rounded` makes 16 bits of arrays such as this one."""
+    return KERNELS.find("rounded", B) is not None
 
 
 def _in_row_blocks(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
@@ -122,8 +137,9 @@ def _then(A: CSR, B: Any, out: Any, accumulate: bool, then: Ending) -> None:
         progress.poll()
 
 
-def _rounded(B: Any, kind: str, beyond: Any) -> Any:
-    return cuda.rounded(B, kind, beyond) if _spmm_kernel("cupy", B.dtype) is cuda.spmm else B
+def _ours() -> bool:
+    """Tell whether float32 on a GPU is multiplied by our kernel."""
+    return _spmm_kernel("cupy", np.dtype(np.float32)) is cuda.spmm
 
 
 def _spmm_scipy(A: CSR, B: Any, out: Any, accumulate: bool) -> None:
@@ -144,7 +160,7 @@ def _transposed(A: CSR, B: Any, out: Any) -> None:
 
 KERNELS = KernelTable(
     numpy=[Kernels({"spmm": _in_row_blocks, "spmm_transposed": _transposed})],
-    cupy=[Kernels({"spmm": _at_once, "spmm_then": _then}), Kernels({"rounded": _rounded}, types="f")],
+    cupy=[Kernels({"spmm": _at_once, "spmm_then": _then}), Kernels({"rounded": cuda.rounded}, "f", _ours)],
 )
 
 #: By backend, best first. ``auto`` takes the first that can do the job.

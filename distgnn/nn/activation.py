@@ -38,6 +38,11 @@ class Activation:
         self.elu = kind == ELU
         self.kept: tuple[str, ...] = ("H",) if self.elu and index > 0 else ()
 
+    @property
+    def all_in_products(self) -> bool:
+        """Tell whether :meth:`epilogue` makes all of H, and :meth:`ending` all of the gradient of Z."""
+        return self.index > 0 and self.norm is None and not self.elu
+
     def epilogue(self, buffers: Buffers, bias: Array) -> Epilogue:
         """Return what makes H of Z - bias, which is scratch; with a norm or ELU, what makes Z of it.
 

@@ -21,6 +21,7 @@ from copy import copy
 from typing import Any, NamedTuple, Protocol
 
 from distgnn.layout import Layout
+from distgnn.local import memory_of
 from distgnn.local.epilogue import Epilogue, Kept
 from distgnn.nn.dropout import DeviceEpoch, Dropout
 from distgnn.nn.features import OwnedFeatures
@@ -34,6 +35,8 @@ Names = tuple[str, ...]
 Shape = tuple[int, int]
 #: Blocks of the gradients of weights, or sums that are made later; the gradient of the input where wanted.
 Gradients = tuple[list[Any], DistDense | None]
+#: Matrices that nobody has but their layer.
+WITHIN = ("Y", "T", "S", "dT")
 
 
 class LayerGraph(NamedTuple):
@@ -71,6 +74,8 @@ class Products(Protocol):
 
     Attributes:
         keeps: matrices that backward needs of forward.
+        rounded, stored: matrices that may have 16 bits, where this is said: that one product makes, or none
+            but sparse products read; and in mixed precision, that none but products make or read.
         before_Z, before_dH: matrices that are over before Z or dH is written; before_Y: before Y is, where
             this is said.
     """
@@ -106,6 +111,7 @@ class LayerProducts:
         A, nodes: of the graph; matrices: (layout, global shape) by name.
         over: the matrices that are over, by the name of the matrix before which they are; kept: the matrices
             that are over in backward only.
+        rounded: the matrices that may have 16 bits as far as products go (see ``rounding.py``).
         local: local shapes by name, masks: of dropout, both from their first use on. dropped: sparse features
             after dropout.
     """
@@ -124,6 +130,9 @@ class LayerProducts:
         before_Y = getattr(products, "before_Y", ())
         self.over = {"Y": before_Y, "Z": products.before_Z, "dH": products.before_dH}
         self.kept: Names = (*products.keeps, "N") if mode.keep else ()
+        alone = self.A.reads_rounded and self.A.weights.replicated
+        which = "stored" if self.A.grid.mixed else "rounded"
+        self.rounded: Names = getattr(products, which, ()) if alone else ()
         self.local: dict[str, Shape] = {}
         self.masks: Dropout | None = None
         self.dropped: SparseFeatures | None = None
@@ -136,12 +145,14 @@ class LayerProducts:
             other.mode, other.kept = self.mode._replace(keep=False, scratch=scratch), ()
         return self._passing[scratch]
 
-    def make(self, name: str) -> DistDense:
-        """Make a matrix of this name in memory of the workspace."""
+    def make(self, name: str, rounded: bool) -> DistDense:
+        """Make a matrix of this name in memory of the workspace; ``rounded``: in 16 bits."""
         layout, shape = self.matrices[name]
         if name not in self.local:
             self.local[name] = layout.local_shape(shape)
-        return DistDense(layout.grid.workspace.borrow(self.local[name], self.A.dtype), layout, shape)
+        local, workspace, narrow = self.local[name], layout.grid.workspace, layout.grid.narrow
+        room = narrow.room(local, workspace) if rounded and narrow else workspace.borrow(local, self.A.dtype)
+        return DistDense(room, layout, shape)
 
 
 class Buffers:
@@ -154,7 +165,7 @@ class Buffers:
         epoch: whose dropout masks apply, of minibatches the number of the step; None for no dropout.
 
     Attributes:
-        kept: names of the matrices that may not end yet.
+        kept: names of the matrices that may not end yet; rounded: of those that are made in 16 bits.
         made: what made H of the product before it, or None; positive: bits of H, 1 where it is positive;
             scales: of the norm; own: matrices that a layer of the user's keeps for backward.
         later: makes sums of gradients at the end of backward; None: they are made at once.
@@ -170,6 +181,7 @@ class Buffers:
 
     def __init__(self, plan: LayerProducts, epoch: int | DeviceEpoch | None) -> None:
         self.plan, self.epoch, self.kept = plan, epoch, plan.kept
+        self.rounded = {name for name in plan.rounded if name in WITHIN}
         self.live: dict[str, DistDense] = {}
         self.ended: set[str] = set()
 
@@ -179,7 +191,7 @@ class Buffers:
                 raise RuntimeError(f"matrix {name} of a layer is over; its numbers are gone")
             if name in self.plan.over:
                 self._end(*self.plan.over[name])
-            self.live[name] = self.plan.make(name)
+            self.live[name] = self.plan.make(name, name in self.rounded)
         return self.live[name]
 
     def hold(self, name: str, X: Any) -> Any:
@@ -213,7 +225,7 @@ class Buffers:
                 self.ended.add(name)
                 X = self.live.pop(name)
                 if isinstance(X, DistDense) and X is not self.given:
-                    X.grid.workspace.give_back(X.block)
+                    X.grid.workspace.give_back(memory_of(X.block))
                     if isinstance(X, OwnedFeatures):
                         X.let_go()
 

@@ -8,11 +8,10 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
-from distgnn.arrays.canonical import check_real
 from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import Layout
@@ -26,10 +25,14 @@ from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
 from distgnn.nn.loss import LossRows, Targets, Total, begin_loss, queue_loss
 from distgnn.nn.metrics import scores
+from distgnn.nn.network_arguments import check, residual_layers
 from distgnn.nn.optim import Parameter
-from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, associative
+from distgnn.nn.products import AGGREGATE, TRANSFORM, associative
+from distgnn.nn.recomputed import Passed
+from distgnn.nn.rounding import round_between
+from distgnn.nn.whole_weights import WholeWeights
 from distgnn.operators.base import Operator
-from distgnn.operators.dense import DistDense, gather
+from distgnn.operators.dense import DistDense
 from distgnn.operators.later import Later, block_of
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
@@ -38,21 +41,7 @@ from distgnn.split import TRAIN
 Array = Any
 
 
-class Passed(NamedTuple):
-    """Layers that a forward pass went through without keeping what their backward pass needs.
-
-    Attributes:
-        plans: of a pass that keeps it; X: the input of the first, in memory that returns with this pass;
-        before: buffers of the first in the pass that was.
-    """
-
-    layers: Sequence[GraphConvolution]
-    plans: Sequence[LayerProducts]
-    X: Any
-    before: Buffers
-
-
-class GCN:
+class GCN(WholeWeights):
     """Kipf and Welling's network, on the whole graph by any distributed algorithm, or on minibatches.
 
     Args:
@@ -108,7 +97,7 @@ class GCN:
         switches = keep_aggregate, residual, layer_norm
         options = Options(seed, dropout, bias, product_order, *switches, self.activation)
         A.grid.world.agree({"widths": widths, "recompute": recompute, **asdict(options)})
-        _check(A, widths, dropout, product_order)
+        check(A, widths, dropout, product_order)
         if self.activation not in ACTIVATIONS:
             raise ArgumentError("activation", activation, offered(activation, ACTIVATIONS))
         self.adjacency, A = A, self.operator(A, product_order)
@@ -127,7 +116,7 @@ class GCN:
             nodes = {key: self._nodes(layout) for key, layout in layouts.items()}
         holds(self, "nodes", sum(ids.nbytes for ids in nodes.values()))
         self.graphs = [LayerGraph(operator, nodes[id(operator.input_layout)]) for operator in operators]
-        self.residual = _residual(operators, widths) if residual else ()
+        self.residual = residual_layers(operators, widths) if residual else ()
         shared = [replace(options, residual=index in self.residual) for index in range(len(operators))]
         self.layers = [
             self.convolution(operator, index, shape, options=shared[index])
@@ -257,6 +246,8 @@ class GCN:
         first = self.first_kept(len(plans)) if keep else 0
         passing = [plan.passing(i % every > 0) for i, plan in enumerate(plans[:first])]
         made = [Buffers(plan, epoch) for plan in (*passing, *plans[first:])]
+        for below, above in pairwise(zip(layers, made, strict=True)) if every < 2 else ():
+            round_between(below, above)
         for i, (layer, buffers) in enumerate(zip(layers, made, strict=True)):
             last = i == len(layers) - 1
             if i < first and i % every == 0:
@@ -272,22 +263,14 @@ class GCN:
 
     def _again(self) -> list[Buffers]:
         """Go through the last layers that were passed again, to keep what backward needs. Collective."""
-        layers, plans, X, before = self.passed.pop()
-        made = [Buffers(plan, before.epoch) for plan in plans]
-        made[0].made, plans[0].dropped = before.made, before.plan.dropped
-        for layer, buffers, after in zip(layers, made, made[1:], strict=False):
-            following = self.layers[layer.index + 1].activation
-            X = layer.forward(buffers, X, partial(following.epilogue, after))
-        layers[-1].again(made[-1], X)
-        return made
+        return self.passed.pop().again(self.layers)
 
     def drop(self) -> None:
         """Return the memory that a forward pass kept for a backward pass that won't come."""
         for buffers in self.buffers:
             buffers.drop()
         for passed in self.passed:
-            if isinstance(passed.X, DistDense):
-                self.grid.workspace.give_back(passed.X.block)
+            passed.drop()
         self.buffers, self.passed = [], []
 
     def backward(
@@ -445,44 +428,6 @@ class GCN:
                 problem = str(error)
         raise self.not_finite(X, problem)
 
-    # -- global weights --------------------------------------------------------------------------------------
-
-    def get_weights(self) -> list[np.ndarray]:
-        """Gather the global weight matrices as NumPy arrays on every rank, one per layer. Collective."""
-        return [collect(layer.W) for layer in self.layers]
-
-    def set_weights(self, weights: Sequence[np.ndarray]) -> None:
-        """Set the weights from global arrays, alike on all ranks; ValueError for wrong shapes. Collective."""
-        self._assign("weights", [layer.W for layer in self.layers], 2, weights)
-
-    def get_biases(self) -> list[np.ndarray]:
-        """Gather the global biases, 1-D, on every rank, one per layer; none without bias. Collective."""
-        return [collect(b)[0] for b in self._biases()]
-
-    def set_biases(self, biases: Sequence[np.ndarray]) -> None:
-        """Set the biases as :meth:`set_weights` sets weights. Collective."""
-        self._assign("biases", self._biases(), 1, biases)
-
-    def _assign(self, what: str, ours: list[DistDense], ndim: int, given: Sequence[np.ndarray]) -> None:
-        with self.grid.world.together():
-            given = [np.asarray(array) for array in given]
-            for array in given:
-                check_real(what, array.dtype)
-            if (shapes := [array.shape for array in given]) != (wanted := [Y.shape[-ndim:] for Y in ours]):
-                raise ValueError(f"{what} of shapes {shapes} for layers {wanted}")
-        for Y, whole in zip(ours, given, strict=True):
-            (top, bottom), (left, right) = Y.row_range, Y.col_range
-            Y.block[...] = self.grid.backend.asarray(whole.reshape(Y.shape)[top:bottom, left:right])
-
-    def _biases(self) -> list[DistDense]:
-        return [layer.b for layer in self.layers if layer.b is not None]
-
-
-def collect(Y: DistDense) -> np.ndarray:
-    """Gather a global matrix as a NumPy array on every rank. Collective."""
-    whole: Any = gather(Y)  # on rank 0
-    return Y.grid.world.share(whole)
-
 
 def mean_over(targets: Targets) -> int:
     """Return the nodes of whose losses the mean is taken, if none of their gradients can exceed 1; else 1."""
@@ -493,27 +438,3 @@ def scaled(blocks: Sequence[Array], scale: float) -> None:
     """Multiply arrays by a number, in place."""
     for block in blocks if scale != 1 else ():
         block *= block.dtype.type(scale)
-
-
-def _residual(operators: Sequence[Operator], widths: Sequence[int]) -> list[int]:
-    """List the layers that have residual connections; ArgumentError: there are none, or orders change."""
-    able = [index for index, (below, above) in enumerate(pairwise(widths[:-1])) if below == above]
-    if not able:
-        problem = f"no layer but the last has as many inputs as outputs in widths {list(widths)}"
-        raise ArgumentError("residual", True, f"{problem}; give hidden layers equal widths")
-    orders = [(A.input_layout.rows.order, A.weights.output_layout.rows.order) for A in operators]
-    if any(given != taken for taken, given in orders):
-        problem = "layers give nodes in another order than they take them, as with order=double"
-        raise ArgumentError("residual", True, f"{problem}; take another order")
-    return able
-
-
-def _check(A: Operator, widths: Sequence[int], dropout: float, product_order: str) -> None:
-    if A.shape[0] != A.shape[1]:
-        raise ValueError(f"a GCN needs a square adjacency matrix, got {A.shape}")
-    if len(widths) < 2 or min(widths) < 1:
-        raise ValueError(f"widths {widths}: need features, hidden widths and classes, each at least 1")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout {dropout}: must be in [0, 1)")
-    if product_order not in ORDERS:
-        raise ValueError(f"product_order {product_order}: must be one of {', '.join(ORDERS)}")

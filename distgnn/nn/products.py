@@ -76,6 +76,8 @@ class AggregateFirst:
     keeps: Names = ("T",)
     before_Z: Names = ("H",)
     before_dH: Names = ("T", "G")
+    rounded: Names = ("H", "Z", "dT", "dH")
+    stored: Names = (*rounded, "T", "G")
 
     def __init__(self, aggregate: Callable[[Operator, DistDense, Buffers], DistDense] = multiply) -> None:
         self.aggregate = aggregate
@@ -104,6 +106,8 @@ class TransformFirst:
     keeps: Names = ("H",)
     before_Z: Names = ("H",)
     before_dH: Names = ("G",)
+    rounded: Names = ("Y", "Z", "G", "dH")
+    stored: Names = (*rounded, "H", "S")
 
     def forward(
         self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue

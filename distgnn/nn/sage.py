@@ -68,6 +68,8 @@ class OwnAndMean(AggregateFirst):
     before_Z: Names = ()
     before_Y: Names = ("H",)
     before_dH: Names = ("H", "T", "G")
+    rounded: Names = ()
+    stored: Names = ()
 
     def forward(
         self, A: Operator, H: DistDense, W: DistDense, buffers: Buffers, then: Epilogue

@@ -138,6 +138,11 @@ class Operator(LinearMap, Linear, ABC):
         layout = (self.output_layout, self.input_layout)[side]
         return DistDense.empty(layout, (self.shape[side], X.shape[1]), self.dtype)
 
+    @property
+    def reads_rounded(self) -> bool:
+        """Tell whether products of A and Aᵀ read 16 bits, and take matrices of :func:`local.rounded_room`."""
+        return False
+
     @abstractmethod
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         """Compute ``T = A H``."""

@@ -32,6 +32,7 @@ class Alone(Axes):
     """
 
     checks = narrow = links = None
+    reads_rounded = mixed = False
 
     def __init__(self, grid: Grid) -> None:
         super().__init__({}, 0)

@@ -92,6 +92,10 @@ class DistSparse(Operator):
             made_of._layers = self._layers
         return self._layers[algorithm]
 
+    @property
+    def reads_rounded(self) -> bool:
+        return self.grid.reads_rounded and self.grid.size == 1 and self.moves.piecewise
+
     def _multiply(self, H: DistDense, T: DistDense) -> None:
         self.algorithm.multiply(H.block, T.block)
 

@@ -29,6 +29,7 @@ class FitSettings(TypedDict, total=False):
     order: str | None
     dtype: Literal["float32", "float64"] | type[np.floating[Any]] | np.dtype[Any]
     tf32: bool
+    mixed_precision: bool
     cuda_graph: bool | None
     backend: str | None
     sampler: Literal["sage", "shadow", "ladies", "fastgcn", "saint", "cluster", "vertices", "none"] | None

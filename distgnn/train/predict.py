@@ -23,10 +23,10 @@ from distgnn.comm.session import task
 from distgnn.errors import ArgumentError, UserError
 from distgnn.files.output import check_output, replaced, writing
 from distgnn.nn.features import OwnedFeatures, gone, normalize_rows
-from distgnn.nn.gcn import collect
 from distgnn.nn.loss import outputs
 from distgnn.nn.metrics import scores
 from distgnn.nn.networks import NETWORKS
+from distgnn.nn.whole_weights import collect
 from distgnn.operators.dense import DistDense, by_node
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features

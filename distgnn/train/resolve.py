@@ -99,6 +99,8 @@ def _rules(s: Settings, model: str) -> Iterator[Rule]:
     problem = f"excludes sampler={s.sampler}; features of minibatches travel as they are"
     yield "wire", s.wire and s.samples, problem
     yield "tf32", s.tf32 and not single, f"rounds float32 in products, and excludes dtype={s.dtype}"
+    wrong = s.mixed_precision and s.wire != "bfloat16"
+    yield "mixed_precision", wrong, "needs wire=bfloat16, whose 16 bits it is about"
     problem = f"excludes sampler={s.sampler}; it is for the whole graph"
     yield "cuda_graph", s.cuda_graph and s.samples, problem
     Schedule.parse(s.schedule, s.warmup)
@@ -360,6 +362,18 @@ def make_grid(comm: Any, s: Settings, backend: Any = None) -> Grid:
     grid = operators.make_grid(comm, name, parse_grid(s.grid, name), copies, backend, s.wire)
     grid.overlap, grid.block_rows = s.overlap, s.block_rows
     return grid
+
+
+def set_precision(grid: Grid, s: Settings) -> None:
+    """Set what products on a grid, and networks made later, round. Collective.
+
+    ArgumentError, on every rank: the device or the number of ranks does not allow it.
+    """
+    with grid.world.together():
+        grid.backend.use_tf32(s.tf32)
+        if s.mixed_precision and (grid.size > 1 or not grid.reads_rounded):
+            raise ArgumentError("mixed_precision", True, "is for one rank, which has a GPU")
+    grid.mixed = s.mixed_precision
 
 
 def of_store(s: Settings, store: Store) -> tuple[Settings, Order]:

@@ -103,8 +103,7 @@ class Run:
 
     def _make(self, s: Settings, store: StoreOrPath) -> None:
         """Open the store and load all that training needs. Collective."""
-        with self.grid.world.together():
-            self.grid.backend.use_tf32(s.tf32)
+        resolve.set_precision(self.grid, s)
         self.optimizer = optim.make(s.optimizer, s.lr, s.weight_decay or (), s.momentum, s.clip)
         self.schedule = Schedule.parse(s.schedule, s.warmup)
         self.store = store if isinstance(store, Store) else Store(store, self.grid.world, s.verify)

@@ -218,6 +218,8 @@ class Settings:
     dtype: str = _product("float32", "of all matrices", choices=("float32", "float64"))
     tf32: bool = _product(False, "on a GPU dense products round what they multiply to 10 bits "
         "(TensorFloat-32), which is faster; sums stay in float32")
+    mixed_precision: bool = _product(False, "with --wire bfloat16 on one GPU keep matrices of nodes between "
+        "products in 16 bits, which dense products read, too; weights, sums and the loss stay in float32")
     cuda_graph: bool | None = _product(None, "on one GPU queue an epoch as CUDA graphs, which spares the "
         "host most of its time where graphs are small (default: there, where that is possible)", switch=True)
     backend: str | None = _product(None, "of arrays (default: a GPU if there is one)",

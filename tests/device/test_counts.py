@@ -25,12 +25,15 @@ N, WIDTH, CLASSES = 256, 16, 5
 COUNTED = ("launches", "synchronizations", "device to host", "host to device")
 
 
-def problem(comm, algorithm, network=GCN, **options):
+def problem(
+    comm, algorithm, network=GCN, widths=(WIDTH, WIDTH, CLASSES), wire=None, mixed=False, **options
+):  # fmt: skip
     """Make a network, its features and targets, with all nodes to train."""
     A = gallery.rmat(N, degree=16).A.astype(np.float32)
     random = np.random.default_rng(0)
-    grid = make_grid(comm, algorithm, backend="cupy")
-    model = network(dg.distribute(A, grid, algorithm), [WIDTH, WIDTH, CLASSES], **options)
+    grid = make_grid(comm, algorithm, backend="cupy", wire=wire)
+    grid.mixed = mixed
+    model = network(dg.distribute(A, grid, algorithm), widths, **options)
     labels = random.integers(0, CLASSES, N).astype(np.int32)
     targets = model.targets(labels, np.ones(N, np.uint8))
     H = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
@@ -62,6 +65,8 @@ LAUNCHES = {
     ("gat", 0.0): (66, 4), ("gat", 0.5): (115, 5),
     ("gatv2", 0.0): (73, 4), ("gatv2", 0.5): (118, 5),
 }  # fmt: skip
+#: Of one rank with dense products of ours, an evaluated epoch of three layers, by wire and mixed precision.
+ROUNDED = {(None, False): 20, ("bfloat16", False): 21, ("bfloat16", True): 21}
 #: Of a rank in an epoch without evaluation, whose four minibatches the ranks share.
 FOUR_MINIBATCHES = {
     (1, "cupy"): (173, 34, 12, 32),
@@ -102,6 +107,18 @@ def test_launches_of_each_network(comm, stand_in, monkeypatch, network, dropout)
         epochs = train(model, H, targets, Adam(0.01), 6, cuda_graph=cuda_graph)
         launches.append(counted(stand_in, epochs, 4)[0])
     assert tuple(launches) == LAUNCHES[network, dropout]
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
+@each("wire, mixed", ROUNDED)
+def test_launches_where_products_round(comm, stand_in, monkeypatch, wire, mixed):
+    """One pass is left, which rounds the gradient of the loss. Without rounding there is none."""
+    monkeypatch.setattr("distgnn.arrays.tuning.TUNING.long_dimension", 50)
+    widths = [WIDTH, WIDTH, 2 * WIDTH, WIDTH]
+    _, model, H, targets = problem(comm, "1d", widths=widths, wire=wire, mixed=mixed)
+    epochs = train(model, H, targets, Adam(0.01), 6)
+    assert counted(stand_in, epochs, 4)[0] == ROUNDED[wire, mixed]
 
 
 @pytest.mark.ranks(1, 2)

@@ -132,18 +132,30 @@ def test_loops_over_entries_ask_for_rows_before_they_sum():
             assert loop.gathers[-2] < loop.first and len(loop.instructions) <= 4 * most, (name, loop)
 
 
+def products_of(name):
+    """Return how many products of TF32 the parts of two numbers make, but for that of both low ones."""
+    return sum(map(int, name.split(",")[2:4])) - 1
+
+
 @without_nvcc
 @without_nvdisasm
 def test_dense_products_are_made_by_tensor_cores():
-    """Three products of TF32 for each; a turn multiplies four times 8 of k by both halves of the columns, of
-    which one is under way while the other is added up. Features are copied by 16 bytes.
+    """Numbers take as many products of TF32 as their parts need.
+
+    A turn multiplies four times 8 of k by both halves of the columns, of which one is under way while the
+    other is added up. Features are copied by 16 bytes.
     """
     assert all("serialized" not in compiled(file, 90)[0] for file in launch.NATIVE)
     bodies = {file: ptxas.sass(compiled(file, 90)[1]) for file in launch.NATIVE}
     for tile in (*TILES, *gemm_columns.TILES):
-        body = ptxas.of(tile.name, bodies[f"{tile.name.split('<')[0]}.cu"])
-        assert sum(f"HGMMA.64x{tile.width // 2}x8.F32.TF32" in line for line in body) == 24, tile
-        assert any("LDGSTS.E.BYPASS.128" in line for line in body), tile
+        start = tile.name()[:-1] + ","
+        names = [name for name in KERNELS[f"{tile.kernel}.cu"] if name.startswith(start)]
+        assert len(names) == (10 if tile in TILES else 7)
+        for name in names:
+            body = ptxas.of(name, bodies[f"{tile.kernel}.cu"])
+            made = sum(f"HGMMA.64x{tile.width // 2}x8.F32.TF32" in line for line in body)
+            assert made == 8 * products_of(name), name
+            assert any("LDGSTS.E.BYPASS.128" in line for line in body), name
 
 
 @without_nvcc
@@ -158,12 +170,13 @@ def test_tensor_cores_read_what_is_there():
         r"wgmma\.mma_async": "M", r"wgmma\.commit_group": "C", r"wgmma\.wait_group\.sync\.aligned 0": "0",
         r"wgmma\.wait_group\.sync\.aligned 1": "1",
     }  # fmt: skip
-    group = "F" + 6 * "M" + "C"
-    turn = group + 3 * f"{group}1" + "0"
-    for file, expected in zip(launch.NATIVE, (f"PB{turn}", f"BPB{turn}PB"), strict=True):
+    for file, around in zip(launch.NATIVE, ("PB{}", "BPB{}PB"), strict=True):
         text = ptxas.ptx(ptxas.unit(file, KERNELS[file]), target_of(file, 90))
         bodies = text.split(".visible .entry")[1:]
         for body in (body for body in bodies if "sum_parts" not in body.split("(")[0]):
+            parts = re.findall(r"Li(\d+)E", body.split("(")[0])[2:4]
+            group = "F" + 2 * (sum(map(int, parts)) - 1) * "M" + "C"
+            expected = around.format(group + 3 * f"{group}1" + "0")
             hits = re.finditer("|".join(f"({word})" for word in words), body)
             letters = "".join([*words.values()][(hit.lastindex or 0) - 1] for hit in hits)
             assert letters == expected, (file, letters)

@@ -11,8 +11,10 @@ from distgnn import local
 from distgnn.arrays import backend
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import cuda
+from distgnn.local.cuda.narrow import KINDS
 from distgnn.local.epilogue import Epilogue, Kept
 from distgnn.local.forms import Form
+from distgnn.local.narrow import widened
 from kernels.conftest import in_orders, normal
 from loops import each
 
@@ -37,6 +39,11 @@ def given(gpu, shape, seed, turned=False, positive=False):
     X = normal(shape, np.float32, seed)
     X = abs(X) if positive else X
     return X, gpu.asarray(X.T).T if turned else gpu.asarray(X)
+
+
+def rounded_to_tf32(X):
+    """Round to 11 bits, ties away from zero."""
+    return ((X.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def assert_exact(got, A, B, before=0):
@@ -147,6 +154,147 @@ def test_masks_of_positive_bits(gpu, n):
     np.testing.assert_array_equal(gpu.to_host(out), gpu.to_host(cuda.keep_positive(alone, then.bits, 1.5)))
 
 
+@each("kind", KINDS)
+@each("n", [128, 136, 41, 40, 16, 5, 4, 1])
+def test_rounded_products_are_those_of_passes(gpu, kind, n):
+    """In 16 bits, with zeros behind each row; with what becomes of a layer forward and backward."""
+    A, B = normal((131, 30), np.float32, 1), normal((30, n), np.float32, 2)
+    A[3, 4], A[5, 6], A[7], A[9] = np.inf, np.nan, -0.0, 0
+    A[9, 0], B[0] = np.finfo(np.float32).max, 1  # too large for 16 bits, unless it is scaled: then infinite
+    A[11] *= np.float32(1e-40 if kind == "bfloat16" else 1e-7)
+    bits = cuda.positive_bits(gpu.asarray(normal((131, n), np.float32, 4)))
+    bias = gpu.asarray(normal((1, n), np.float32, 3))
+    ids = gpu.asarray(np.arange(131)), gpu.asarray(np.arange(n))
+    layer = lambda: Epilogue(bias, (77, *ids, 0.6), relu=True, remember=n % 8 == 0)  # noqa: E731
+    for place, turned in ((gpu.asarray, False), (gpu.misaligned, True)):
+        a, b = place(A), place(B.T.copy()).T if turned else place(B)
+        for end in (lambda: None, layer, lambda: Kept(bits, -1.5)):
+            then, after = end(), end()
+            out, expected = (
+                cuda.Rounded(gpu.asarray(np.full((131, cuda.pitch(n)), 7, np.uint16)), kind, (131, n), none)
+                for none in (gpu.xp.zeros(1, np.int32), gpu.xp.zeros(1, np.int32))
+            )
+            alone = gpu.nan((131, n), np.float32)
+            assert cuda.gemm(a, b, out, then=then) and cuda.gemm(a, b, alone, then=after)
+            cuda.round_into(alone, expected)
+            np.testing.assert_array_equal(gpu.to_host(out.bits), gpu.to_host(expected.bits))
+            assert gpu.to_host(out.beyond) == gpu.to_host(expected.beyond)
+            assert then is not None or gpu.to_host(out.beyond) > 0
+            if getattr(after, "remember", False):
+                np.testing.assert_array_equal(gpu.to_host(then.bits), gpu.to_host(after.bits))
+
+
+def test_what_no_product_rounds(gpu):
+    """A sum, bits of other widths, and products over many rows are left to the caller."""
+    (A, a), (_, b) = given(gpu, (130, 30), 1), given(gpu, (30, 41), 2)
+    bits, none = gpu.asarray(np.full((130, cuda.pitch(41)), 7, np.uint16)), gpu.xp.zeros(1, np.int32)
+    out = cuda.Rounded(bits, "bfloat16", (130, 41), none)
+    then = Epilogue(relu=True, remember=True)
+    assert not cuda.gemm(a, b, out, accumulate=True) and not cuda.gemm(a, b, out, then=then)
+    small = cuda.Rounded(bits[:30, :32].copy(), "bfloat16", (30, 30), none)
+    assert not cuda.gemm(a.T, gpu.asarray(A), small)
+    assert (gpu.to_host(bits) == 7).all() and not then.done
+    for X, Y in ((a, b), (a[:49], b)):  # by our kernel and by cuBLAS
+        kept = Epilogue(relu=True, remember=True)
+        room = cuda.Rounded(gpu.xp.empty((len(X), 48), np.uint16), "bfloat16", (len(X), 41), none)
+        local.gemm(X, Y, room, then=kept)
+        alone = local.gemm(X, Y)
+        positive = cuda.activate(alone, alone, None, True, True)
+        expected = cuda.rounded(alone, "bfloat16", none)
+        np.testing.assert_array_equal(gpu.to_host(room.bits), gpu.to_host(expected.bits))
+        np.testing.assert_array_equal(gpu.to_host(kept.bits), gpu.to_host(positive))
+
+
+@each("m, k, n", ROWS)
+def test_products_of_tf32(gpu, m, k, n):
+    """One product of numbers rounded to 11 bits, with what becomes of it."""
+    (A, a), (B, b), (G, g) = given(gpu, (m, k), 1), given(gpu, (k, n), 2), given(gpu, (m, n), 3)
+    out, dW = gpu.nan((m, n), np.float32), gpu.nan((k, n), np.float32)
+    then = Epilogue(relu=True)
+    assert cuda.gemm(a, b, out, then=then, exact=False) and then.done
+    assert cuda.gemm(a.T, g, dW, exact=False)
+    for got, X, Y in ((out, A, B), (dW, A.T, G)):
+        sums = rounded_to_tf32(X).astype(float) @ rounded_to_tf32(Y).astype(float)
+        expected = np.maximum(sums, 0) if got is out else sums
+        sizes = abs(X.astype(float)) @ abs(Y.astype(float))
+        assert (abs(gpu.to_host(got) - expected) <= EXACT * sizes).all()
+        assert (abs(sums - X.astype(float) @ Y) > EXACT * sizes).any() or n == 1
+
+
+def halved(gpu, X):
+    """Return X in bfloat16, and in float32 what is left of it."""
+    read = cuda.rounded(gpu.asarray(X), "bfloat16", gpu.xp.zeros(1, np.int32))
+    return read, gpu.to_host(widened(read))
+
+
+@each("m, k, n", ROWS)
+@each("exact", [True, False])
+def test_matrices_of_16_bits(gpu, m, k, n, exact):
+    """Y = X W and G Wᵀ by W of float32, as float32 and rounded; dW = Xᵀ G, of 16 bits one of them or both."""
+    (x, X), (g, G) = (halved(gpu, normal((m, width), np.float32, width)) for width in (k, n))
+    W, w = given(gpu, (k, n), 2, turned=exact)
+    out, before = gpu.nan((m, n), np.float32), normal((m, n), np.float32, 4)
+    more, bits = gpu.asarray(before), gpu.xp.empty((m, cuda.pitch(n)), np.uint16)
+    rounds = cuda.Rounded(bits, "bfloat16", (m, n), gpu.xp.zeros(1, np.int32))
+    assert cuda.gemm(x, w, out, exact=exact) and cuda.gemm(x, w, more, accumulate=True, exact=exact)
+    assert cuda.gemm(x, w, rounds, exact=exact)
+    read = W if exact else rounded_to_tf32(W)
+    assert_exact(gpu.to_host(out), X, read)
+    assert_exact(gpu.to_host(more), X, read, before)
+    expected = cuda.rounded(out, "bfloat16", gpu.xp.zeros(1, np.int32))
+    np.testing.assert_array_equal(gpu.to_host(bits), gpu.to_host(expected.bits))
+    for left, right, taken in ((x, G, True), (x, g, n > 4), (X, g, n > 4)):
+        dW, A, B = gpu.asarray(np.ones((k, n), np.float32)), left, right
+        A, B = (gpu.asarray(Z) if isinstance(Z, np.ndarray) else Z for Z in (A, B))
+        assert cuda.gemm(A.T, B, dW, accumulate=True, exact=exact) == taken
+        if taken:
+            rest = (G if exact or right is g else rounded_to_tf32(G)), X
+            assert_exact(gpu.to_host(dW), rest[1].T, rest[0], 1)
+    assert_exact(gpu.to_host(local.gemm(x, g, trans_a=True)), X.T, G)  # whatever multiplies
+
+
+def test_infinity_and_nan_of_16_bits(gpu):
+    A, B = normal((64, 24), np.float32, 1), np.eye(24, dtype=np.float32)
+    A[3, 4], A[5, 6], A[7] = np.inf, np.nan, -0.0
+    read, left = halved(gpu, A)
+    out, back = gpu.nan((64, 24), np.float32), gpu.nan((24, 24), np.float32)
+    assert cuda.gemm(read, gpu.asarray(B), out) and cuda.gemm(read.T, gpu.asarray(A[:, :24].copy()), back)
+    got = gpu.to_host(out)
+    assert np.isnan(got[[3, 5]]).all() and (got[7] == 0).all()
+    others = np.delete(np.arange(64), (3, 5))
+    np.testing.assert_array_equal(got[others], left[others])
+    with np.errstate(invalid="ignore"):
+        expected = left.T.astype(float) @ A
+    lost = gpu.to_host(back)[[4, 6]]
+    assert (np.isnan(lost) | (lost == expected[[4, 6]])).all() and np.isfinite(lost).sum() == 0
+
+
+def test_what_dense_products_do_not_read(gpu):
+    """Other types of 16 bits, and B of them: those are widened and given to others."""
+    (A, _), (B, b) = given(gpu, (64, 24), 1), given(gpu, (24, 16), 2)
+    none, out = gpu.xp.zeros(1, np.int32), gpu.nan((64, 16), np.float32)
+    half = cuda.rounded(gpu.asarray(A), "float16", none)
+    assert not cuda.gemm(half, b, out)
+    assert_exact(gpu.to_host(local.gemm(half, b)), gpu.to_host(widened(half)), B)
+    short, left = halved(gpu, A[:30])
+    assert not cuda.gemm(short, b, out[:30])
+    assert_exact(gpu.to_host(local.gemm(short, b)), left, B)
+    rounds = cuda.Rounded(gpu.xp.empty((30, 16), np.uint16), "bfloat16", (30, 16), none)
+    local.gemm(short, b, rounds)
+    np.testing.assert_allclose(gpu.to_host(widened(rounds)), left.astype(float) @ B, rtol=2**-8, atol=1e-6)
+
+
+def test_infinity_and_nan_in_tf32(gpu):
+    """A NaN whose payload lies in the bits that count for nothing is no infinity."""
+    A, B = normal((64, 20), np.float32, 1), np.eye(20, 24, dtype=np.float32)
+    A[3, 4], A[5, 6] = np.inf, np.uint32(0xFF800001).view(np.float32)
+    out = gpu.nan((64, 24), np.float32)
+    assert cuda.gemm(gpu.asarray(A), gpu.asarray(B), out, exact=False)
+    got = gpu.to_host(out)
+    assert got[3, 4] == np.inf and np.isnan(got[3, :4]).all() and np.isnan(got[5]).all()
+    assert np.isfinite(np.delete(got, (3, 5), axis=0)).all()
+
+
 def test_bits_of_other_widths_are_left_to_a_pass(gpu):
     (_, a), (_, b) = given(gpu, (130, 30), 1), given(gpu, (30, 41), 2)
     then = Epilogue(relu=True, remember=True)
@@ -203,7 +351,7 @@ def test_others_are_left_to_cublas(gpu):
 
 
 def test_local_products_take_it(gpu):
-    """But not in another form, nor where float32 is to be rounded to TF32."""
+    """But not in another form; with one product where float32 is to be rounded to TF32."""
     on = backend.get("cupy")
     (A, a), (B, b) = given(gpu, (100, 40), 1), given(gpu, (40, 24), 2)
     assert_exact(gpu.to_host(local.gemm(a, b)), A, B)
@@ -223,4 +371,4 @@ def test_local_products_take_it(gpu):
         local.gemm(a, b)
     finally:
         on.use_tf32(False)
-    assert len(ran) == 5
+    assert len(ran) == 6 and [ran[place].split(",")[2:4] for place in (0, -1)] == [["2", "2"], ["1", "1"]]

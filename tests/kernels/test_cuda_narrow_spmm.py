@@ -10,9 +10,10 @@ import scipy.sparse as sp
 
 from distgnn import local
 from distgnn.arrays import backend
-from distgnn.local import cuda
+from distgnn.local import cuda, elementwise
 from distgnn.local.cuda import Variant, csr
 from distgnn.local.cuda.narrow import KINDS
+from distgnn.local.epilogue import Epilogue, Kept
 from kernels.conftest import in_orders
 from kernels.test_cuda_spmm import HUBS, block_of, dense, matrix, product
 from loops import each
@@ -125,6 +126,69 @@ def test_rounded_numbers_are_those_of_narrow(gpu, kind):
         rounded(gpu.asarray(np.ones((4, 3))), kind)
     with pytest.raises(ValueError, match="spmm: B must be a C-contiguous float64 array"):
         product(gpu, block_of(gpu, HUBS, np.float64), rounded(gpu.asarray(numbers((53, 8))), kind))
+
+
+def room(gpu, shape, kind):
+    """Make room for a matrix of 16 bits, with numbers in it that are written over."""
+    bits = gpu.asarray(np.full((shape[0], cuda.pitch(shape[1])), 7, np.uint16))
+    return cuda.Rounded(bits, kind, shape, gpu.xp.zeros(1, np.int32))
+
+
+def ends(gpu, m, f):
+    """Give ends of products: none, those of a layer forward and backward."""
+    ids, bias = (gpu.asarray(np.arange(count)) for count in (m, f)), gpu.asarray(dense((1, f), np.float32)[0])
+    bits = cuda.positive_bits(gpu.asarray(dense((m, f), np.float32, 3)[0]))
+    mask = 77, *ids, 0.6
+    yield from (lambda: None, lambda: Epilogue(bias, mask, relu=True), lambda: Kept(bits, 1.5))
+    if f % 8 == 0:
+        yield lambda: Epilogue(relu=True, remember=True)
+
+
+@each("kind", KINDS)
+@each("f", WIDTHS)
+def test_a_product_writes_what_a_pass_would_round(gpu, kind, f):
+    """Also of rows without entries and of rows that are cut; numbers that do not fit are noted, too."""
+    for A in (HUBS, matrix(0.5)):
+        block, m = block_of(gpu, A, np.float32), A.shape[0]
+        X = numbers((A.shape[1], f))
+        X[-1] *= np.float32(3e37 if kind == "bfloat16" else 4e4)
+        B = rounded(gpu.asarray(X), kind)
+        for end in ends(gpu, m, f):
+            then, after = end(), end()
+            out, alone = room(gpu, (m, f), kind), gpu.nan((m, f), np.float32)
+            cuda.spmm(block, B, out, then=then)
+            cuda.spmm(block, B, alone, then=after)
+            expected = room(gpu, (m, f), kind)
+            cuda.round_into(alone, expected)
+            np.testing.assert_array_equal(gpu.to_host(out.bits), gpu.to_host(expected.bits))
+            assert gpu.to_host(out.beyond) == gpu.to_host(expected.beyond)
+            assert then is None or then.done
+            if after is not None and getattr(after, "remember", False):
+                np.testing.assert_array_equal(gpu.to_host(then.bits), gpu.to_host(after.bits))
+
+
+def test_what_no_product_writes_in_16_bits(gpu):
+    """A sum, bits of other widths, and what is read in float32: a pass rounds those (`local.spmm`)."""
+    A, B = block_of(gpu, HUBS, np.float32), gpu.asarray(numbers((HUBS.shape[1], 12)))
+    out, then = room(gpu, (HUBS.shape[0], 12), "bfloat16"), Epilogue(relu=True, remember=True)
+    read = rounded(B, "bfloat16")
+    for wrong in (
+        lambda: cuda.spmm(A, read, out, accumulate=True), lambda: cuda.spmm(A, B, out),
+        lambda: cuda.spmm(A, read, out, then=then),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="makes 16 bits of 16 bits alone"):
+            wrong()
+    with pytest.raises(ValueError, match="does not write whole vectors"):
+        cuda.spmm(A, read, out, variant=Variant(V=4, G=3, P=1, S=32))
+    for block in (A, block_of(gpu, sp.csr_array(HUBS.shape), np.float32)):
+        then, after = (Epilogue(bias=B[:1] + 1, relu=True, remember=True) for _ in range(2))
+        local.spmm(block, read, out, then=then)
+        alone = local.spmm(block, read)
+        elementwise.apply(after, alone)
+        expected = room(gpu, out.shape, "bfloat16")
+        cuda.round_into(alone, expected)
+        np.testing.assert_array_equal(gpu.to_host(out.bits), gpu.to_host(expected.bits))
+        np.testing.assert_array_equal(gpu.to_host(then.bits), gpu.to_host(after.bits))
 
 
 def test_on_a_host_products_read_what_they_are_given():

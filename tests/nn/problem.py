@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 import distgnn as dg
-from distgnn.nn.gcn import collect
 from distgnn.nn.optim import make
+from distgnn.nn.whole_weights import collect
 from distgnn.operators import ALGORITHMS
 from distgnn.train.full_graph import train
 from oracle import GCNReference

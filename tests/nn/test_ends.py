@@ -16,9 +16,9 @@ import pytest
 import distgnn as dg
 from distgnn.arrays.kernels import Kernels
 from distgnn.local import elementwise
-from distgnn.nn.gcn import collect
 from distgnn.nn.networks import NETWORKS
 from distgnn.nn.optim import make
+from distgnn.nn.whole_weights import collect
 from distgnn.operators import make_grid
 from distgnn.train.full_graph import train
 from loops import each

@@ -8,8 +8,8 @@ import pytest
 
 import distgnn as dg
 from distgnn.errors import ArgumentError, DisagreementError
-from distgnn.nn.gcn import collect
 from distgnn.nn.optim import make
+from distgnn.nn.whole_weights import collect
 from distgnn.operators import make_grid
 from distgnn.train import Run, Settings
 from distgnn.train.full_graph import train

@@ -9,9 +9,9 @@ import distgnn as dg
 from chosen_grids import wide_grid
 from distgnn.layout import Cut, Layout
 from distgnn.nn import SageMean
-from distgnn.nn.gcn import collect
 from distgnn.nn.norm import LayerNorm
 from distgnn.nn.products import TRANSFORM
+from distgnn.nn.whole_weights import collect
 from distgnn.operators import make_grid
 from distgnn.operators.relayout import relayout
 

@@ -12,9 +12,9 @@ from distgnn.nn.custom import CustomLayer
 from distgnn.nn.features import are_counts, normalize_rows, scaling_of
 from distgnn.nn.gat import GAT
 from distgnn.nn.gatv2 import GATv2
-from distgnn.nn.gcn import collect
 from distgnn.nn.optim import make
 from distgnn.nn.sage import SageMean
+from distgnn.nn.whole_weights import collect
 from distgnn.operators import ALGORITHMS, make_grid
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.train.full_graph import train

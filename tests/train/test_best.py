@@ -10,7 +10,7 @@ import pytest
 
 import distgnn as dg
 from distgnn.errors import ArgumentError, UserError
-from distgnn.nn.gcn import collect
+from distgnn.nn.whole_weights import collect
 from distgnn.store import prepare
 from distgnn.train import Run, Settings
 from distgnn.train.best import Best

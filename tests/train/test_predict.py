@@ -12,8 +12,8 @@ import pytest
 from distgnn import ledger
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import ArgumentError, UserError
-from distgnn.nn.gcn import collect
 from distgnn.nn.layers import GraphConvolution
+from distgnn.nn.whole_weights import collect
 from distgnn.operators.dense import gather
 from distgnn.store import checkpoint, prepare
 from distgnn.train import Run, Settings

@@ -18,7 +18,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.local.cuda import launch as gpu
 from distgnn.local.cuda.elementwise import ending
 from distgnn.local.cuda.launch import THREADS, WARP, Array, address, blocks_for, c_type, check
-from distgnn.local.cuda.narrow import KINDS, Rounded, vector
+from distgnn.local.cuda.narrow import KINDS, Rounded, stored, vector
 from distgnn.local.epilogue import Ending
 from distgnn.local.tuner import FLEETING, Tuner
 
@@ -237,18 +237,21 @@ class Pieces:
 
 
 def spmm(
-    A: CSR, B: Array | Rounded, out: Array, accumulate: bool = False, variant: Variant | None = None,
-    then: Ending | None = None,
-) -> Array:  # fmt: skip
+    A: CSR, B: Array | Rounded, out: Array | Rounded, accumulate: bool = False,
+    variant: Variant | None = None, then: Ending | None = None,
+) -> Any:  # fmt: skip
     """Multiply like ``local.spmm``; ValueError for other types than float32 and float64.
 
-    variant: for the tuned one. then: done in the same launch, but bits only of a multiple of 8 columns.
+    variant: for the tuned one. then: done in the same launch, but bits only of a multiple of 8 columns. out:
+    in 16 bits where :func:`writes_rounded`.
     """
     xp, (m, k), f = gpu.library(B), A.shape, B.shape[1]
     if A.dtype.char not in "fd":
         raise ValueError(f"spmm: values must be float32 or float64, not {A.dtype}")
     check("spmm", (k, f), A.dtype, B=B)
     check("spmm", (m, f), A.dtype, out=out)
+    if isinstance(out, Rounded) and (accumulate or not writes_rounded(B, then)):
+        raise ValueError("spmm: makes 16 bits of 16 bits alone, with all that becomes of a product by itself")
     if m and f:
         plan = RowFacts.of(xp, A)
         width = 0 if variant is None else variant.width  # that of a chosen one is a multiple of 8 if f is
@@ -257,18 +260,23 @@ def spmm(
         if variant is not None:
             work(variant)
         else:
-            _tuner(xp, A, B, plan, then is not None).run(work)
+            _tuner(xp, A, B, plan, then is not None or isinstance(out, Rounded)).run(work)
     return out
 
 
+def writes_rounded(B: Array | Rounded, then: Ending | None) -> bool:
+    """Tell whether a product by B makes 16 bits: all that becomes of it is done before it is rounded."""
+    return isinstance(B, Rounded) and (then is None or not then.remember or B.shape[1] % 8 == 0)
+
+
 def _launch(
-    xp: Any, plan: RowFacts, weights: Array, B: Array | Rounded, out: Array, accumulate: bool,
+    xp: Any, plan: RowFacts, weights: Array, B: Array | Rounded, out: Array | Rounded, accumulate: bool,
     variant: Variant, then: Ending | None,
 ) -> None:  # fmt: skip
     (m, f), panels = out.shape, variant.panels(out.shape[1])
-    number, stored = (KINDS[B.kind], B.bits) if isinstance(B, Rounded) else (c_type(B), B)
+    number, numbers, _ = stored(B)
     if variant.padded:
-        stored = _padded(xp, stored, variant.V)
+        numbers = _padded(xp, numbers, variant.V)
     pieces = plan.pieces(variant.S)
     cut: tuple[Any, ...] = np.int32(0), None, None, None, np.int32(0), None, np.int32(np.iinfo(np.int32).max)
     if pieces.most:
@@ -276,7 +284,10 @@ def _launch(
         sums = xp.empty((pieces.most, width), out.dtype), np.int32(width)
         arrived = pieces.arrived(xp, panels), np.int32(variant.S)
         cut = np.int32(pieces.most), pieces.total, pieces.table, *sums, *arrived
-    ends = then is not None and (then.any or then.remember)
+    rounds = isinstance(out, Rounded)
+    if rounds and variant.V != vector(f):
+        raise ValueError(f"spmm: {variant} does not write whole vectors of 16 bits of {f} columns")
+    ends = rounds or (then is not None and (then.any or then.remember))
     if ends:
         variant = replace(variant, K=1)
     alone = m if variant.K == 1 else plan.longer_rows() if variant.sorted else 0
@@ -284,12 +295,14 @@ def _launch(
     shift = np.int32(not variant.sorted)  # from where a row begins to where it ends
     tasks = pieces.most, alone, -(-(m - alone) // variant.K)
     blocks = [-(-count // variant.groups) for count in tasks]
-    G, P, U = variant.G, variant.P, in_flight(variant.V, stored.itemsize)
+    G, P, U = variant.G, variant.P, in_flight(variant.V, numbers.itemsize)
     turn = min(G, U) * P
     shape = G, P, -(-(1 << 16) // G), WARP // (G * P), turn, G * P // turn * turn, blocks[0], sum(blocks[:2])
-    factors = plan.indices, weights, stored, np.int32(stored.shape[1]), np.int32(f)
+    factors = plan.indices, weights, numbers, np.int32(numbers.shape[1]), np.int32(f)
     empty = not accumulate or ends
-    written = out, np.int32(accumulate), np.int32(empty)
+    no_bits = None, np.int32(0), None
+    target = (None, out.bits, np.int32(out.bits.shape[1]), out.beyond) if rounds else (out, *no_bits)
+    written = *target, np.int32(accumulate), np.int32(empty)
     of_rows = *map(np.int32, (m, alone, variant.K)), *rows, shift
     name = f"spmm<{number},{c_type(plan.indices)},{variant.arguments(ends)}>"
     arguments = *map(np.int32, shape), *cut, *of_rows, *factors, *written
@@ -298,11 +311,11 @@ def _launch(
 
 def _tuner(xp: Any, A: CSR, B: Array | Rounded, plan: RowFacts, ending: bool) -> Tuner[Variant]:
     """Return the tuner of such products, apart for those with an epilogue."""
-    number, stored = (B.kind, B.bits) if isinstance(B, Rounded) else (B.dtype.name, B)
-    f, alignment = B.shape[1], min(address(stored) & -address(stored), VECTOR_BYTES)
+    number, numbers = B.kind if isinstance(B, Rounded) else B.dtype.name, stored(B)[1]
+    f, alignment = B.shape[1], min(address(numbers) & -address(numbers), VECTOR_BYTES)
     key = f, alignment, number, ending
     if key not in plan.tuners:
-        size = plan.size(f, stored.itemsize)
+        size = plan.size(f, numbers.itemsize)
         fixed = FLEETING in A.pattern or os.environ.get("DISTGNN_SPMM_TUNE", "1") == "0"
         tried = candidates(size, alignment, ending)[: 1 if fixed else None]
         label = f"spmm of {A.shape[0]} x {A.shape[1]}, {A.nnz} non-zeros, {f} columns of {number}"
