@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import fields
 from typing import Any, Unpack
 
+import numpy as np
 from mpi4py import MPI
 
 from distgnn.arrays import backend
@@ -18,6 +19,7 @@ from distgnn.nn.metrics import scores
 from distgnn.operators.dense import gather
 from distgnn.store.from_arrays import of_arrays
 from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.names import Names
 from distgnn.store.in_memory import given_features, hold
 from distgnn.store.read.root import ROOT, RootStore
 from distgnn.train.another import told
@@ -94,9 +96,11 @@ def fit(
                     backend=backend.get(chosen.backend),
                 )  # fmt: skip
         store = hold(source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype)
+        given, names = given_features(source), None if source is None else source.names
+        source = None  # copies of the caller's edges go with it
         run = Run(store, chosen, own.mpi)
         with freed(run.grid):
-            return _trained(run, source, on_epoch, comm)
+            return _trained(run, given, names, on_epoch, comm)
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -129,9 +133,13 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
 
 
 def _trained(
-    run: Run, source: Imported | None, on_epoch: Callable[..., object] | None, comm: MPI.Intracomm
-) -> Model:
-    """Train to the end, and collect on rank 0 the numbers of the model's answers. Collective."""
+    run: Run, given: np.ndarray | None, names: Names | None, on_epoch: Callable[..., object] | None,
+    comm: MPI.Intracomm,
+) -> Model:  # fmt: skip
+    """Train to the end, and collect on rank 0 the numbers of the model's answers. Collective.
+
+    ``given``: the caller's features, where the store has no copy; names: of the nodes. On rank 0, else None.
+    """
     history = []
     with closing(run.train()) as epochs:
         for record in epochs:
@@ -146,15 +154,13 @@ def _trained(
         assert run.best.found is not None
         epoch = int(run.best.found["epoch"])
     Z = run.model.forward(run.X)
+    run.grid.workspace.clear()  # rank 0 has room for the numbers of all nodes
     metrics, whole = scores(Z, run.targets), gather(Z)
     with run.grid.world.together():
         logits = finite(whole)
-    run.grid.workspace.clear()
-    given = given_features(source)
     copied = given is None or backend.of(given).on_device
     if not copied and store.arrays is not None and store.arrays.features is given:
         store.arrays.features = given.copy()  # which the caller may change from now on
-    names = None if source is None else source.names
     words = run.grid.world.share(names is not None and names.words)
     weights.meta |= {"metrics": metrics}
     how = {"algorithm": s.algorithm, "grid": run.grid.shape, "backend": s.backend}
