@@ -192,6 +192,12 @@ class Buffers:
         self.live[other] = self.live.pop(name)
         return getattr(self, name)
 
+    def in_place(self, name: str, other: str) -> DistDense:
+        """Make a new matrix of this name where the other one is, which is over once it is written."""
+        self.live[name] = self.live.pop(other)
+        self.ended.add(other)
+        return self.live[name]
+
     def close(self, result: str = "") -> None:
         """End all matrices but the result, whose memory is the caller's now, and those kept for backward."""
         self.live.pop(result, None)

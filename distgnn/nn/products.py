@@ -92,9 +92,11 @@ class AggregateFirst:
     def backward(
         self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
     ) -> Gradients:  # fmt: skip
-        dT = None if W is None else buffers.dT
-        dW, dT = A.weights.shares(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
-        dW = A.weights.sum(dW, buffers.T, buffers.later)
+        T, dT = buffers.T, None
+        if W is not None:
+            dT = buffers.in_place("dT", "T") if A.weights.in_place else buffers.dT
+        dW, dT = A.weights.shares(T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
+        dW = A.weights.sum(dW, T, buffers.later)
         return [dW], None if dT is None else A.T.multiply(dT, buffers.dH, then=then)  # dH = Aᵀ dT
 
 

@@ -42,10 +42,11 @@ class DenseProducts(ABC):
     Attributes:
         input_layout: how ``T`` (n, f) is cut; output_layout: how ``Z`` and ``G`` (n, f') are; weight_layout:
             how ``W`` (f, f') is; replicated: every rank holds all of W.
+        in_place: ``dT`` may be made where ``T`` is, as ``dW`` is complete by then.
         forms: (product, fan in, fan out) -> its form, where it was tuned.
     """
 
-    replicated = False
+    replicated = in_place = False
 
     def __init__(self, T: Layout[Grid], Z: Layout[Grid], W: Layout[Grid]) -> None:
         self.grid = T.grid
@@ -87,7 +88,7 @@ class DenseProducts(ABC):
         """Compute ``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once. Collective.
 
         No ``dT`` without ``W``, nor of sparse features; ``dT`` in ``out`` if given, which shares no memory
-        with ``T`` and ``G``.
+        with ``G``, and with ``T`` only :attr:`in_place`.
         """
         share, dT = self.shares(T, G, W, out)
         return DistDense(self.sum(share, T), self.weight_layout, (T.shape[1], G.shape[1])), dT
@@ -249,6 +250,8 @@ class ShardedWeights(DenseProducts):
 
     ``T`` is cut over (out, feature), ``Z`` over (out, contract). Line numbers are the paper's.
     """
+
+    in_place = True
 
     def __init__(self, grid: Grid, rows: Cut, out: str, contract: str, feature: str) -> None:
         super().__init__(
