@@ -193,9 +193,15 @@ class Buffers:
         return getattr(self, name)
 
     def in_place(self, name: str, other: str) -> DistDense:
-        """Make a new matrix of this name where the other one is, which is over once it is written."""
+        """Make a new matrix of this name where the other one is, which is over once it is written.
+
+        It has memory of its own where products with weights need that, or the other one stays.
+        """
+        if not (self.plan.A.weights.in_place and self.plan.mode.scratch) or other in self.kept:
+            return getattr(self, name)
         self.live[name] = self.live.pop(other)
         self.ended.add(other)
+        self._end(*self.plan.over.get(name, ()))
         return self.live[name]
 
     def close(self, result: str = "") -> None:

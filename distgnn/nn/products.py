@@ -92,9 +92,7 @@ class AggregateFirst:
     def backward(
         self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
     ) -> Gradients:  # fmt: skip
-        T, dT = buffers.T, None
-        if W is not None:
-            dT = buffers.in_place("dT", "T") if A.weights.in_place else buffers.dT
+        T, dT = buffers.T, None if W is None else buffers.in_place("dT", "T")
         dW, dT = A.weights.shares(T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
         dW = A.weights.sum(dW, T, buffers.later)
         return [dW], None if dT is None else A.T.multiply(dT, buffers.dH, then=then)  # dH = Aᵀ dT
@@ -120,9 +118,9 @@ class TransformFirst:
         self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
     ) -> Gradients:  # fmt: skip
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
-        dH = None if W is None else buffers.dH
-        dW, dH = A.weights.shares(buffers.H, S, W, dH, then)  # dW = Hᵀ S, dH = S Wᵀ
-        return [A.weights.sum(dW, buffers.H, buffers.later)], dH
+        H, dH = buffers.H, None if W is None else buffers.in_place("dH", "H")
+        dW, dH = A.weights.shares(H, S, W, dH, then)  # dW = Hᵀ S, dH = S Wᵀ
+        return [A.weights.sum(dW, H, buffers.later)], dH
 
 
 class SparseInput:

@@ -170,6 +170,7 @@ class ReplicatedWeights(DenseProducts):
             raise ValueError(f"replicated weights: one axis may cut the columns, not {layout.col_axes}")
         super().__init__(layout, layout, Layout(layout.grid, Cut(), Cut()))
         self.along_row = self.grid.along(*layout.col_axes)
+        self.in_place = self.along_row.size <= 2  # then all panels of G are there at a time
         self.along_rows = self.grid.along(*layout.row_axes)
 
     @contextmanager
@@ -214,14 +215,18 @@ class ReplicatedWeights(DenseProducts):
         self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
     ) -> Any:
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
-        panels = []  # of dW
+        panels, turns = [], []  # of dW; of G, not yet multiplied by W
         with self._broadcast(G) as blocks:
             for k, actv, G_c in blocks:
                 panels.append(_transposed_times(T, G_c, of_weights))
-                if dT is not None and W is not None:
-                    W_c = W.block[own, actv]
-                    end = then if self._is_last(k) else None
-                    local.gemm(G_c, W_c, dT.block, k > 0, trans_b=True, form=of_input, then=end)
+                turns.append((k, actv, G_c))
+                if dT is None or W is None or (dT is T and not self._is_last(k)):
+                    continue
+                for number, columns, panel in turns:
+                    end = then if self._is_last(number) else None
+                    how: Any = {"trans_b": True, "form": of_input, "then": end}
+                    local.gemm(panel, W.block[own, columns], dT.block, number > 0, **how)
+                turns.clear()
         return panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
 
     def prices(
