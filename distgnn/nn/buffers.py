@@ -7,10 +7,11 @@ With G the gradient of Z, S = Aᵀ G, and d before the name of any other matrix 
 
 A network makes :class:`LayerProducts` for each of its layers once: layouts and shapes of these matrices.
 :class:`Buffers` puts the matrices of a pass into memory of the grid's workspace. Z takes the place of H, or H
-stays and Y is temporary; dH takes the place of G. So L layers of one width need L + 1 buffers, one for each
-layer and one for all of them; with the two that panels are received into these are the L + 3 of MG-GCN. The
-first epoch shows how long each matrix is needed; from then on it lies in as few buffers as life times allow,
-narrow matrices beside each other in the place of a wide one that is over.
+stays and Y is temporary; dT takes the place of T, and dH that of G, or of H where no more than bits of it are
+read on. So L layers of one width need L + 1 buffers, one for each layer and one for all of them; with the two
+that panels are received into these are the L + 3 of MG-GCN. The first epoch shows how long each matrix is
+needed; from then on it lies in as few buffers as life times allow, narrow matrices beside each other in the
+place of a wide one that is over.
 """
 
 from __future__ import annotations
