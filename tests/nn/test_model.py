@@ -212,7 +212,10 @@ def test_gradients_lie_where_inputs_were(comm, backend, name):
 
 
 @pytest.mark.ranks(1, 4)
-@pytest.mark.parametrize("options", [{"activation": "elu"}, {"layer_norm": True}, {"residual": True}])
+@pytest.mark.parametrize("options", [
+    {"activation": "elu"}, {"layer_norm": True}, {"residual": True},
+    {"train_features": True, "optimizer": "sgd"},
+])  # fmt: skip
 def test_what_gradients_overwrite_is_over(comm, backend, options):
     """Of networks whose backward pass reads more than the bits of ReLU, trained against the reference."""
     for name, hidden in (("1d", (8, 8, 8)), ("2d", (8, 8, 8)), ("3d", (6, 12, 6))):
