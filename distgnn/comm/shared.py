@@ -114,8 +114,8 @@ def of_mate(world: Comm, node: Hashable, wanted: Hashable, held: Mapping[Any, CS
     every = world.gather_objects((node, offered))
     with world.together():  # the files stay open until all have mapped them
         mates = (theirs for theirs_of, theirs in every if theirs_of == node and wanted in theirs)
-        found = next((_block(*theirs[wanted]) for theirs in mates), None)
-        return None if found is None else found.read_only()
+        block = next((_block(*theirs[wanted]) for theirs in mates), None)
+        return None if block is None else block.read_only()
     raise AssertionError("unreachable: together() raises")
 
 

@@ -217,7 +217,7 @@ def test_gradients_lie_where_inputs_were(comm, backend, name):
     {"train_features": True, "optimizer": "sgd"},
 ])  # fmt: skip
 def test_what_gradients_overwrite_is_over(comm, backend, options):
-    """Of networks whose backward pass reads more than the bits of ReLU, trained against the reference."""
+    """Networks whose backward pass reads more than the bits of ReLU are trained beside the reference."""
     for name, hidden in (("1d", (8, 8, 8)), ("2d", (8, 8, 8)), ("3d", (6, 12, 6))):
         if name == "3d" and "residual" in options:
             continue
