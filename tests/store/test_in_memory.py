@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
@@ -188,6 +189,7 @@ def test_rank_0_holds_little_beside_the_matrix(monkeypatch) -> None:
     source = of_arrays(edges, np.ones((n, 1), np.float32), directed=True)
     monkeypatch.setattr(LIMITS, "entries", 1 << 12)
     gc.collect()
+    counted = ledger.books().held["graph"]
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -202,6 +204,11 @@ def test_rank_0_holds_little_beside_the_matrix(monkeypatch) -> None:
         tracemalloc.stop()
     assert kept < 5 * store.nnz and peak < 11 * store.nnz
     assert after - kept < 40 * n
+    counted = ledger.books().held["graph"] - counted
+    assert 4 * store.nnz < counted < kept
+    del store, order
+    gc.collect()
+    assert ledger.books().held["graph"] < counted
 
 
 @pytest.mark.ranks(1, 4)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from distgnn import ledger
 from distgnn.layout import Range
 from distgnn.local.entries import scaled
 from distgnn.operators.sources import BlockSource
@@ -32,9 +33,11 @@ class GraphMatrix:
         n, self.dtype, self.nnz = len(pointers) - 1, np.dtype(dtype), len(columns)
         self.shape = n, n
         self._factors = values if isinstance(values, tuple) else None
-        data = columns if isinstance(values, tuple) else values  # columns: SciPy's rows have some values
+        # SciPy's rows have some values, and factors by column are those by row.
+        data, kept = (columns, values[0]) if isinstance(values, tuple) else (values, values)
         self._held = sp.csr_array((data, columns, pointers), shape=self.shape)
         self._held.has_sorted_indices = self._held.has_canonical_format = True
+        ledger.holds(self, "graph", columns.nbytes + pointers.nbytes + kept.nbytes)
 
     def rows(self, nodes: slice | np.ndarray) -> sp.csr_array:
         """Return the rows of these nodes, in this order. Nobody may write to the arrays."""
