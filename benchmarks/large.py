@@ -100,10 +100,12 @@ def prepare(args: argparse.Namespace, store: Path) -> None:
 
 
 def train(args: argparse.Namespace, store: Path, algorithm: str) -> None:
+    """Train by an algorithm, or on a grid of it that follows a colon, as 3d:1x2x2."""
+    name, _, grid = algorithm.partition(":")
     log, mpiexec = args.folder / f"{algorithm}.jsonl", Path(sys.executable).with_name("mpiexec")
-    network = [f"--{name}={getattr(args, name)}" for name in ("layers", "hidden", "epochs")]
+    network = [f"--{option}={getattr(args, option)}" for option in ("layers", "hidden", "epochs")]
     command = [str(mpiexec), "-n", str(args.ranks), *DISTGNN, "train", str(store), "--recipe=plain"]
-    more = ["--algorithm", algorithm, "--eval-every=0", "--log", str(log)]
+    more = ["--algorithm", name, "--eval-every=0", "--log", str(log), *(["--grid", grid] if grid else [])]
     seconds, _, together, _ = run([*command, *network, *more])
     events = [json.loads(event) for event in log.read_text().splitlines()]
     end, epochs = events[-1], [event for event in events if event["event"] == "epoch"]

@@ -45,6 +45,7 @@ WAYS: dict[str, dict[str, object]] = {
     "2d 2x2": {"algorithm": "2d", "grid": "2x2"},
     "3d-split 2x2x1": {"algorithm": "3d-split", "grid": "2x2x1"},
     "3d 2x2x1": {"algorithm": "3d", "grid": "2x2x1"},
+    "3d 1x2x2": {"algorithm": "3d", "grid": "1x2x2"},
     "rdm 1x4": {"algorithm": "rdm", "grid": "1x4"},
     "rdm 1x4, needed rows": {"algorithm": "rdm", "grid": "1x4", "sparsity_aware": True},
     "1d, dropout 0.5": {"dropout": 0.5},
@@ -171,7 +172,7 @@ def row(way: str, figures: list[int], nnz: int, args: argparse.Namespace) -> str
     A, block = (
         part / args.ranks * copies / MIB for part in (8 * nnz + 4 * args.nodes, 4 * args.nodes * WIDTH)
     )
-    shards = 3 if way.startswith("3d 2") else 2 if "minibatches" in way else 1
+    shards = 3 if way.startswith("3d ") else 2 if "minibatches" in way else 1
     blocks = {"1d, 9 layers": 10, "1d, 9 layers, recompute 3": 6, "predict": 2, "sage, minibatches": 5}
     least = A * shards + blocks.get(way, 4) * block + 2
     ratios = f"{process / least:.2f} | {ledger / process:.2f}"

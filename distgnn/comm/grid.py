@@ -176,20 +176,22 @@ class Grid(Axes):
             yield group
 
     @contextmanager
-    def memory(self, wanted: Any) -> Iterator[Backend]:
+    def memory(self, wanted: Any, lasting: bool = False) -> Iterator[Backend]:
         """Make the memory in which this node's ranks that give the same small object hold blocks, once.
 
-        That is the grid's backend where memory is not shared. Collective, as :meth:`on_node`.
+        That is the grid's backend where memory is not shared. Collective, as :meth:`on_node`. ``lasting``: as
+        of :class:`~distgnn.comm.shared.NodeMemory`.
         """
         if not self.shares_memory:
             yield self.backend
             return
         with self.on_node(wanted) as group:
-            yield self.memory_of(group)
+            yield self.memory_of(group, lasting)
 
-    def memory_of(self, group: Comm) -> Backend:
+    def memory_of(self, group: Comm, lasting: bool = False) -> Backend:
         """Return the memory in which a group of :meth:`on_node` holds blocks that all of its ranks want."""
-        return NodeMemory(group) if self.shares_memory and group.size > 1 else self.backend
+        shared = self.shares_memory and (group.size > 1 or lasting)
+        return NodeMemory(group, lasting) if shared else self.backend
 
     def share_of_memory(self) -> int:
         """Return the bytes that this rank may fill. Collective.

@@ -13,8 +13,10 @@ import math
 import mmap
 import os
 import secrets
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -52,14 +54,15 @@ class NodeMemory(Backend):
 
     Args:
         group: those ranks, which want the same blocks; they can map each other's memory.
+        lasting: other ranks of the node may map the blocks later, see :func:`of_mate`.
 
     Attributes:
-        group: as given.
+        group, lasting: as given.
     """
 
-    def __init__(self, group: Comm) -> None:
+    def __init__(self, group: Comm, lasting: bool = False) -> None:
         self.group, self.holders, self.makes = group, group.size, group.rank == 0
-        self.files = _Files()
+        self.files, self.lasting = _Files(), lasting
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Make an array of zeros, on the rank that makes a block."""
@@ -80,18 +83,45 @@ class NodeMemory(Backend):
             own = [(*block.recipe(), self.files.paths[self.address(block.buffer)]) for block in made]
             recipes_and_paths = self.group.share(own, 0)
             with together(self.group.mpi):  # the files stay open until all have mapped them
+                for block in made if self.lasting else ():
+                    _LASTING[block] = self.files.kept(self.address(block.buffer), block)
                 return made or [self._block(*recipe) for recipe in recipes_and_paths]
         finally:
             self.files.close()
         raise AssertionError("unreachable: together() raises")
 
     def _block(self, kind: Any, recipe: tuple[Any, ...], path: str) -> CSR:
-        memory = _mapped(path, kind.room(*recipe))
-        if memory is None:
+        block = _block(kind, recipe, path)
+        if block is None:
             raise MemoryError(f"{path}: cannot map the memory of another rank of this node")
-        block: CSR = kind(*recipe, memory)
         ledger.holds(block, "adjacency", block.buffer.nbytes // self.holders)
         return block
+
+
+#: Paths of the blocks in lasting memory that this rank has made, whose files are open as long as they live.
+_LASTING: WeakKeyDictionary[CSR, str] = WeakKeyDictionary()
+
+
+def of_mate(world: Comm, node: Hashable, wanted: Hashable, held: Mapping[Any, CSR]) -> CSR | None:
+    """Map the block of this key that a rank of the node has in lasting memory; None where nobody has it.
+
+    Collective over ``world``. The ledger counts it where it was made.
+
+    Args:
+        node: equal on ranks of a node. wanted: the key, None for nothing. held: blocks of this rank by key.
+    """
+    offered = {key: (*block.recipe(), _LASTING[block]) for key, block in held.items() if block in _LASTING}
+    every = world.gather_objects((node, offered))
+    with world.together():  # the files stay open until all have mapped them
+        mates = (theirs for theirs_of, theirs in every if theirs_of == node and wanted in theirs)
+        block = next((_block(*theirs[wanted]) for theirs in mates), None)
+        return None if block is None else block.read_only()
+    raise AssertionError("unreachable: together() raises")
+
+
+def _block(kind: Any, recipe: tuple[Any, ...], path: str) -> CSR | None:
+    memory = _mapped(path, kind.room(*recipe))
+    return None if memory is None else kind(*recipe, memory)
 
 
 class _Files:
@@ -115,6 +145,14 @@ class _Files:
         if memory is not None:
             self.paths[memory.ctypes.data] = path
         return memory, path
+
+    def kept(self, address: int, owner: Any) -> str:
+        """Return the path of an array's file, and leave it open as long as the owner lives."""
+        path = self.paths[address]
+        descriptor = int(path.rpartition("/")[2])
+        self.descriptors.remove(descriptor)
+        weakref.finalize(owner, os.close, descriptor)
+        return path
 
     def close(self) -> None:
         """Close the files: what is mapped stays."""

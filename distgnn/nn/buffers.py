@@ -7,10 +7,11 @@ With G the gradient of Z, S = Aᵀ G, and d before the name of any other matrix 
 
 A network makes :class:`LayerProducts` for each of its layers once: layouts and shapes of these matrices.
 :class:`Buffers` puts the matrices of a pass into memory of the grid's workspace. Z takes the place of H, or H
-stays and Y is temporary; dH takes the place of G. So L layers of one width need L + 1 buffers, one for each
-layer and one for all of them; with the two that panels are received into these are the L + 3 of MG-GCN. The
-first epoch shows how long each matrix is needed; from then on it lies in as few buffers as life times allow,
-narrow matrices beside each other in the place of a wide one that is over.
+stays and Y is temporary; dT takes the place of T, and dH that of G, or of H where no more than bits of it are
+read on. So L layers of one width need L + 1 buffers, one for each layer and one for all of them; with the two
+that panels are received into these are the L + 3 of MG-GCN. The first epoch shows how long each matrix is
+needed; from then on it lies in as few buffers as life times allow, narrow matrices beside each other in the
+place of a wide one that is over.
 """
 
 from __future__ import annotations
@@ -203,6 +204,18 @@ class Buffers:
         """Make a new matrix of this name; give the present one the other name."""
         self.live[other] = self.live.pop(name)
         return getattr(self, name)
+
+    def in_place(self, name: str, other: str) -> DistDense:
+        """Make a new matrix of this name where the other one is, which is over once it is written.
+
+        It has memory of its own where products with weights need that, or the other one stays.
+        """
+        if not (self.plan.A.weights.in_place and self.plan.mode.scratch) or other in self.kept:
+            return getattr(self, name)
+        self.live[name] = self.live.pop(other)
+        self.ended.add(other)
+        self._end(*self.plan.over.get(name, ()))
+        return self.live[name]
 
     def close(self, result: str = "") -> None:
         """End all matrices but the result, whose memory is the caller's now, and those kept for backward."""

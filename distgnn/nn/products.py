@@ -94,9 +94,9 @@ class AggregateFirst:
     def backward(
         self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
     ) -> Gradients:  # fmt: skip
-        dT = None if W is None else buffers.dT
-        dW, dT = A.weights.shares(buffers.T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
-        dW = A.weights.sum(dW, buffers.T, buffers.later)
+        T, dT = buffers.T, None if W is None else buffers.in_place("dT", "T")
+        dW, dT = A.weights.shares(T, G, W, dT)  # dW = Tᵀ G, dT = G Wᵀ
+        dW = A.weights.sum(dW, T, buffers.later)
         return [dW], None if dT is None else A.T.multiply(dT, buffers.dH, then=then)  # dH = Aᵀ dT
 
 
@@ -122,9 +122,9 @@ class TransformFirst:
         self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
     ) -> Gradients:  # fmt: skip
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
-        dH = None if W is None else buffers.dH
-        dW, dH = A.weights.shares(buffers.H, S, W, dH, then)  # dW = Hᵀ S, dH = S Wᵀ
-        return [A.weights.sum(dW, buffers.H, buffers.later)], dH
+        H, dH = buffers.H, None if W is None else buffers.in_place("dH", "H")
+        dW, dH = A.weights.shares(H, S, W, dH, then)  # dW = Hᵀ S, dH = S Wᵀ
+        return [A.weights.sum(dW, H, buffers.later)], dH
 
 
 class SparseInput:

@@ -21,11 +21,13 @@ from distgnn.operators.strips import side_by_side, splits
 Windows = Sequence[tuple[Range, Range]]
 
 
-def load(grid: Grid, source: BlockSource, windows: Windows, thin: bool = False) -> list[CSR]:
+def load(
+    grid: Grid, source: BlockSource, windows: Windows, thin: bool = False, lasting: bool = False
+) -> list[CSR]:  # fmt: skip
     """Load the blocks of A in these (rows, columns). Collective: an error on one rank is raised on all.
 
     Of windows side by side a store is read once, and what was read is cut. ``thin``: as of
-    :meth:`CSR.from_scipy`.
+    :meth:`CSR.from_scipy`; ``lasting``: of their memory, as of :class:`~distgnn.comm.shared.NodeMemory`.
 
     Ranks of a node that ask for the same windows of a store read them together, each shard once (Plexus
     section 5.4). On hosts each writes what it reads into the block that they share. The ledger charges the
@@ -33,10 +35,10 @@ def load(grid: Grid, source: BlockSource, windows: Windows, thin: bool = False) 
     want some columns of a shard, they share its rows out and send each other entries, see ``strips.py``.
     """
     if not isinstance(source, SharedSource) or splits(grid, source, windows):
-        held = _packed(grid, source, windows, thin)
+        held = _packed(grid, source, windows, thin, lasting=lasting)
     else:  # inside, only ranks that read together communicate, and they leave together
         with grid.on_node((source.key, windows)) as readers, grid.world.together():
-            memory = grid.memory_of(readers)
+            memory = grid.memory_of(readers, lasting)
             held = []
             for rows, bounds in side_by_side(windows):
                 strip = source.assemble(rows, (bounds[0], bounds[-1]), memory, readers)
@@ -56,10 +58,11 @@ def load_transposed(grid: Grid, source: BlockSource, windows: Windows) -> list[C
 
 
 def _packed(
-    grid: Grid, source: BlockSource, windows: Windows, thin: bool, transposed: bool = False
-) -> list[CSR]:
+    grid: Grid, source: BlockSource, windows: Windows, thin: bool, transposed: bool = False,
+    lasting: bool = False,
+) -> list[CSR]:  # fmt: skip
     """Put SciPy blocks on the device."""
-    with grid.memory((windows, transposed)) as memory:
+    with grid.memory((windows, transposed), lasting) as memory:
         given = blocks(source, windows if memory.makes else [], grid)
         laid = (block.T for block in given) if transposed else given
         make = lambda on: [CSR.from_scipy(block, on, source.dtype, thin=thin) for block in laid]  # noqa: E731

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from distgnn import ledger, local
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
+from distgnn.comm.shared import of_mate
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
 from distgnn.local.epilogue import Ending
 from distgnn.operators.algorithm import Algorithm
@@ -31,21 +32,48 @@ ROLES = (("z", "x", "y"), ("y", "z", "x"), ("x", "y", "z"))
 
 @dataclass(frozen=True)
 class Plane:
-    """A rank's shard of A in some layers. ``window``: its rows and columns."""
+    """A rank's shard of A in some layers. ``window``: its rows and columns.
+
+    ``mirrors``: all planes of a symmetric matrix by layer, where ranks of a node share memory, else none:
+    shards of them may be the transposes of each other.
+    """
 
     grid: Grid
     window: tuple[Range, Range]
     A: CSR
+    mirrors: Mapping[int, Plane] = field(repr=False, compare=False)
 
     @cached_property
     def At(self) -> CSR:
-        """The shard, transposed where it is. Collective."""
-        return Holders(self.grid, [self.window]).transposed([self.A])[0]
+        """The shard, transposed where it is, or the one that is its transpose. Collective."""
+        mirror = self.mirror
+        key, held = ([self.window], [self.A]) if mirror is None else (("mirrored", self.grid.rank), [])
+        made = Holders(self.grid, key).transposed(held)
+        return made[0] if mirror is None else mirror
+
+    @cached_property
+    def mirror(self) -> CSR | None:
+        """The shard of any layer that is the transpose, if a rank of the node holds it. Collective."""
+        if not self.mirrors:
+            return None
+        held, wanted = {plane.window: plane.A for plane in self.mirrors.values()}, self.window[::-1]
+        lent = of_mate(self.grid.world, self.grid.node, None if wanted in held else wanted, held)
+        return held.get(wanted, lent)
+
+    @cached_property
+    def mirrored(self) -> bool:
+        """True where no rank has to make the transpose of its shard. Collective."""
+        return bool(self.mirrors) and self.grid.world.lowest(int(self.mirror is not None)) == 1
+
+    def transpose(self) -> CSR:
+        """Return the transpose of the shard. Collective the first time."""
+        mirror = self.mirror if self.mirrored else None
+        return self.At if mirror is None else mirror
 
     @cached_property
     def keeps_transpose(self) -> bool:
         """True where all ranks have room for the transpose, or a product needs it. Collective, once."""
-        if not local.transposes(self.A.data):
+        if self.mirrored or not local.transposes(self.A.data):
             return True
         filled = sum(ledger.books().held.values()) + self.A.buffer.nbytes
         there = TUNING.filled_memory * self.grid.share_of_memory()
@@ -65,7 +93,9 @@ class Plexus3D(Algorithm):
     over (y, x) and the layer's output over (z, x). That is the input of layer 1, whose roles are rotated;
     :meth:`layer` gives its operator. At most three shards of A are held, and their transposes once an adjoint
     has been used, where a rank's memory has room for them: else rows of a shard are transposed while they
-    multiply. Only layer 0's ``H``, and all weights, are also cut over the third axis.
+    multiply. Of a symmetric matrix a shard may be the transpose of another one, of any layer and any rank of
+    the node: on hosts that one multiplies in its place. Only layer 0's ``H``, and all weights, are also cut
+    over the third axis.
 
     Double permutation (section 5.1): layers take ``source`` = P_r A P_cᵀ and ``odd`` = P_c A P_rᵀ in turns.
     The input of layer 0 is in the order P_c, its output in P_r, that of layer 1 in P_c again; at most six
@@ -122,7 +152,9 @@ class Plexus3D(Algorithm):
         """Return the plane of layer ``number``, loaded by the first layer that uses it."""
         planes, key = self.first.planes, number % self.first.period
         if key not in planes:
-            planes[key] = Plane(self.grid, window, *load(self.grid, self.source, [window]))
+            alike = self.symmetric and len(self.first.sources) == 1 and self.grid.shares_memory
+            (A,) = load(self.grid, self.source, [window], lasting=alike)
+            planes[key] = Plane(self.grid, window, A, planes if alike else {})
         return planes[key]
 
     def layer(self, number: int) -> Plexus3D:
@@ -184,10 +216,10 @@ class ShardMoves(Moves):
         self.primary = self.features.rank == 0
 
     def prepare(self, adjoint: bool) -> None:
-        _ = self.A.plane.At if adjoint else None
+        _ = self.A.plane.transpose() if adjoint else None
 
     def back(self) -> AbstractContextManager[Iterator[tuple[int, CSR]]]:
-        return nullcontext(iter([(0, self.A.plane.At)]))
+        return nullcontext(iter([(0, self.A.plane.transpose())]))
 
     def ranges(self) -> list[Range]:
         return [self.A.plane.window[1]]

@@ -7,7 +7,7 @@ one for a sharded file. Every distributed operator is built from one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from distgnn.arrays import foreign
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.canonical import as_matrix, canonical, identical, value_type
-from distgnn.arrays.csr import CSR, Shape
+from distgnn.arrays.csr import CSR, Shape, column_blocks
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
@@ -166,9 +166,10 @@ class RootMatrix:
         if comm.rank != self.root:
             mine = [self._receive() for _ in windows]
         for rank, wanted in enumerate(asked) if self.held else ():
-            for rows, cols in wanted:
+            given = self._given(wanted)
+            for _ in wanted:
                 try:
-                    block = self.block(rows, cols) if failure is None else None
+                    block = next(given) if failure is None else None
                 except Exception as error:
                     failure, block = error, None
                 if rank == self.root:
@@ -179,6 +180,12 @@ class RootMatrix:
             if failure is not None:
                 raise failure
         return mine
+
+    def _given(self, windows: Sequence[tuple[Range, Range]]) -> Iterator[sp.csr_array]:
+        """Give the blocks in these (rows, columns). Those side by side are made once, and cut."""
+        for rows, bounds in strips.side_by_side(windows):
+            strip = self.block(rows, (bounds[0], bounds[-1]))
+            yield from column_blocks(strip, [end - bounds[0] for end in bounds])
 
     def _send(self, block: sp.csr_array | None, rank: int) -> None:
         parts = () if block is None else (block.indptr, block.indices, block.data)

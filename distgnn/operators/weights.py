@@ -42,10 +42,11 @@ class DenseProducts(ABC):
     Attributes:
         input_layout: how ``T`` (n, f) is cut; output_layout: how ``Z`` and ``G`` (n, f') are; weight_layout:
             how ``W`` (f, f') is; replicated: every rank holds all of W.
+        in_place: ``dT`` may be made where ``T`` is, as ``dW`` is complete by then.
         forms: (product, fan in, fan out) -> its form, where it was tuned.
     """
 
-    replicated = False
+    replicated = in_place = False
 
     def __init__(self, T: Layout[Grid], Z: Layout[Grid], W: Layout[Grid]) -> None:
         self.grid = T.grid
@@ -87,7 +88,7 @@ class DenseProducts(ABC):
         """Compute ``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once. Collective.
 
         No ``dT`` without ``W``, nor of sparse features; ``dT`` in ``out`` if given, which shares no memory
-        with ``T`` and ``G``.
+        with ``G``, and with ``T`` only :attr:`in_place`.
         """
         share, dT = self.shares(T, G, W, out)
         return DistDense(self.sum(share, T), self.weight_layout, (T.shape[1], G.shape[1])), dT
@@ -169,6 +170,7 @@ class ReplicatedWeights(DenseProducts):
             raise ValueError(f"replicated weights: one axis may cut the columns, not {layout.col_axes}")
         super().__init__(layout, layout, Layout(layout.grid, Cut(), Cut()))
         self.along_row = self.grid.along(*layout.col_axes)
+        self.in_place = self.along_row.size <= 2  # then all panels of G are there at a time
         self.along_rows = self.grid.along(*layout.row_axes)
 
     @contextmanager
@@ -213,14 +215,18 @@ class ReplicatedWeights(DenseProducts):
         self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
     ) -> Any:
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
-        panels = []  # of dW
+        panels, turns = [], []  # of dW; of G, not yet multiplied by W
         with self._broadcast(G) as blocks:
             for k, actv, G_c in blocks:
                 panels.append(_transposed_times(T, G_c, of_weights))
-                if dT is not None and W is not None:
-                    W_c = W.block[own, actv]
-                    end = then if self._is_last(k) else None
-                    local.gemm(G_c, W_c, dT.block, k > 0, trans_b=True, form=of_input, then=end)
+                turns.append((k, actv, G_c))
+                if dT is None or W is None or (dT is T and not self._is_last(k)):
+                    continue
+                for number, columns, panel in turns:
+                    end = then if self._is_last(number) else None
+                    how: Any = {"trans_b": True, "form": of_input, "then": end}
+                    local.gemm(panel, W.block[own, columns], dT.block, number > 0, **how)
+                turns.clear()
         return panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
 
     def prices(
@@ -249,6 +255,8 @@ class ShardedWeights(DenseProducts):
 
     ``T`` is cut over (out, feature), ``Z`` over (out, contract). Line numbers are the paper's.
     """
+
+    in_place = True
 
     def __init__(self, grid: Grid, rows: Cut, out: str, contract: str, feature: str) -> None:
         super().__init__(

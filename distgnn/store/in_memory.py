@@ -9,19 +9,18 @@ import numpy as np
 import scipy.sparse as sp
 
 from distgnn.arrays.backend import of
-from distgnn.arrays.csr import index_type
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, offered
-from distgnn.local.entries import merged_records
 from distgnn.store.format.shards import ShardGrid
 from distgnn.store.read.root import ROOT, Arrays, RootStore, manifest_orders
 from distgnn.store.source import Source
 from distgnn.store.team import Team
-from distgnn.store.write.arguments import NORMALIZATIONS, check_edges, check_source
+from distgnn.store.write.arguments import NORMALIZATIONS, check_source
 from distgnn.store.write.content import Content
 from distgnn.store.write.degrees import Degrees
 from distgnn.store.write.features import Sparse, kept_blocks, sparse_form
 from distgnn.store.write.finish import describe
+from distgnn.store.write.merged_rows import merged_rows
 from distgnn.store.write.orders import Side, Version
 
 
@@ -34,8 +33,8 @@ def hold(
     Features that need no conversion are not copied: the caller's array must stay as it is, see
     :func:`given_features`.
 
-    Args: as of ``write.prepare.prepare``. Rank 0 needs memory for the graph's arrays and about five times
-    eight bytes per entry of the matrix.
+    Args: as of ``write.prepare.prepare``. Rank 0 needs memory for the graph's arrays, for the matrix and for
+    about five bytes per entry more, see ``write/merged_rows.py``.
 
     Raises:
         UserError: bad arguments or data (on every rank).
@@ -59,26 +58,21 @@ def _prepared(
     n, content = source.n, Content(source)
     sparse = sparse_form(source, Team())
     manifest = describe(source, seed, dtype, self_loops, normalize, sparse)
-    rows, cols, weights, loops = _entries(source, self_loops, dtype)
     nodes, whole = Side(Team(), n), np.array([0, n])
     degrees = Degrees(Version(nodes, nodes), ShardGrid(whole, whole), Team(), None, content)
     degrees.begin(0, 0)
-    counts = np.bincount(rows, minlength=n)
-    if len(rows):
-        degrees.count(0, counts, cols, weights)
+    rows = merged_rows(source, self_loops, dtype, degrees.count)
     degrees.end()
     degrees.collect()
     if source.direction_open and content.symmetric(Team()):
         manifest |= {"directed": False, "symmetric": normalize != "row"}
-    values, scaling = np.ones(len(rows)) if weights is None else weights, degrees.scaling(normalize, dtype)
-    if scaling is not None:
-        values = scaling(0, 0)(weights, 0, counts, cols)
+    scaling, weighted, loops, nnz = degrees.scaling(normalize, dtype), rows.weighted, rows.loops, rows.nnz
+    matrix = rows.matrix(dtype, None if scaling is None else scaling(0, 0))
     features = _features(source, sparse, content)
-    edges = loops + (len(rows) - (n if self_loops else loops)) // (1 if manifest["directed"] else 2)
-    manifest |= {"nnz": len(rows), "edges": edges, "weighted": weights is not None}
+    edges = loops + (nnz - (n if self_loops else loops)) // (1 if manifest["directed"] else 2)
+    manifest |= {"nnz": nnz, "edges": edges, "weighted": weighted}
     manifest |= {"orders": manifest_orders(), "degrees": degrees.statistics}
     manifest["content"] = content.hashes(Team())
-    matrix = _csr(rows, cols, values.astype(dtype), n)
     labels = np.full(n, -1, np.int32) if source.labels is None else source.labels
     split = np.zeros(n, np.uint8) if source.split is None else source.split
     return manifest, Arrays(matrix, features, labels, split)
@@ -107,48 +101,3 @@ def _features(source: Source, sparse: Sparse | None, content: Content) -> np.nda
         features[done : done + len(rows)] = rows
         done += len(rows)
     return np.empty((0, source.width), source.feature_type) if features is None else features
-
-
-def _entries(
-    source: Source, self_loops: bool, dtype: np.dtype
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, int]:
-    """List rows, columns and weights (None: all are 1) of A's entries, by row and column, each once.
-
-    Also count the nodes whose self-loop is listed.
-    """
-    n, keys, weights, looped, before = source.n, [], [], np.zeros(source.n, bool), 0
-    for src, dst, weight in source.edges():
-        check_edges(source, before, (src, dst, weight), dtype)
-        before += len(src)
-        looped[src[src == dst]] = True
-        ways = [(dst, src)] if source.directed else [(dst, src), (src, dst)]
-        for row, col in ways:
-            keys.append(row.astype(np.int64) * n + col)
-            weights.append(weight)
-    weighted = any(weight is not None for weight in weights)
-    if self_loops:
-        keys.append(np.arange(n, dtype=np.int64) * (n + 1))
-        weights.append(np.full(n, -np.inf) if weighted else None)  # 1 where there is no such entry
-    merged = merged_records(_records(keys, weights if weighted else None))
-    key = merged["key"] if weighted else merged
-    merged_weights = None
-    if weighted:
-        merged_weights = np.where(np.isneginf(merged["weight"]), 1.0, merged["weight"])
-    return key // n, key % n, merged_weights, int(np.count_nonzero(looped))
-
-
-def _records(keys: list[np.ndarray], weights: list[Any] | None) -> np.ndarray:
-    """Join keys, or keys with weights, as :func:`merged_records` takes them."""
-    joined = np.concatenate(keys) if keys else np.zeros(0, np.int64)
-    if weights is None:
-        return joined
-    records = np.empty(len(joined), np.dtype([("key", np.int64), ("weight", np.float64)]))
-    records["key"], records["weight"] = joined, np.concatenate(weights)
-    return records
-
-
-def _csr(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int) -> sp.csr_array:
-    """Make a matrix of entries sorted by row and column."""
-    kind = index_type(n, len(rows))
-    pointers = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(kind)
-    return sp.csr_array((values, cols.astype(kind), pointers), shape=(n, n))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
+import numpy as np
 from mpi4py import MPI
 
 from distgnn.arrays import backend
@@ -18,10 +19,11 @@ from distgnn.nn.metrics import scores
 from distgnn.operators.dense import gather
 from distgnn.store.from_arrays import of_arrays
 from distgnn.store.importers.imported import Imported
+from distgnn.store.importers.names import Names
 from distgnn.store.in_memory import given_features, hold
 from distgnn.store.read.root import ROOT, RootStore
 from distgnn.train.another import told
-from distgnn.train.checkpoint import collected
+from distgnn.train.checkpoint import Collected, collected
 from distgnn.train.keywords import FitSettings
 from distgnn.train.model import Kept, Model, finite
 from distgnn.train.run import Run
@@ -94,9 +96,25 @@ def fit(
                     backend=backend.get(chosen.backend),
                 )  # fmt: skip
         store = hold(source, own, seed=seed, normalize=normalize, self_loops=self_loops, dtype=chosen.dtype)
+        given, names = given_features(source), None if source is None else source.names
+        source = None  # copies of the caller's edges go with it
         run = Run(store, chosen, own.mpi)
         with freed(run.grid):
-            return _trained(run, source, on_epoch, comm)
+            trained = _trained(run, on_epoch)
+            del run
+        return _kept(trained, store, given, names, own, comm)
+
+
+class Trained(NamedTuple):
+    """The results of a training, of the weights that predict. ``logits``: of all nodes, on rank 0."""
+
+    settings: Settings
+    history: list[Any]
+    metrics: dict[str, float]
+    epoch: int
+    weights: Collected
+    logits: np.ndarray | None
+    how: dict[str, Any]
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -128,9 +146,7 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     return source
 
 
-def _trained(
-    run: Run, source: Imported | None, on_epoch: Callable[..., object] | None, comm: MPI.Intracomm
-) -> Model:
+def _trained(run: Run, on_epoch: Callable[..., object] | None) -> Trained:
     """Train to the end, and collect on rank 0 the numbers of the model's answers. Collective."""
     history = []
     with closing(run.train()) as epochs:
@@ -138,25 +154,35 @@ def _trained(
             history.append(record)
             if on_epoch is not None and run.grid.rank == ROOT:
                 on_epoch(record)
-    store, epoch, s = run.store, int(history[-1]["epoch"]), run.settings
-    assert isinstance(store, RootStore)
+    epoch, s = int(history[-1]["epoch"]), run.settings
     weights = collected(run.state, epoch)
     if run.best.blocks:
         run.best.restore()
         assert run.best.found is not None
         epoch = int(run.best.found["epoch"])
     Z = run.model.forward(run.X)
+    run.grid.workspace.clear()  # rank 0 has room for the numbers of all nodes
     metrics, whole = scores(Z, run.targets), gather(Z)
     with run.grid.world.together():
         logits = finite(whole)
-    run.grid.workspace.clear()
-    given = given_features(source)
-    copied = given is None or backend.of(given).on_device
-    if not copied and store.arrays is not None and store.arrays.features is given:
-        store.arrays.features = given.copy()  # which the caller may change from now on
-    names = None if source is None else source.names
-    words = run.grid.world.share(names is not None and names.words)
     weights.meta |= {"metrics": metrics}
     how = {"algorithm": s.algorithm, "grid": run.grid.shape, "backend": s.backend}
-    kept = Kept(store.manifest, words, Kept.shared(store), logits, names)
-    return Model(s, history, metrics, epoch, weights, comm, how, kept)
+    return Trained(s, history, metrics, epoch, weights, logits, how)
+
+
+def _kept(
+    trained: Trained, store: RootStore, given: np.ndarray | None, names: Names | None, own: Comm,
+    comm: MPI.Intracomm,
+) -> Model:  # fmt: skip
+    """Make the model, which keeps the graph, once the matrices of the run are gone. Collective.
+
+    ``given``: the caller's features, where the store has no copy; names: of the nodes. On rank 0, else None.
+    """
+    with own.together():
+        copied = given is None or backend.of(given).on_device
+        if not copied and store.arrays is not None and store.arrays.features is given:
+            store.arrays.features = given.copy()  # which the caller may change from now on
+    words = own.share(names is not None and names.words, ROOT)
+    kept = Kept(store.manifest, words, Kept.shared(store), trained.logits, names)
+    t = trained
+    return Model(t.settings, t.history, t.metrics, t.epoch, t.weights, comm, t.how, kept)

@@ -17,7 +17,7 @@ from distgnn.store.read.store import Store
 def stored_matrix(store: Store, order: Any, dtype: Any) -> sp.csr_array:
     """Put the stored entries together, zeros among them: (n, n), at the order's positions."""
     if isinstance(store, RootStore):
-        entries = store.held.matrix.tocoo()
+        entries = store.held.matrix.whole().tocoo()
         parts = [(order.positions(entries.row), order.positions(entries.col), entries.data)]
     else:
         places = product(range(len(order.rows) - 1), range(len(order.cols) - 1))

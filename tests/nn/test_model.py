@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import distgnn as dg
 from chosen_grids import wide_grid
@@ -185,3 +186,39 @@ def test_uneven_blocks(comm, backend, partitions):
     if comm.Get_rank() == 0:
         expected = PROBLEM.reference(hidden=(8,), dropout=0.4).forward(PROBLEM.X, epoch=2)
         np.testing.assert_allclose(Z, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ["1d", "2d", "3d"])
+def test_gradients_lie_where_inputs_were(comm, backend, name):
+    """Blocks of n/P rows of the widths of hidden layers, beside A X: three, and five in 3D on this grid.
+
+    In 1D and 2D these are the input of layer 1, H W and A (H W); in 3D A H of layers 1, of two blocks, and 2,
+    in the place of which its gradient lies, and the gradient of H.
+    """
+    n, width = 256, 16
+    rng = np.random.default_rng(0)
+    A = sp.csr_array(np.where(rng.random((n, n)) < 0.05, rng.random((n, n)), 0))
+    sizes = {"2d": {"rows": 2, "cols": 2}, "3d": {"x": 1, "y": 2, "z": 2}}.get(name)
+    grid = make_grid(comm, name, sizes if comm.Get_size() == 4 else None, backend=backend)
+    model = dg.nn.GCN(dg.distribute(A, grid, name), [width] * 3 + [4])
+    X = dg.scatter(rng.random((n, width)), model.input_layout)
+    targets = model.targets(rng.integers(0, 4, n).astype(np.int32), np.ones(n, np.uint8))
+    for _ in range(3):
+        with dg.Ledger() as ledger:
+            model.gradients(X, targets)
+    blocks = ledger.peak["layers"] / (n * width * 8 / grid.size)
+    assert blocks <= (5 if name == "3d" and grid.size == 4 else 3)
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("options", [
+    {"activation": "elu"}, {"layer_norm": True}, {"residual": True},
+    {"train_features": True, "optimizer": "sgd"},
+])  # fmt: skip
+def test_what_gradients_overwrite_is_over(comm, backend, options):
+    """Networks whose backward pass reads more than the bits of ReLU are trained beside the reference."""
+    for name, hidden in (("1d", (8, 8, 8)), ("2d", (8, 8, 8)), ("3d", (6, 12, 6))):
+        if name == "3d" and "residual" in options:
+            continue
+        PROBLEM.compare(wide_grid(comm, name, backend), name, hidden=hidden, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -11,6 +13,7 @@ import scipy.sparse as sp
 import distgnn as dg
 from awkward_shapes import awkward
 from chosen_grids import some_grids
+from distgnn import ledger
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.operators import make_grid
@@ -78,3 +81,59 @@ def test_transposes_are_kept_where_there_is_room(comm, backend):
     operator = dg.distribute(A, make_grid(comm, "3d", backend=backend), "3d")
     _ = operator.T @ dg.scatter(np.ones((A.shape[0], 2)), operator.output_layout)
     assert "At" in operator.algorithm.plane.__dict__
+
+
+def held_by_ranks(comm) -> int:
+    """Return the bytes of A of all ranks, by the ledger."""
+    gc.collect()
+    return comm.allreduce(ledger.books().held["adjacency"])
+
+
+@pytest.mark.ranks(4, 8, 12)
+def test_shards_of_a_symmetric_matrix_are_transposes_of_each_other(comm):
+    """On one node no rank holds more after a backward pass, where shards of two axes fit each other."""
+    B = awkward()["directed"]
+    A, width = (B + B.T).tocsr(), 5
+    Y = np.random.default_rng(2).random((A.shape[0], width))
+    for sizes in some_grids("3d", comm.size):
+        found = {}
+        for nodes in (1, 2, comm.size):
+            grid = make_grid(comm, "3d", sizes, backend="numpy")
+            grid.node = grid.rank % nodes
+            grid.shares_memory = nodes < comm.size
+            operator = dg.distribute(A, grid, "3d")
+            layers = [operator.layer(number) for number in range(3)]
+            loaded = held_by_ranks(comm)
+            for number, layer in enumerate(layers):
+                G = dg.scatter(Y, layer.output_layout)
+                for _ in range(2):
+                    product = dg.gather(layer.T @ G)
+                found.setdefault(number, []).append(product)
+                check_price(lambda G=G, A=layer: A.T @ G, layer.prices.adjoint(width), str(sizes))
+            cut = sorted(size for size in sizes.values() if size > 1)
+            if nodes == 1 and cut in ([2, 2], [2, 2, 2]):
+                assert held_by_ranks(comm) <= loaded
+                assert all("At" not in layer.algorithm.plane.__dict__ for layer in layers)
+            with grid.world.together():
+                for products in found.values() if comm.rank == 0 else ():
+                    np.testing.assert_allclose(products[0], A.T @ Y, rtol=1e-12, atol=1e-12)
+                    assert np.array_equal(products[0], products[-1])
+            grid.free()
+
+
+@pytest.mark.ranks(4)
+def test_shards_that_are_lent_leave_no_file_open(comm):
+    descriptors = lambda: len(os.listdir("/proc/self/fd"))  # noqa: E731
+    gc.collect()
+    before = descriptors()
+    A = awkward()["symmetric"]
+    grid = make_grid(comm, "3d", {"x": 2, "y": 2, "z": 1}, backend="numpy")
+    operator = dg.distribute(A, grid, "3d")
+    layers = [operator.layer(number) for number in range(3)]
+    for layer in layers:
+        _ = layer.T @ dg.scatter(np.ones((A.shape[0], 2)), layer.output_layout)
+    assert comm.allreduce(descriptors() - before) > 0
+    del operator, layers, layer
+    gc.collect()
+    assert descriptors() == before
+    grid.free()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn import ledger
 from distgnn.arrays import backend as backends
 from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError, UserError
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.from_arrays import of_arrays
 from distgnn.store.in_memory import hold
 from distgnn.store.read.root import RootStore
+from distgnn.store.write import merged_rows
 
 N = 200
 #: Facts of files, which a graph in memory has not.
@@ -141,3 +147,82 @@ def test_features_of_the_stored_type_are_those_given(comm) -> None:
         store = held(comm, of_arrays(np.zeros((2, 1), int), given))
         assert (store.held.features is given) == kept
         np.testing.assert_array_equal(store.held.features, X)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_ranges_of_rows_make_the_same_matrix(monkeypatch, weighted: bool, direction: str) -> None:
+    """A range has the rows of an eighth of the entries, or one row that has more; some have no entry."""
+    from mpi4py import MPI
+
+    edges, X, y, weights = arrays(8)
+    edges[:, 100:400] = np.clip(edges[:, 100:400], 50, 60)  # rows with many entries
+    edges[0, 90:] = np.minimum(edges[0, 90:], N - 30)
+    edges[1, 90:] = np.minimum(edges[1, 90:], N - 30)
+    given = {"weights": weights if weighted else None, "directed": DIRECTIONS[direction]}
+    for self_loops in (True, False):
+        made, ranges = [], []
+        for entries in (1 << 20, 1):
+            monkeypatch.setattr(LIMITS, "entries", entries)
+            taken = merged_rows.merged_rows(of_arrays(edges, X, y, **given), self_loops, np.float64, ignored)
+            ranges.append(len(taken.ranges))
+            made.append(held(MPI.COMM_SELF, of_arrays(edges, X, y, **given), self_loops=self_loops))
+        monkeypatch.undo()
+        assert ranges[0] == 1 and ranges[1] >= merged_rows.RANGES
+        whole, parts = made
+        assert whole.manifest == parts.manifest
+        for name in ("indptr", "indices", "data"):
+            ours, theirs = (getattr(store.held.matrix.whole(), name) for store in (parts, whole))
+            assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), name
+
+
+def ignored(*_) -> None:
+    """Take entries of rows, and do nothing."""
+
+
+def test_rank_0_holds_little_beside_the_matrix(monkeypatch) -> None:
+    """The matrix takes 4 bytes an entry; an order, and its blocks, are made when they are asked for."""
+    from mpi4py import MPI
+
+    n, many = 2000, 400_000
+    edges = np.random.default_rng(0).integers(0, n, (2, many))
+    source = of_arrays(edges, np.ones((n, 1), np.float32), directed=True)
+    monkeypatch.setattr(LIMITS, "entries", 1 << 12)
+    gc.collect()
+    counted = ledger.books().held["graph"]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        store = held(MPI.COMM_SELF, source)
+        kept, peak = (size - before for size in tracemalloc.get_traced_memory())
+        order = store.order("random")
+        block = order.block((0, n // 8), (0, n))
+        del block
+        gc.collect()
+        after = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert kept < 5 * store.nnz and peak < 11 * store.nnz
+    assert after - kept < 40 * n
+    counted = ledger.books().held["graph"] - counted
+    assert 4 * store.nnz < counted < kept
+    del store, order
+    gc.collect()
+    assert ledger.books().held["graph"] < counted
+
+
+@pytest.mark.ranks(1, 4)
+def test_blocks_of_an_order_are_cut_of_the_moved_matrix(comm) -> None:
+    """Windows side by side, of no rows, of no columns, and apart, of a matrix that is not symmetric."""
+    edges, X, y, weights = arrays(10)
+    store = held(comm, of_arrays(edges, X, y, weights=weights, directed=True) if comm.rank == 0 else None)
+    thirds = [(0, 70), (70, 70), (70, N)]
+    windows = [((10, 90), cols) for cols in thirds] + [((0, N), (5, 9)), ((3, 3), (0, N)), ((90, 91), (0, N))]
+    for name in ("random", "original"):
+        order = store.order(name)
+        found, nodes = order.blocks(windows), order.permutation(0, N)
+        whole = comm.bcast(store.held.matrix.whole() if comm.rank == 0 else None)
+        expected = whole[nodes][:, nodes].toarray()
+        for (rows, cols), block in zip(windows, found, strict=True):
+            np.testing.assert_array_equal(block.toarray(), expected[slice(*rows), slice(*cols)])
+            assert block.has_canonical_format or not block.nnz

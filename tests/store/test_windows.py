@@ -21,7 +21,9 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.layout import partition
 from distgnn.store import Store, prepare
+from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
+from distgnn.store.format.stored import reading
 from distgnn.store.read import windows
 from distgnn.store.team import Alone
 from distgnn.store.write import adjacency as writer
@@ -57,6 +59,36 @@ def assert_packed_alike(block: CSR, expected: CSR) -> None:
 
 
 # -- one rank ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunks", [None, (1, 3), (4, 5), (23, 5)])
+def test_rows_are_read_a_few_chunks_at_a_time(tmp_path, monkeypatch, chunks) -> None:
+    """Calls begin and end where chunks do, but for the first and the last."""
+    table = np.arange(23 * 5, dtype=np.float32).reshape(23, 5)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("table", data=table, chunks=chunks)
+        file.create_dataset("vector", data=table[:, 0], chunks=chunks and chunks[:1])
+    calls: list[tuple[int, int]] = []
+    direct = h5py.Dataset.read_direct
+
+    def noted(self, out, window):
+        calls.append((window[0].start, window[0].stop))
+        direct(self, out, window)
+
+    monkeypatch.setattr(h5py.Dataset, "read_direct", noted)
+    monkeypatch.setattr(LIMITS, "read_bytes", 120)
+    height = 1 if chunks is None else chunks[0]
+    with reading(tmp_path / "a.h5") as file:
+        whole, vector = file.array("table", (23, 5), np.float32), file.array("vector", (23,), np.float32)
+        for first in range(0, 23, 3):
+            for last in range(first, 24, 2):
+                calls.clear()
+                found = hdf5.read(whole, (first, last), (1, 4))
+                np.testing.assert_array_equal(found, table[first:last, 1:4])
+                inner = [stop for _, stop in calls[:-1]]
+                assert not any(stop % height for stop in inner) and inner == [start for start, _ in calls[1:]]
+                assert all(stop - start <= max(10, height) for start, stop in calls)
+                np.testing.assert_array_equal(hdf5.read(vector, (first, last)), table[first:last, 0])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 
 import numpy as np
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 import distgnn as dg
+from distgnn import ledger
 from distgnn.comm.session import joined
 from distgnn.errors import ArgumentError, PeerError
 from distgnn.store.checkpoint import read_alone
@@ -328,3 +330,20 @@ def test_features_are_copied_when_training_is_over(comm, monkeypatch, order) -> 
     again = model.embeddings(1)
     if comm.rank == 0:
         np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.ranks(1, 4)
+def test_the_graph_is_kept_when_the_matrices_of_the_run_are_gone(comm, monkeypatch) -> None:
+    """The features that the model copies take the place of what training held, and come not on top."""
+    held, kept = [], fit._kept
+
+    def noted(*given):
+        held.append(dict(ledger.books().held))
+        return kept(*given)
+
+    monkeypatch.setattr(fit, "_kept", noted)
+    gc.collect()
+    before = dict(ledger.books().held)
+    fitted(comm, algorithm="1d")
+    for purpose in ("features", "results", "layers", "optimizer"):
+        assert held[0].get(purpose, 0) <= before.get(purpose, 0), purpose

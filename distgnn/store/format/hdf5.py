@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import h5py
 import numpy as np
 
 from distgnn import ledger
+from distgnn.arrays.blocking import rows_within
 from distgnn.comm.interrupts import later
 from distgnn.files.leftovers import AnyPath
 from distgnn.layout import Range
@@ -97,15 +99,24 @@ def writing(path: AnyPath, mode: str = "w") -> Iterator[h5py.File]:
 
 def read(dataset: h5py.Dataset, *ranges: Range) -> np.ndarray:
     """Read these rows (and columns), and charge them to the ledger."""
-    charge(dataset, *ranges)
-    return dataset[tuple(slice(*window) for window in ranges)]
+    rows = np.empty([last - first for first, last in ranges], dataset.dtype)
+    read_into(rows, dataset, *ranges)
+    return rows
 
 
 def read_into(out: np.ndarray, dataset: h5py.Dataset, *ranges: Range) -> None:
-    """Read these rows (and columns) straight into a C-contiguous array of their shape; charge the ledger."""
+    """Read these rows (and columns) straight into a C-contiguous array of their shape; charge the ledger.
+
+    A few chunks at a time: HDF5 takes some KiB beside each chunk of a read, and leaves them in pieces.
+    """
     charge(dataset, *ranges)
-    if out.size:
-        dataset.read_direct(out, tuple(slice(*window) for window in ranges))
+    if not out.size:
+        return
+    ((first, last), *cols), high = ranges, (dataset.chunks or (1,))[0]
+    step = max(rows_within(LIMITS.read_bytes, out[:1].nbytes) // high, 1) * high
+    for lo, hi in pairwise([first, *range(first // high * high + step, last, step), last]):
+        window = tuple(slice(*ends) for ends in ((lo, hi), *cols))
+        dataset.read_direct(out[lo - first : hi - first], window)
 
 
 def charge(dataset: h5py.Dataset, *ranges: Range) -> None:

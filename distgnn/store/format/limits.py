@@ -13,8 +13,8 @@ class Limits:
     shard_entries: int = 1 << 22  # entries of a shard in the default grid, before duplicates are merged
     file_bytes: int = 64 << 20  # bytes of features in one file; a file's rows are put in order in memory
     file_rows: int = 1 << 22
-    # Bytes of an HDF5 chunk, which ranks read whole: less than HDF5's chunk cache of 1 MiB (8 MiB since HDF5
-    # 2.0), so that a chunk read in several calls is checked once. Smaller ones cost time of the processor.
+    # Bytes of an HDF5 chunk, which ranks read whole: less than HDF5's chunk cache (cached_bytes), so that a
+    # chunk read in several calls is checked once. Smaller ones cost time of the processor.
     chunk_bytes: int = 1 << 16
     least_chunk_bytes: int = 1 << 12
     chunks: int = 1 << 11  # of an array's rows, if they are not smaller: 8 for each of 256 ranks
@@ -27,6 +27,8 @@ class Limits:
     # Sizes in memory at a time.
     entries: int = 1 << 20  # edges or entries that are read, moved or scaled
     sorted_entries: int = 6 << 20  # a larger shard is sorted in ranges of rows
+    read_bytes: int = 1 << 19  # of node arrays, by a call of HDF5
+    cached_bytes: int = 1 << 20  # of chunks, in HDF5's cache of an open array
     spilled_bytes: int = 64 << 20  # records on their way into buckets on disk
     row_bytes: int = 8 << 20  # rows of a node array
     window_entries: int = 1 << 16  # entries of a window, which stay in the processor's cache

@@ -19,6 +19,7 @@ import numpy as np
 from h5py import h5a, h5d, h5l, h5o, h5s, h5t, h5z
 
 from distgnn.errors import UserError
+from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.manifest import NAME, denied
 
 CHUNK_BYTES = 1 << 26  # more than any chunk that was ever written
@@ -39,7 +40,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[StoredFile]:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for ever
             raise UserError(f"{path}: is not a regular file; {AGAIN}")
-        with h5py.File(path, "r", locking=False) as file:
+        with h5py.File(path, "r", locking=False, rdcc_nbytes=LIMITS.cached_bytes) as file:
             yield StoredFile(file, os.path.getsize(path))
     except FileNotFoundError:
         raise UserError(f"{path}: file is missing; {AGAIN}") from None

@@ -16,9 +16,10 @@ from distgnn.comm.group import Comm
 from distgnn.errors import UserError, did_you_mean
 from distgnn.layout import Cut, Layout, NodeOrder
 from distgnn.operators.dense import DistDense, scatter
-from distgnn.operators.sources import MatrixSource, RootMatrix
+from distgnn.operators.sources import RootMatrix
 from distgnn.operators.sparse_features import SparseFeatures, scatter_sparse
 from distgnn.partition import orders
+from distgnn.store.read.graph_matrix import GraphMatrix, Moved
 from distgnn.store.read.neighbours import Neighbours
 from distgnn.store.read.store import AnyOrder, Store
 
@@ -34,7 +35,7 @@ class Arrays:
     on a GPU; labels and split are as in a store, too.
     """
 
-    matrix: sp.csr_array
+    matrix: GraphMatrix
     features: Any
     labels: np.ndarray
     split: np.ndarray
@@ -156,7 +157,8 @@ class RootStore(Store):
 class RootOrder(RootMatrix):
     """The matrix of a :class:`RootStore` in one order, with the methods of a store's ``Order``.
 
-    The matrix is made once, on rank 0. Local to a rank; only `blocks` and `whole` are collective.
+    Rank 0 makes its blocks when they are asked for, and holds no matrix of its own in this order. Local to a
+    rank; only `blocks` and `whole` are collective.
     """
 
     def __init__(self, store: RootStore, name: str) -> None:
@@ -174,7 +176,7 @@ class RootOrder(RootMatrix):
             self.row_order = NodeOrder(name, (content, name), self.permutation)
         self.held: Any = None
         if store.arrays is not None:
-            self.held = MatrixSource(self._moved(store.arrays.matrix))
+            self.held = Moved(store.arrays.matrix, self.nodes, self.symmetric)
 
     @property
     def col_order(self) -> NodeOrder | None:
@@ -205,15 +207,6 @@ class RootOrder(RootMatrix):
         everything = (0, self.shape[0]), (0, self.shape[1])
         (matrix,) = self.blocks([everything])
         return Held(matrix, self.row_order, self.dtype, self.symmetric)
-
-    def _moved(self, matrix: sp.csr_array) -> sp.csr_array:
-        """Put the rows and columns of a matrix into this order."""
-        if self.nodes.permutation is None:
-            return matrix
-        entries = matrix.tocoo()
-        kind = matrix.indices.dtype
-        places = tuple(self.positions(ends).astype(kind) for ends in (entries.row, entries.col))
-        return sp.csr_array((entries.data, places), shape=matrix.shape)
 
 
 class Held:

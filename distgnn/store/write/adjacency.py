@@ -25,7 +25,7 @@ from distgnn.store.format import hdf5
 from distgnn.store.format.limits import LIMITS
 from distgnn.store.format.shards import ShardGrid
 from distgnn.store.team import Team
-from distgnn.store.write.degrees import Degrees, Scale
+from distgnn.store.write.degrees import Degrees, Factors
 from distgnn.store.write.spill import Spill
 
 
@@ -178,7 +178,7 @@ class AdjacencyWriter:
         how = merged, shape, bits, expected, index_type(shape[1]), take, self.grid.shape[0]
         self.nnz[i, j] = write_rows(file, *how)
 
-    def write_values(self, dtype: Any, scaling: Callable[[int, int], Scale] | None) -> None:
+    def write_values(self, dtype: Any, scaling: Callable[[int, int], Factors] | None) -> None:
         """Write the values, of shard (i, j) those that `scaling(i, j)` makes of weights. Collective."""
         with self.team.together():
             for _, i, j in followed(self._mine(), "write values", *self._work()):
@@ -191,7 +191,7 @@ class AdjacencyWriter:
                     path.unlink()
 
     def _write_values(
-        self, file: Any, weights: Any, columns: Any, at: tuple[int, int], dtype: Any, scale: Scale | None
+        self, file: Any, weights: Any, columns: Any, at: tuple[int, int], dtype: Any, scale: Factors | None
     ) -> None:  # fmt: skip
         nnz, kind = int(self.nnz[at]), index_type(int(np.diff(block(self.grid.cols, at[1]))[0]))
         values = hdf5.create(file, "values", (nnz,), dtype, self.grid.shape[0])

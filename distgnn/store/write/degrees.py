@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,35 @@ from distgnn.store.write.content import Content
 from distgnn.store.write.cut import CutArray, fetch, own, pieces
 from distgnn.store.write.orders import Version
 
-#: Of the weights (or None) of some rows' entries: the first row, entries of each row, columns, in the shard.
-Scale = Callable[["np.ndarray | None", int, np.ndarray, np.ndarray], np.ndarray]
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors of a shard's entries by row and, if any, by column; float64.
+
+    Attributes:
+        dtype: of the products. refuse: raises for an entry, its row, column, weight and product.
+    """
+
+    left: np.ndarray
+    right: np.ndarray | None
+    dtype: Any
+    refuse: Callable[[int, int, Any, Any], object]
+
+    def __call__(
+        self, weights: np.ndarray | None, first: int, counts: np.ndarray, cols: np.ndarray
+    ) -> np.ndarray:
+        """Scale the weights, None for ones, of so many entries in each row from the ``first`` on.
+
+        ArgumentError: the dtype cannot hold one then.
+        """
+        left = self.left[first : first + len(counts)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = scaled(counts, cols, left, self.right, weights, self.dtype)
+        if not (good := np.isfinite(values)).all():
+            k = int(np.argmin(good))
+            row = first + int(np.searchsorted(np.cumsum(counts), k, side="right"))
+            self.refuse(row, int(cols[k]), 1.0 if weights is None else weights[k], values[k])
+        return values
 
 
 class Degrees:
@@ -99,7 +127,7 @@ class Degrees:
             result[self.version.rows.ids(lo, hi)] = self.neighbours.read(lo, hi)
         return result
 
-    def scaling(self, normalize: str, dtype: Any) -> Callable[[int, int], Scale] | None:
+    def scaling(self, normalize: str, dtype: Any) -> Callable[[int, int], Factors] | None:
         """Return a function that gives the scale of shard (i, j) in this normalisation, or None for "none".
 
         Raises ArgumentError for a node whose weights sum to less than zero or to more than float64 holds.
@@ -115,12 +143,12 @@ class Degrees:
         rows = partial(_inverse, root=normalize == "gcn")
         cols = None if normalize == "row" else self.sums if self._twins is None else self._of_twins()
 
-        def of_shard(i: int, j: int) -> Scale:
+        def of_shard(i: int, j: int) -> Factors:
             ends = block(self.grid.rows, i), block(self.grid.cols, j)
             left = rows(self.sums.read(*ends[0]))
             same = cols is self.sums and ends[0] == ends[1]
             right = None if cols is None else left if same else rows(cols.read(*ends[1]))
-            return partial(self._scaled, ends, left, right, dtype)
+            return Factors(left, right, dtype, partial(self._refuse, ends))
 
         return of_shard
 
@@ -137,19 +165,6 @@ class Degrees:
         with team.together():
             of_cols.write(team.rank, np.concatenate(parts))
         return of_cols
-
-    def _scaled(
-        self, ends: tuple[tuple[int, int], tuple[int, int]], left: np.ndarray, right: np.ndarray | None,
-        dtype: Any, weights: np.ndarray | None, first: int, counts: np.ndarray, cols: np.ndarray,
-    ) -> np.ndarray:  # fmt: skip
-        """Scale weights; ArgumentError for one that the dtype cannot hold then."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = scaled(counts, cols, left[first : first + len(counts)], right, weights, dtype)
-        if not (good := np.isfinite(values)).all():
-            k = int(np.argmin(good))
-            row = first + int(np.searchsorted(np.cumsum(counts), k, side="right"))
-            self._refuse(ends, row, int(cols[k]), 1.0 if weights is None else weights[k], values[k])
-        return values
 
     def _refuse(
         self, ends: tuple[tuple[int, int], tuple[int, int]], row: int, col: int, weight: Any, value: Any
