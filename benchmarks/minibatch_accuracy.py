@@ -32,6 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "cluster, values of A": PARTS | {"renormalize": False},
     "cluster, rescaled": PARTS | {"rescale": True},
     "cluster, both": PARTS | {"rescale": True, "renormalize": True},
+    "cluster, an epoch an update": PARTS | {"batches_per_update": 5},
     "full graph, GraphSAGE": {"model": "sage"},
     "sage, 10,10, GraphSAGE": {"sampler": "sage", "model": "sage", "fanout": [10, 10], **SINGLE},
 }
