@@ -1,11 +1,11 @@
-"""Test accuracies of training on subgraphs over seeds, beside training on the full graph, in as many updates.
+"""Test accuracies of training on minibatches over seeds, beside the full graph, in as many updates.
 
     distgnn prepare PLANETOID/cora cora.dg
     distgnn prepare MUSAE/facebook facebook.dg --split 0.6/0.2/0.2
     python benchmarks/minibatch_accuracy.py cora.dg --out benchmarks/results/minibatch-accuracy.md
 
 Recipe kipf-welling; the weights of the epoch with the best validation. p: of Welch's t-test of the test
-accuracies of a sampler and of the full graph.
+accuracies of a sampler and of the first way here with the same network, which is the full graph.
 """
 
 from __future__ import annotations
@@ -18,13 +18,23 @@ from scipy.stats import ttest_ind
 import table
 from distgnn.train import Run, Settings
 
-SINGLE = {"batches_per_update": 1}
+SINGLE = {"batch_size": 512, "batches_per_update": 1}
+PARTS = {"sampler": "cluster", "parts": "metis:50"} | SINGLE | {"batch_size": 10}
 WAYS: dict[str, dict[str, Any]] = {
     "full graph": {},
+    "sage, 10,10": {"sampler": "sage", "model": "gcn", "fanout": [10, 10], **SINGLE},
+    "ladies, 1024,1024": {"sampler": "ladies", "fanout": [1024, 1024], **SINGLE},
+    "fastgcn, 1024,1024": {"sampler": "fastgcn", "fanout": [1024, 1024], **SINGLE},
+    "saint, 2000 nodes": {"sampler": "saint", "fanout": [2000], **SINGLE},
+    "shadow, 10,5": {"sampler": "shadow", "fanout": [10, 5], **SINGLE},
     "vertices, a quarter": {"sampler": "vertices"},
-    "cluster, 10 of 50 parts": {"sampler": "cluster", "parts": "metis:50", "batch_size": 10, **SINGLE},
-    "shadow, 10,5": {"sampler": "shadow", "fanout": [10, 5], "batch_size": 512, **SINGLE},
-    "saint, 2000 nodes": {"sampler": "saint", "fanout": [2000], "batch_size": 512, **SINGLE},
+    "cluster, 10 of 50 parts": PARTS,
+    "cluster, values of A": PARTS | {"renormalize": False},
+    "cluster, rescaled": PARTS | {"rescale": True},
+    "cluster, both": PARTS | {"rescale": True, "renormalize": True},
+    "cluster, an epoch an update": PARTS | {"batches_per_update": 5},
+    "full graph, GraphSAGE": {"model": "sage"},
+    "sage, 10,10, GraphSAGE": {"sampler": "sage", "model": "sage", "fanout": [10, 10], **SINGLE},
 }
 
 
@@ -34,15 +44,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--raw-features", action="store_true", help="counts are not divided by their sums")
     args = parser.parse_args()
-    lines, full = [*table.columns("training", "epochs", "validation, %", "test, %", "p", "by seed")], None
+    lines = [*table.columns("training", "epochs", "validation, %", "test, %", "p", "by seed")]
+    full: dict[str, np.ndarray] = {}
     for name in args.ways:
-        settings = WAYS[name]
+        settings = WAYS[name] | ({"normalize_features": False} if args.raw_features else {})
         epochs = -(-args.updates // updates_of_an_epoch(args.store, settings))
         by_seed = [accuracies(args.store, epochs, settings | {"seed": seed}) for seed in range(args.seeds)]
         val, test = 100 * np.array(by_seed).T
-        full = test if full is None else full
-        same = ttest_ind(test, full, equal_var=False).pvalue
+        beside = full.setdefault(settings.get("model", "gcn"), test)
+        same = ttest_ind(test, beside, equal_var=False).pvalue
         listed = ", ".join(f"{value:.1f}" for value in test)
         spread = f"{test.mean():.2f} ± {test.std():.2f}"
         lines.append(f"| {name} | {epochs} | {val.mean():.2f} | {spread} | {same:.2f} | {listed} |")

@@ -26,7 +26,8 @@ from distgnn.local.spmm import spmm
 
 __all__ = [
     "GRADIENT", "POWERS", "SCORES", "SHARES", "SUMS", "dots", "end_sums", "gathered", "multiply", "of_rows",
-    "permuted", "row_maxima", "row_sums", "rows_of", "signs_for", "softmax", "softmax_back", "transposition",
+    "permuted", "row_maxima", "row_sums", "rows_of", "run_sums", "signs_for", "softmax", "softmax_back",
+    "transposition",
 ]  # fmt: skip
 Array = Any
 
@@ -120,6 +121,14 @@ def end_sums(A: CSR, u: Array, v: Array, out: Array) -> Array:
 def row_sums(A: CSR, values: Array, out: Array) -> Array:
     """Add the sums of each row's values to ``out`` (m, heads)."""
     return _run("row_sums", A, out, (values,), A, values, out)
+
+
+def run_sums(values: Array, bounds: Array) -> Array:
+    """Sum runs of values, run i from ``bounds[i]`` to ``bounds[i + 1]``, from first to last: (runs,)."""
+    on, runs = backend.of(values), len(bounds) - 1
+    A = CSR.empty((runs, 1), len(values), values.dtype, on, "workspace")
+    A.data[...], A.indices[...], A.indptr[...] = values, 0, bounds
+    return row_sums(A, values[:, None], on.zeros((runs, 1), values.dtype))[:, 0]
 
 
 def row_maxima(A: CSR, values: Array, out: Array) -> Array:

@@ -116,10 +116,9 @@ def _sums(data: Any, starts: Any, on: Backend) -> Any:
     """Sum runs of values that begin at these places, each from its first value to its last."""
     if len(starts) == len(data):
         return data
-    runs = CSR.empty((len(starts), 1), len(data), data.dtype, on)
-    runs.data[...], runs.indices[...] = data, 0
-    runs.indptr[:-1], runs.indptr[-1] = starts, len(data)
-    return edges.row_sums(runs, data[:, None], on.zeros((len(starts), 1), data.dtype))[:, 0]
+    bounds = on.xp.full(len(starts) + 1, len(data), np.int64)
+    bounds[:-1] = starts
+    return edges.run_sums(data, bounds)
 
 
 def _of_dense(array: Any, on: Backend, dtype: Any) -> CSR:

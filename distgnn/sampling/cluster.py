@@ -10,7 +10,16 @@ import numpy as np
 from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.sampler import EXTRACT, step
-from distgnn.sampling.subgraph import SubgraphSampler, counted_first, induced, samples, some_rows, undo_beside
+from distgnn.sampling.subgraph import (
+    SubgraphSampler,
+    counted_first,
+    induced,
+    keep_sums,
+    samples,
+    sizes,
+    some_rows,
+    undo_beside,
+)
 
 Array = Any
 
@@ -19,12 +28,19 @@ class Cluster(SubgraphSampler):
     """A sampler of the subgraphs that some parts induce, with the edges between these parts.
 
     A minibatch is the vertices of its parts, which :class:`distgnn.train.part_batches.PartBatches` draws.
-    Values are those of A, normalised on the whole graph; means are taken in the subgraph, whose degrees then
-    normalise, as in the paper. There is no diagonal enhancement (its section 3.3).
+
+    Renormalizing: the values of a row are multiplied so that they add up to what they do on the graph (their
+    absolute values, where some are negative). D^-1 (A + I) becomes the paper's matrix of the subgraph, by the
+    degrees there. Row u of A H is then estimated by the mean of the neighbours that are there, times the
+    row's sum: exact where their H is the same, biased towards the neighbours of u's part elsewhere, which
+    are there whenever u is. Without it, values are those of A, and the row's sum is too small. Networks with
+    means or attention take these in the subgraph. There is no diagonal enhancement (section 3.3).
 
     Rescaling: of p parts q are drawn uniformly, so that entries (u, v) between parts are divided by
     (q - 1) / (p - 1), the inclusion of v given u, and the loss of u by q / p, that of u. The expected value
     of Σ_u loss weight_u (A H)_u over a sample is then that over the graph, for one layer and q of 2 or more.
+    Renormalized too, a row is a ratio of two such estimates, with a bias that is small where many parts are
+    drawn.
 
     The first vertices of a block are those whose loss counts: the rows of every block are the first of its
     columns.
@@ -34,16 +50,22 @@ class Cluster(SubgraphSampler):
         part: of each vertex, at the positions of the graph's order, int (n); vertices of a negative part are
             in no minibatch.
         training: ids of the vertices whose loss counts, None for all.
+        renormalize: see above; default: unless values are rescaled. Collective, where the graph is.
     """
 
     def __init__(
         self, graph: Graph, layers: int, part: np.ndarray, *, training: Any = None, rescale: bool = False,
-        **options: Any,
+        renormalize: bool | None = None, **options: Any,
     ) -> None:  # fmt: skip
+        self.renormalize = not rescale if renormalize is None else renormalize
         super().__init__(graph, [1] * layers, rescale=rescale, **options)
+        self.sums = self.graph.map(sizes).row_sums() if self.renormalize else None
         self.part = self.graph.backend.asarray(part, np.int64)
         self.parts = len(np.unique(part[part >= 0]))
         self.count(slice(None) if training is None else self.positions(training)[0])
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"renormalize": self.renormalize}
 
     def count(self, positions: Any) -> None:
         """Count the loss of the vertices at these positions from now on, and of no others."""
@@ -63,6 +85,8 @@ class Cluster(SubgraphSampler):
         with step(EXTRACT, on):
             if self.rescale:
                 undo_beside(layer, between, self.part)
+            if self.renormalize:
+                keep_sums(layer, self.sums)
             last, numbers = some_rows(layer, self.counts[vertices.ids])
             weighted = (self.parts / of_rows[numbers], self.population) if self.rescale else ()
             return samples(layer, last, len(self.fanout), *weighted)

@@ -18,6 +18,7 @@ from distgnn.layout import NodeOrder, Range
 from distgnn.local import extract
 from distgnn.local.csr_rows import lengths
 from distgnn.local.draw import Draws, draw_selected, stack_keys
+from distgnn.local.edges import run_sums
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
 from distgnn.sampling.edges import Edges, of_products, selection
@@ -75,6 +76,10 @@ class Graph(Protocol):
         S, sums = self.sums(Stack.of([np.arange(self.n)])), np.zeros(self.shape[1], self.dtype)
         sums[S.indices] = S.data
         return sums
+
+    def row_sums(self) -> Array:
+        """Sum every row, where the graph is: (rows)."""
+        return run_sums(self.A.data, self.A.indptr)
 
     def edges(self, rows: Stack, cols: Stack, scale: Array | None, labels: Relabelling) -> Edges:
         """Pick the entries in the rows and columns of each minibatch, see :func:`edges.edges`."""

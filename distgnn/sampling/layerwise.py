@@ -23,16 +23,25 @@ Array = Any
 SIGNIFICANT = 12
 
 
+def rounded(values: Array, bits: int) -> Array:
+    """Round float64 values to so many significant bits.
+
+    Sums of positive ones are then exact in any order, while the largest term times their number is below
+    2 ** (53 - bits) times the smallest: the same to the bit on any ranks and devices.
+    """
+    xp = backend.module(values)
+    mantissa, exponent = xp.frexp(values)
+    return xp.ldexp(xp.rint(xp.ldexp(mantissa, bits)), exponent - bits)
+
+
 def squares(values: Array) -> Array:
     """Return float64 squares, rounded to 12 significant bits.
 
-    Their sums are then exact in any order, while the largest term times their number is below 2**41 times the
-    smallest: a partitioned graph gives the distribution of a replicated one, to the bit. Importance is off by
-    at most 1 in 8000. Estimates stay unbiased, as they use the same probabilities.
+    A partitioned graph gives the distribution of a replicated one, to the bit, see :func:`rounded`.
+    Importance is off by at most 1 in 8000. Estimates stay unbiased, as they use the same probabilities.
     """
-    xp, wide = backend.module(values), values.astype(np.float64)
-    mantissa, exponent = xp.frexp(wide * wide)
-    return xp.ldexp(xp.rint(xp.ldexp(mantissa, SIGNIFICANT)), exponent - SIGNIFICANT)
+    wide = values.astype(np.float64)
+    return rounded(wide * wide, SIGNIFICANT)
 
 
 class Chosen(NamedTuple):

@@ -225,6 +225,10 @@ class Partitioned(Graph):
         own = np.bincount(self.A.indices, self.A.data, self.shape[1])
         return self.comm.allreduce(own.astype(self.dtype, copy=False), matrix="sums")
 
+    def row_sums(self) -> Any:
+        """Sum every row, by its owner, and gather the sums. Collective."""
+        return self.comm.allgather_rows(super().row_sums(), self.parts, matrix="sums")
+
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         """Draw neighbours, by the owners of the vertices' rows. Collective."""
         with ledger.timed("sampling", "probability", on=self.backend):

@@ -11,11 +11,13 @@ from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
 from distgnn.local import extract
 from distgnn.local.csr_rows import owners, row_pointers
+from distgnn.local.edges import run_sums
 from distgnn.local.stack import Stack
 from distgnn.sampling.block import Block, Layer, Sample
-from distgnn.sampling.layerwise import Chosen, LayerWise
+from distgnn.sampling.layerwise import Chosen, LayerWise, rounded
 
 Array = Any
+PRECISION = 24  # significant bits
 
 
 class SubgraphSampler(LayerWise):
@@ -58,6 +60,22 @@ def undo_beside(layer: Layer, scale: Array, kinds: Array | None = None) -> None:
     kind = layer.data.dtype
     factors = backend.module(rows).where(of_rows == of_columns, scale[rows].astype(kind), kind.type(1))
     layer.data[...] /= factors
+
+
+def sizes(values: Array) -> Array:
+    """Return absolute values, float64 of the precision of float32, see :func:`layerwise.rounded`."""
+    return rounded(abs(values).astype(np.float64), PRECISION)
+
+
+def keep_sums(layer: Layer, sums: Array) -> None:
+    """Multiply every row, in place, so that its :func:`sizes` add up to what they do on the graph.
+
+    Rows whose values are all 0 stay. sums: of each vertex of the graph, float64.
+    """
+    own = run_sums(sizes(layer.data), layer.indptr)
+    own[own == 0] = np.inf
+    factors = sums[layer.rows.ids] / own
+    layer.data[...] *= factors.astype(layer.data.dtype)[rows_of(layer)]
 
 
 def some_rows(layer: Layer, counted: Array) -> tuple[Layer, Array]:

@@ -320,7 +320,7 @@ def run_identity(s: Settings, store: Store, order: str, widths: Sequence[int]) -
     identity |= {"widths": list(widths)} | {name: getattr(s, name) for name in shared}
     # Trained features are saved by position and samples depend on it; all else is equal in every order.
     identity |= {"order": order} if s.train_features or s.samples else {}
-    some = "wire", "mixed_precision", "residual", "layer_norm", "parts", *OF_ATTENTION
+    some = "wire", "mixed_precision", "residual", "layer_norm", "parts", "renormalize", *OF_ATTENTION
     identity |= {name: getattr(s, name) for name in some if getattr(s, name)}
     return identity | ({"activation": s.activation} if s.activation != "relu" else {})
 

@@ -41,6 +41,7 @@ class FitSettings(TypedDict, total=False):
     partition_graph: bool | None
     importance: Literal["zou", "counts"] | None
     rescale: bool | None
+    renormalize: bool | None
     recipe: Literal["kipf-welling", "graphsage", "gat", "plain"]
     model: str | None
     layers: int | None

@@ -142,7 +142,7 @@ def sampler_on(
     if settings.sampler == SHADOW:
         return Shadow(graph, fanout, layers, seed=settings.seed)
     if settings.sampler == CLUSTER:
-        made = Cluster(graph, layers, parts(), **options)
+        made = Cluster(graph, layers, parts(), renormalize=bool(settings.renormalize), **options)
         made.count(training())
         return made
     saint = Saint(graph, fanout[0], layers, **options)

@@ -132,11 +132,13 @@ def _rules_of_minibatches(s: Settings, model: str) -> Iterator[Rule]:
     yield "sampler", s.train_features, problem
     problem = f"is for model=gcn; the mean over sampled neighbours of model={model} is what it is"
     yield "rescale", NETWORKS[model].means and s.rescale is not None, problem
+    problem = f"is for networks that multiply by the values of A, such as gcn, and not for model={model}"
+    yield "renormalize", not _multiplies(model) and s.renormalize is not None, problem
     yield "importance", s.importance and s.sampler != "ladies", f"is for sampler=ladies, not {s.sampler}"
 
 
 def _rules_of_subgraphs(s: Settings) -> Iterator[Rule]:
-    for name in ("fanout", "batches_per_update", "bulk", "partition_graph", "parts"):
+    for name in ("fanout", "batches_per_update", "bulk", "partition_graph", "parts", "renormalize"):
         given = bool(s.partition_graph) if name == "partition_graph" else getattr(s, name) is not None
         yield name, given, f"is not for sampler={VERTICES}, whose step is one subgraph on all ranks"
     problem = f"excludes sampler={VERTICES}; rows that are needed would be agreed on for each subgraph"
@@ -154,7 +156,9 @@ def _rules_of_samples(s: Settings, model: str) -> Iterator[Rule]:
         raise ArgumentError(name, value, problem)
     problem = f"is not for sampler={SHADOW}, whose subgraphs are what the network is trained on"
     yield "rescale", s.sampler == SHADOW and s.rescale is not None, problem
-    yield "parts", s.sampler != CLUSTER and s.parts is not None, f"is for sampler={CLUSTER}, not {s.sampler}"
+    for name in ("parts", "renormalize"):
+        given = s.sampler != CLUSTER and getattr(s, name) is not None
+        yield name, given, f"is for sampler={CLUSTER}, not {s.sampler}"
     problem = f"is not for sampler={CLUSTER}, which draws whole parts; say with batch_size how many"
     yield "fanout", s.sampler == CLUSTER and s.fanout is not None, problem
     problem = "sampler=saint draws one subgraph for all layers; give its number of nodes"
@@ -168,6 +172,8 @@ def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
         return filled | {"algorithm": s.algorithm or "1d"}
     if s.sampler in (CLUSTER, SHADOW):
         filled["rescale"] = bool(s.rescale)
+    if s.sampler == CLUSTER and _multiplies(model):
+        filled["renormalize"] = not s.rescale if s.renormalize is None else s.renormalize
     if s.sampler != CLUSTER:
         filled["fanout"] = _fanout(s)
     filled |= {"algorithm": "1.5d", "bulk": s.bulk or defaults.BULK}
@@ -177,6 +183,11 @@ def _of_minibatches(s: Settings, model: str, ranks: int) -> dict[str, Any]:
     if s.grid is None and s.replication is None:
         filled["replication"] = 1
     return filled
+
+
+def _multiplies(model: str) -> bool:
+    """Tell whether a network multiplies by the values of A."""
+    return not (NETWORKS[model].means or NETWORKS[model].attends)
 
 
 def _fanout(s: Settings) -> list[int]:

@@ -246,6 +246,8 @@ class Settings:
         "squared numbers of neighbours", choices=("zou", "counts"))
     rescale: bool | None = _batches(None, "gcn: divide by inclusion probabilities, for no bias "
         "(default: yes; cluster: no)", switch=True)
+    renormalize: bool | None = _batches(None, "cluster, gcn: values of a row add up to what they do on the "
+        "graph (default: yes, without --rescale)", switch=True)
 
     recipe: str = _network(DEFAULT, "settings of a paper, for all that is not given (docs/training.md)",
         choices=tuple(RECIPES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from sampling.exact import LEVEL, p_value
 
 N = 40
 r = np.random.default_rng(4)
-A = sp.csr_array(np.where(r.random((N, N)) < 0.2, r.uniform(0.1, 2, (N, N)), 0) + np.eye(N))
+DENSE = np.where(r.random((N, N)) < 0.2, r.uniform(0.1, 2, (N, N)), 0) + np.eye(N)
+A = sp.csr_array(DENSE)
 PART = r.integers(0, 6, N)
 PART[PART == 2] = 3  # part 2 is empty
 TRAINING = r.choice(N, 15, replace=False)
@@ -26,7 +28,7 @@ def vertices(*parts: int) -> np.ndarray:
 
 
 def test_a_block_has_all_edges_between_its_parts_and_training_nodes_first() -> None:
-    sampler = Cluster(Replicated(A), 3, PART, training=TRAINING)
+    sampler = Cluster(Replicated(A), 3, PART, training=TRAINING, renormalize=False)
     batches = [vertices(0, 4), vertices(1), vertices(0, 1, 3, 4, 5), np.empty(0, np.int64)]
     for sample, batch in zip(sampler.sample(batches), batches, strict=True):
         assert np.array_equal(np.sort(sample.inputs), batch) and len(sample.blocks) == 3
@@ -49,8 +51,63 @@ def test_the_rescaled_estimate_has_no_bias(count: int) -> None:
     np.testing.assert_allclose(np.mean(sums, axis=0), (A @ H)[TRAINING].sum(axis=0), rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_renormalized_rows_add_up_as_on_the_graph(dtype: type, backend: Any) -> None:
+    """In a bulk: one part, two, all and none; rows that are empty, all zeros, or of both signs."""
+    B = np.array(DENSE * r.choice([1, 1, -1], (N, N)), dtype)
+    B[3] = B[:, 3] = 0
+    edges = sp.csr_array(B)
+    edges.data[edges.indptr[5] : edges.indptr[6]] = 0
+    sums = abs(edges).sum(axis=1)
+    sampler = Cluster(Replicated(edges, backend=backend), 2, PART, training=TRAINING)
+    batches = [vertices(1), vertices(0, 4), np.arange(N), np.empty(0, np.int64)]
+    for sample, batch in zip(sampler.sample(batches), batches, strict=True):
+        for block in sample.blocks:
+            parts = block.rows, block.cols, block.data, block.indices, block.indptr
+            rows, cols, data, *places = map(backend.to_host, parts)
+            found = sp.csr_array((data, *places), shape=block.shape)
+            inside = edges[rows][:, cols].toarray()
+            own = abs(inside).sum(axis=1)
+            expected = inside * (sums[rows] / np.where(own, own, 1))[:, None]
+            assert data.dtype == dtype and found.nnz == edges[rows][:, cols].nnz
+            np.testing.assert_allclose(found.toarray(), expected, rtol=5e-7)
+            if len(batch) == N:
+                assert np.array_equal(found.toarray(), inside)
+
+
+def test_means_are_those_of_the_paper() -> None:
+    """D^-1 (A + I) on the graph becomes that of the subgraph, by the degrees there (equation 10)."""
+    edges = (DENSE != 0).astype(float)
+    sampler = Cluster(Replicated(sp.csr_array(edges / edges.sum(axis=1, keepdims=True))), 2, PART)
+    (sample,) = sampler.sample([vertices(0, 3)])
+    inside = edges[np.ix_(sample.blocks[0].rows, sample.blocks[0].cols)]
+    expected = inside / inside.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(sample.blocks[0].A.toarray(), expected, rtol=1e-7)
+
+
+def test_the_bias_of_renormalized_rows() -> None:
+    """Exact means over all choices of three parts in which a vertex is, beside its row of A H.
+
+    Rows of the values of A are too short. Renormalized, they have the right length, but neighbours of the
+    vertex's own part weigh more: none is off where H is constant. Rescaled too, they weigh alike.
+    """
+    off = {}
+    for name, H in {"constant": np.ones((N, 1)), "any": r.uniform(1, 2, (N, 3))}.items():
+        for renormalize, rescale in ((False, False), (True, False), (True, True)):
+            sampler = Cluster(Replicated(A), 1, PART, rescale=rescale, renormalize=renormalize)
+            times, total = np.zeros((N, 1)), np.zeros(H.shape)
+            for parts in combinations((0, 1, 3, 4, 5), 3):
+                (sample,) = sampler.sample([vertices(*parts)])
+                total[sample.batch] += sample.blocks[0].A @ H[sample.inputs]
+                times[sample.batch] += 1
+            off[name, renormalize, rescale] = np.linalg.norm(total / times - A @ H) / np.linalg.norm(A @ H)
+    assert off["constant", False, False] > 0.3 and off["any", False, False] > 0.3
+    assert off["constant", True, False] < 1e-7 and off["constant", True, True] < 1e-7
+    assert off["any", True, True] < off["any", True, False] / 1.5 < off["any", False, False] / 10
+
+
 def test_a_sample_does_not_depend_on_the_bulk() -> None:
-    sampler = Cluster(Replicated(A), 2, PART, training=TRAINING, rescale=True)
+    sampler = Cluster(Replicated(A), 2, PART, training=TRAINING, rescale=True, renormalize=True)
     together = sampler.sample([vertices(0, 4), vertices(1, 3)])
     for one, other in zip(together, [*sampler.sample([vertices(0, 4)]), *sampler.sample([vertices(1, 3)])],
                           strict=True):  # fmt: skip

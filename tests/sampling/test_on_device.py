@@ -29,6 +29,7 @@ from .test_samplers import SAMPLERS, batches_of
 N = 60
 ALL = SAMPLERS | {
     "cluster": lambda G, _: Cluster(G, 2, np.arange(N) % 7, training=np.arange(0, N, 2), rescale=True),
+    "cluster, renormalized": lambda G, _: Cluster(G, 2, np.arange(N) % 7),
     "shadow": lambda G, fanout: Shadow(G, fanout, 3),
 }
 

@@ -13,7 +13,7 @@ from chosen_grids import wide_grid
 from distgnn.arrays.backend import get
 from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
-from distgnn.sampling import FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint
+from distgnn.sampling import Cluster, FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint, Shadow
 from distgnn.train import Minibatches
 
 N = 60
@@ -24,7 +24,11 @@ def matrix() -> np.ndarray:
 
 
 def samplers(G: Any) -> list[Any]:
-    return [GraphSage(G, [4, 3]), Ladies(G, [9, 8]), FastGCN(G, [9, 8]), Saint(G, 12, 2)]
+    return [
+        *(GraphSage(G, [4, 3]), Ladies(G, [9, 8]), FastGCN(G, [9, 8]), Saint(G, 12, 2)),
+        Shadow(G, [3, 2], 2),
+        *(Cluster(G, 2, np.arange(N) % 5, rescale=rescale) for rescale in (False, True)),
+    ]
 
 
 def edges(samples: list[Any]) -> list[Any]:
@@ -98,6 +102,8 @@ def test_samplers_that_disagree(comm: MPI.Intracomm) -> None:
         Ladies(G, [9], importance="nothing" if last else "zou")
     with pytest.raises(DisagreementError, match="ranks disagree: sampler is "):
         FastGCN(G, [9]) if last else Ladies(G, [9])
+    with pytest.raises(DisagreementError, match="ranks disagree: renormalize is True"):
+        Cluster(G, 2, np.arange(N) % 5, renormalize=not last)
 
 
 @pytest.mark.ranks(3, 4)

@@ -18,15 +18,15 @@ NETWORK = ("--hidden", 6, "--dropout", 0.3, "--lr", 0.05, "--dtype", "float64", 
 
 
 @pytest.mark.ranks(1, 4)
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("network", ["gcn", "gcn --rescale", "sage", "gat"])
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_every_number_of_ranks_trains_the_same(
-    comm: Any, model: str, partitioned: bool, shared_tmp_path: Any
+    comm: Any, network: str, partitioned: bool, shared_tmp_path: Any
 ) -> None:
     """Beside a serial training, with the graph on every rank and cut."""
     store, log = small_store(shared_tmp_path, comm), shared_tmp_path / "log.jsonl"
-    words = [store, *NETWORK, "--parts", "volume:12", "--epochs", 3, "--model", model, "--hidden", 8]
-    words += ["--rescale"] if model == "gcn" else []
+    words = [store, *NETWORK, "--parts", "volume:12", "--epochs", 3, "--hidden", 8]
+    words += ["--model", *network.split()]
     where = ["--partition-graph", "--replication", comm.Get_size() // 2 or 1] if partitioned else []
     run(comm, *words, *where, "--check", "all", "--log", log)
     if comm.Get_rank() == 0:
@@ -36,6 +36,7 @@ def test_every_number_of_ranks_trains_the_same(
         np.testing.assert_allclose(*curves, rtol=1e-9)
         (start,), (end,) = (events(log, kind) for kind in ("run", "end"))
         assert end["check"]["updates"] == 3 and start["config"]["batch_size"] == 2
+        assert start["config"]["renormalize"] == {"gcn": True, "gcn --rescale": False}.get(network)
     comm.Barrier()
 
 
@@ -90,6 +91,9 @@ def test_parts_of_the_order_and_a_resumed_run(comm: Any, shared_tmp_path: Any) -
         ("--parts volume:3 --fanout 5", "--fanout 5: is not for --sampler cluster, which draws whole parts"),
         ("--sampler ladies --parts volume:3", "--parts volume:3: is for --sampler cluster, not ladies"),
         ("--sampler vertices --parts volume:3", "--parts volume:3: is not for --sampler vertices"),
+        ("--sampler vertices --no-renormalize", "--no-renormalize: is not for --sampler vertices"),
+        ("--sampler saint --renormalize", "--renormalize: is for --sampler cluster, not saint"),
+        ("--parts volume:3 --model gat --renormalize", "and not for --model gat"),
     ],
 )
 def test_bad_settings(words: str, message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
