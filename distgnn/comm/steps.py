@@ -1,8 +1,8 @@
 """Exchanges that go on while their caller does something else: functions in *steps*.
 
 Such a function is a generator. It yields when its messages are under way, uses what came when it goes on,
-and returns its result. Products that are computed in between drive the messages. All ranks of a group take the
-steps of all functions on it in one order; what else they do in between may differ.
+and returns its result. Products that are computed in between drive the messages. All ranks of a group take
+the steps of all functions on it in one order; what else they do in between may differ.
 
 A function that is closed between two steps, on all ranks alike, receives what is under way and ends. By an
 error that is thrown into it, messages are abandoned.

@@ -27,7 +27,8 @@ class Behind(AbstractContextManager["Behind[T]"], Generic[T]):
     wanted, on all ranks alike, the step of a bulk that has begun is ended.
 
     Args:
-        bulks: each makes a list in steps; the first one is made when an item is asked for.
+        bulks: each makes a list in steps. An item is asked for while the one before it is used: the first one
+            before any point.
         ahead: make the next bulk while the items of one are used. Otherwise when they have been.
     """
 
@@ -38,11 +39,13 @@ class Behind(AbstractContextManager["Behind[T]"], Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Give the items; each is forgotten then."""
+        before = 1  # items that no point follows
         while (bulk := self.coming or next(self.bulks, None)) is not None:
             bulk.go_on()
             items, self.steps, bulk.made = [*reversed(bulk.made)], bulk.taken, []
             self.coming = next(self.bulks, None) if self.ahead else None
-            self.points, self.point = POINTS * len(items), 0
+            self.points, self.point = max(POINTS * (len(items) - before), 1), 0
+            before = 0
             while items:
                 yield items.pop()
 

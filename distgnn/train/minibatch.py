@@ -195,19 +195,23 @@ class MinibatchTraining:
     def _bulks(self, epoch: int, made: int) -> Iterable[Steps[list[Ready]]]:
         """Give what makes the bulks of an epoch, of which so many updates are made."""
         batches = self.minibatches.epoch(epoch)
-        return (self._sample(epoch, bulk, batches) for bulk in bulks(after(self.turns, made), self.bulk))
+        return (self._bulk(epoch, bulk, batches) for bulk in bulks(after(self.turns, made), self.bulk))
 
-    def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> Steps[list[Ready]]:
-        """Sample this rank's minibatches of some turns, and ask for their features. Collective."""
-        numbers = [turn.numbers[self.grid.rank] for turn in bulk]
-        wanted = [number for number in numbers if number is not None]
+    def _bulk(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> Steps[list[Ready]]:
+        """Sample the minibatches of some turns, and ask for their features. Collective."""
         with told(self.grid):
-            steps = self.sampler.steps([batches[n] for n in wanted], epoch=epoch, first=wanted)
-            drawn = iter((yield from steps))
-            samples = [None if number is None else next(drawn) for number in numbers]
+            samples = yield from self._sample(epoch, bulk, batches)
             inputs = [self.nothing if sample is None else sample.inputs for sample in samples]
             features = yield from side_by_side([self.features.wanted(ids) for ids in inputs])
         return [Ready(*turn) for turn in zip(bulk, samples, features, strict=True)]
+
+    def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> Steps[list[Sample | None]]:
+        """Sample this rank's minibatches of some turns, on a partitioned graph with all ranks."""
+        numbers = [turn.numbers[self.grid.rank] for turn in bulk]
+        wanted = [number for number in numbers if number is not None]
+        steps = self.sampler.steps([batches[n] for n in wanted], epoch=epoch, first=wanted)
+        drawn = iter((yield from steps))
+        return [None if number is None else next(drawn) for number in numbers]
 
     def propagate(self, sample: Sample, H: Array, step: int, sums: GradientSums) -> None:
         """Add loss and gradients of a minibatch to `sums`."""

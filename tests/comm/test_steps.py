@@ -66,7 +66,7 @@ def test_arrays_are_swapped_in_one_step(team: Any) -> None:
 
 @pytest.mark.ranks(1, 3, 4)
 def test_functions_take_their_steps_side_by_side(team: Any) -> None:
-    """What the second one needs is sent before the first one is over; one of them has no step."""
+    """Messages of the second one are sent before the first one is over; one of them has no step."""
 
     def numbers(times: int) -> Steps[list[int]]:
         found = np.full((team.size, 1), team.rank)
