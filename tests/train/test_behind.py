@@ -160,7 +160,7 @@ def test_sparse_features_travel_while_a_minibatch_trains(
     found, travelled = [], []
     whole = MinibatchTraining.propagate
     for overlap in (False, True):
-        run = training(comm, backend, True, cut=False, X=SPARSE)
+        run = training(comm, backend, False, cut=False, X=SPARSE)
         run.grid.overlap, pending = overlap, list[bool]()
 
         def propagate(self: Any, *arguments: Any, pending: Any = pending) -> None:
