@@ -94,6 +94,7 @@ def nothing_is_abandoned(monkeypatch: Any) -> None:
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("cut", [True, False])
 @each("name, bulk", [*((name, 2) for name in SAMPLERS), ("sage", 1), ("sage", 30), ("ladies", 1)])
 def test_numbers_words_and_messages_are_those_without(
