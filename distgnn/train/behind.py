@@ -16,8 +16,8 @@ from distgnn.errors import TrainingError
 from distgnn.ledger import Strand
 
 T = TypeVar("T")
-#: Points of a training at each item of a bulk: before it is trained, and after.
-POINTS = 2
+#: Points of a training at each item: before its features are waited for, before it is trained, and after.
+POINTS = 3
 
 
 class Behind(AbstractContextManager["Behind[T]"], Generic[T]):
@@ -27,8 +27,8 @@ class Behind(AbstractContextManager["Behind[T]"], Generic[T]):
     wanted, on all ranks alike, the step of a bulk that has begun is ended.
 
     Args:
-        bulks: each makes a list in steps. An item is asked for while the one before it is used: the first one
-            before any point.
+        bulks: each makes a list in steps. An item is asked for after the first point of the one before it,
+            the first one before any point.
         ahead: make the next bulk while the items of one are used. Otherwise when they have been.
     """
 
@@ -39,12 +39,12 @@ class Behind(AbstractContextManager["Behind[T]"], Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Give the items; each is forgotten then."""
-        before = 1  # items that no point follows
+        before = 1  # items in whose place there is one point
         while (bulk := self.coming or next(self.bulks, None)) is not None:
             bulk.go_on()
             items, self.steps, bulk.made = [*reversed(bulk.made)], bulk.taken, []
             self.coming = next(self.bulks, None) if self.ahead else None
-            self.points, self.point = max(POINTS * (len(items) - before), 1), 0
+            self.points, self.point = POINTS * (len(items) - before) + before, 0
             before = 0
             while items:
                 yield items.pop()

@@ -162,6 +162,8 @@ class MinibatchTraining:
             coming = self._coming(messages, following)
             while following is not None:
                 turn, sample, _ = following
+                with step("sampling"):
+                    behind.go_on()
                 with step("fetching"):
                     H = coming.take()
                     messages.close()

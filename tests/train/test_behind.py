@@ -128,8 +128,8 @@ def test_steps_are_spread_over_the_minibatches(comm: MPI.Intracomm, backend: Any
     list(run.train(Adam(0.05), 1, eval_every=0))
     steps = 4 * 2 + 2  # of two layers, and for the features
     assert len(run.turns) > 6  # before the first one, the first minibatch of the first bulk is asked for
-    assert taken[:4] == [-(-steps * point // 4) for point in range(1, 5)]
-    assert taken[4:10] == [-(-steps * point // 6) for point in range(1, 7)]
+    assert taken[:7] == [-(-steps * point // 7) for point in range(1, 8)]
+    assert taken[7:16] == [-(-steps * point // 9) for point in range(1, 10)]
     run.grid.free()
 
 
