@@ -229,16 +229,18 @@ def test_an_error_of_one_rank_between_updates_ends_all(comm: MPI.Intracomm, monk
 def test_a_rank_without_memory_in_a_step_ends_all(
     comm: MPI.Intracomm, cut: bool, name: str, monkeypatch: Any
 ) -> None:
-    """In the second bulk, while a minibatch of the first one trains: in the sampler, or with the features."""
+    """In the first bulk, and in the second while a minibatch trains: in the sampler, or with the features."""
     monkeypatch.setattr(progress, "LONG", 0.05)
     run = training(comm, "numpy", True, name, cut, reps=2 if comm.size == 4 else 1)
     expected = (run.model.A @ run.X).block.copy()
     places = [(Cluster, "_drawn") if name == "cluster" else (Sampler, "keys"), (Features, "wanted")]
-    for failed, (owner, place) in [(0, places[0]), (comm.size - 1, places[1])]:
+    of_a_bulk = 2 if name in ("sage", "ladies", "fastgcn", "shadow") else 1
+    for failed, (owner, place), most in [
+        (1, places[0], 0), (0, places[0], of_a_bulk), (comm.size - 1, places[1], run.bulk)
+    ]:  # fmt: skip
         calls, whole = [0], getattr(owner, place)
-        bulk = run.bulk if place == "wanted" else 2 if name in ("sage", "ladies", "fastgcn", "shadow") else 1
 
-        def failing(*arguments: Any, calls: Any = calls, whole: Any = whole, most: int = bulk) -> Any:
+        def failing(*arguments: Any, calls: Any = calls, whole: Any = whole, most: int = most) -> Any:
             calls[0] += 1
             if calls[0] > most:
                 raise MemoryError
