@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from fractions import Fraction
 
 import pytest
 
 import distgnn as dg
-from distgnn.ledger import PHASES, Ledger, Union, charge, flight, timed
+from distgnn.ledger import PHASES, Ledger, Strand, Union, charge, flight, timed
 
 
 def test_an_operation_is_charged_to_every_open_ledger():
@@ -290,3 +291,50 @@ def test_ledgers_of_all_ranks_are_added_up_and_the_busiest_is_found(comm):
     assert first.split() == ["3", "ranks", "rank", "1"]
     assert second.split() == ["operation", "matrix", *["calls", "messages", "words", "bytes", "flops"] * 2]
     grid.free()
+
+
+def test_strands_take_turns_and_keep_their_own_seconds(clock):
+    """A region that stays open while other work is done has the seconds of its turns alone."""
+    strand, regions = Strand(), ExitStack()
+    with Ledger(timing=True) as ledger:
+        with timed("spmm", "spmm"):
+            clock[0] = 1.0
+            with strand.resumed():
+                regions.enter_context(timed("sampling", "draw"))
+                regions.enter_context(timed("gemm", "gemm"))
+                clock[0] = 3.0
+            clock[0] = 7.0
+        with timed("update", "step"):
+            with timed("comm", "allreduce"):
+                clock[0] = 8.0
+                with strand.resumed():
+                    clock[0] = 8.5
+                    regions.close()
+                    clock[0] = 8.75
+                clock[0] = 9.0
+            with strand.resumed(), timed("sampling", "extract"):
+                clock[0] = 10.0
+    assert ledger.seconds == {"spmm": 5.0, "gemm": 2.5, "comm": 1.25, "sampling": 1.0}
+    assert sum(ledger.seconds.values()) == 9.75  # of 10: what a strand does in no region is nobody's
+
+
+def test_strands_pause_on_devices_too(clock):
+    """Host regions inside and around those of a device pause once."""
+    on = Device()
+    for around, inside in (("host", "device"), ("device", "host"), ("device", "device")):
+        strand, regions = Strand(), ExitStack()
+        places = {"host": None, "device": on}
+        with Ledger(timing=True) as ledger:
+            with strand.resumed():
+                regions.enter_context(timed("sampling", "draw", on=places[around]))
+                clock[0] += 1.0
+                regions.enter_context(timed("comm", "alltoallv", on=places[inside]))
+                clock[0] += 2.0
+            with timed("spmm", "spmm", on=on), timed("gemm", "gemm"):
+                clock[0] += 8.0
+            with strand.resumed():
+                clock[0] += 4.0
+                regions.close()
+        # the host does not wait for a device, so that its regions have the seconds of those inside
+        seconds = {"sampling": 7.0 if around == "host" else 1.0, "comm": 6.0}
+        assert {phase: ledger.seconds[phase] for phase in seconds} == seconds, (around, inside)

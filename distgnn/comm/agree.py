@@ -72,13 +72,21 @@ def together(mpi: Communicator) -> Iterator[None]:
         yield
     except Exception as error:
         failure = error
-    first = reduced(mpi, size if failure is None else rank, MPI.MIN)
-    if first == size:
+    raise_first(mpi, failure, reduced(mpi, size if failure is None else rank, MPI.MIN))
+
+
+def raise_first(mpi: Communicator, failure: Exception | None, first: int) -> None:
+    """Raise the error of the lowest failing rank, as :func:`together` does. Collective.
+
+    Args:
+        failure: of this rank, if it failed; first: the lowest that did; the number of ranks if none did.
+    """
+    if first == mpi.Get_size():
         return
     raised: Any = failure
     if failure is not None and not isinstance(failure, UserError):
-        host = MPI.Get_processor_name()
-        raised = RuntimeError(f"rank {rank} on host {host} failed with {type(failure).__name__}: {failure}")
+        where = f"rank {mpi.Get_rank()} on host {MPI.Get_processor_name()}"
+        raised = RuntimeError(f"{where} failed with {type(failure).__name__}: {failure}")
     raised = mpi.bcast(raised, first)
     raise raised if failure is None else failure
 

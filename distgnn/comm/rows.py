@@ -17,10 +17,12 @@ import numpy as np
 
 from distgnn import local
 from distgnn.arrays.csr import index_type
+from distgnn.comm import steps
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.pieces import Pieces, rooms
+from distgnn.comm.steps import Steps, Swap, swap, swap_numbers
 from distgnn.local import csr_rows
 from distgnn.local.csr_rows import Packed
 from distgnn.local.narrow import BITS
@@ -38,8 +40,10 @@ class Rows:
         comm: the ranks that share the matrices; rank r holds block r.
         needed: by rank, distinct rising rows of its block. The rank itself may be among them.
         room: the name of the memory that is lent for what is packed.
+        at_once: ask the ranks now. Otherwise nothing but ``asking`` works until all of its steps are taken.
 
     Attributes:
+        asking: asks the ranks for the rows, in steps.
         needed: without the ranks of which no row is needed.
         places: by rank, where its rows lie among those received, in the order of ``needed``.
         received: how many rows are received, own ones included.
@@ -52,19 +56,30 @@ class Rows:
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray], room: str = "rows"
+        self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray], room: str = "rows",
+        at_once: bool = True,
     ) -> None:  # fmt: skip
-        self.grid, self.comm, self.me, on = grid, comm, comm.rank, comm.backend
+        self.grid, self.comm, self.me = grid, comm, comm.rank
         self.room = room
         self.needed = {q: rows for q, rows in needed.items() if rows.size}
         self.places = consecutive({q: rows.size for q, rows in self.needed.items()})
         self.received = sum(rows.size for rows in self.needed.values())
-        wanted = [self.needed.get(q, np.empty(0, np.int64)) for q in range(comm.size)]
-        requests = comm.swap_objects([(rows.size, as_slice(rows)) for rows in wanted])
-        self.sizes = {r: requests[r][0] for r in [*reversed(comm.others()), comm.rank] if requests[r][0]}
+        self.asking = self._ask()
+        if at_once:
+            steps.at_once(self.asking)
+
+    def _ask(self) -> Steps[None]:
+        comm, on, requests = self.comm, self.comm.backend, np.zeros((self.comm.size, 3), np.int64)
+        for q, rows in self.needed.items():
+            consecutive = as_slice(rows) or slice(0, 0)
+            requests[q] = rows.size, consecutive.start, consecutive.stop
+        sizes, starts, stops = (yield from swap_numbers(comm, requests)).T.tolist()
+        self.sizes = {r: sizes[r] for r in [*reversed(comm.others()), comm.rank] if sizes[r]}
         asked = {r: on.empty((size,), np.int64) for r, size in self.sizes.items()}
-        all_to_all(comm, {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}, asked, "rows")
-        self.asked = {r: rows if r == self.me else requests[r][1] or rows for r, rows in asked.items()}
+        sent = {q: on.asarray(rows, np.int64) for q, rows in self.needed.items()}
+        yield from swap(comm, Swap(sent, asked, "rows"))
+        one_after_another = {r: slice(starts[r], stops[r]) for r in asked if r != self.me and stops[r]}
+        self.asked = asked | one_after_another
 
     def counts(self, back: bool = False) -> list[int]:
         """List how many rows come from each other rank in a fetch, or come back."""
@@ -156,32 +171,36 @@ class Rows:
                     exchange.send(Y[self.places[q]], q)
         exchange.all_sent()
 
-    def lengths(self, A: Any) -> Array:
+    def lengths(self, A: Any) -> Steps[Array]:
         """Fetch the number of entries of each needed row of the ranks' CSR matrices.
 
-        Collective; one all-to-allv.
+        Collective; one all-to-allv, in one step.
         """
         kind = index_type(*A.shape)
         received = self.comm.backend.empty((self.received,), kind)
         sent = {r: csr_rows.lengths(A, rows).astype(kind, copy=False) for r, rows in self.asked.items()}
-        all_to_all(self.comm, sent, {q: received[place] for q, place in self.places.items()}, "rows")
+        into = {q: received[place] for q, place in self.places.items()}
+        yield from swap(self.comm, Swap(sent, into, "rows"))
         return received
 
-    def fetch_ragged(self, A: Any, lengths: Array, matrix: str = "adjacency") -> Packed:
+    def fetch_ragged(self, A: Any, matrix: str = "adjacency", lengths: Array = None) -> Steps[Packed]:
         """Fetch the needed rows of the ranks' CSR matrices, packed. Collective.
 
-        ``lengths``: as of :meth:`lengths`; ``matrix``: what the ledger calls A.
+        ``lengths``: as of :meth:`lengths`, which is called without; ``matrix``: what the ledger calls A.
 
-        Cost: two words per entry of other ranks' rows, in two all-to-allvs.
+        Cost: two words per entry of other ranks' rows, in two all-to-allvs and one step.
         """
+        if lengths is None:
+            lengths = yield from self.lengths(A)
         ends = csr_rows.row_pointers(lengths)
         spans = {q: slice(int(ends[at.start]), int(ends[at.stop])) for q, at in self.places.items()}
         packed = {r: csr_rows.gather(A, rows) for r, rows in self.asked.items()}
-        parts = []
+        parts, swaps = [], []
         for number, kind in ((1, index_type(*A.shape)), (2, A.dtype)):  # columns, values
             sent = {r: rows[number].astype(kind, copy=False) for r, rows in packed.items()}
             parts.append(self.comm.backend.empty((int(ends[-1]),), kind))
-            all_to_all(self.comm, sent, {q: parts[-1][span] for q, span in spans.items()}, matrix)
+            swaps.append(Swap(sent, {q: parts[-1][span] for q, span in spans.items()}, matrix))
+        yield from swap(self.comm, *swaps)
         return lengths, *parts
 
     def _others(self, places: Mapping[int, slice], whole: Array) -> list[tuple[int, Array]]:
@@ -203,14 +222,7 @@ def all_to_all(comm: Comm, sent: Mapping[int, Array], into: Mapping[int, Array],
 
     Collective; one all-to-allv.
     """
-    me = comm.rank
-    with comm.exchange([(q, array) for q, array in into.items() if q != me], matrix) as exchange:
-        for r in reversed(comm.others()):
-            if r in sent:
-                exchange.send(sent[r], r)
-        if me in into:
-            into[me][...] = sent[me]
-        exchange.wait(into)
+    steps.at_once(swap(comm, Swap(sent, into, matrix)))
 
 
 def by_owner(ids: np.ndarray, parts: np.ndarray) -> dict[int, np.ndarray]:

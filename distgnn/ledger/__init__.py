@@ -37,10 +37,11 @@ for the device before.
 from distgnn.ledger.charges import MOST_EVENTS, Ledger, charge, flight, loaded, sent, timed, waited
 from distgnn.ledger.rank_books import BeyondRoom, Books, apart, books, held, holds, settle
 from distgnn.ledger.regions import HOST, Clock, Event, Union
+from distgnn.ledger.strand import Strand
 from distgnn.ledger.totals import PHASES, Key, OverRanks, Peers, Totals, table
 
 __all__ = [
     "BeyondRoom", "Books", "Clock", "Event", "HOST", "Key", "Ledger", "MOST_EVENTS", "OverRanks",
-    "PHASES", "Peers", "Totals", "Union", "apart", "books", "charge", "flight", "held",
+    "PHASES", "Peers", "Strand", "Totals", "Union", "apart", "books", "charge", "flight", "held",
     "holds", "loaded", "sent", "settle", "table", "timed", "waited",
 ]  # fmt: skip

@@ -103,9 +103,14 @@ def tell(grid: Grid) -> None:
 
 @contextmanager
 def told(grid: Grid) -> Iterator[None]:
-    """Tell the other ranks of an error inside, which collectives of other ranks would wait for."""
+    """Tell the other ranks of an error inside, which collectives of other ranks would wait for.
+
+    The end of a generator, on all ranks alike, is none.
+    """
     try:
         yield
+    except GeneratorExit:
+        raise
     except BaseException:
         tell(grid)
         raise

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from distgnn import local
 from distgnn.arrays.canonical import canonical
 from distgnn.comm.rows import Rows, by_owner
+from distgnn.comm.steps import at_once
 from distgnn.layout import block
 from distgnn.local import csr_rows
 from distgnn.operators.sources import LocalBlocks, blocks
@@ -38,7 +39,7 @@ def multiply_sparse(A: Any, B: Any) -> Any:
     A_i, B_i = _block_row(A), _block_row(B)
     read = np.unique(A_i.indices).astype(np.int64)
     rows = Rows(grid, grid.along_on_host("rows"), by_owner(read, A.col_parts))
-    B_hat = csr_rows.unpack(rows.fetch_ragged(B_i, rows.lengths(B_i)), B.shape[1], B_i)
+    B_hat = csr_rows.unpack(at_once(rows.fetch_ragged(B_i)), B.shape[1], B_i)
     with grid.world.together():
         C_i = local.spgemm(csr_rows.keep_columns(A_i, read), B_hat)
         own = block(A.row_parts, A.column.rank), (0, B.shape[1]), C_i

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.comm.steps import Steps
 from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.sampler import EXTRACT, step
@@ -75,13 +76,15 @@ class Cluster(SubgraphSampler):
         self.population = int(counts.sum())
         self.counts = self.graph.backend.asarray(counts)
 
-    def _sample_at(self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]) -> list[Sample]:
+    def _steps(
+        self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]
+    ) -> Steps[list[Sample]]:
         """Make the subgraph of each minibatch: the vertices of whole parts."""
         on = self.graph.backend
         vertices, drawn = counted_first(batches, self.counts, on), on.asarray(self._drawn(batches))
         parts, of_rows = max(self.parts - 1, 1), drawn[vertices.owners]
         between = parts / on.xp.maximum(of_rows - 1, 1)  # 1 / inclusion; one part has no edges between parts
-        layer = induced(self, vertices, between)
+        layer = yield from induced(self, vertices, between)
         with step(EXTRACT, on):
             if self.rescale:
                 undo_beside(layer, between, self.part)

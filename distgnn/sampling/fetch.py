@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
+from distgnn.comm.steps import Steps, abandon, at_once
 from distgnn.errors import TrainingError, check_type
 from distgnn.local import csr_rows
 from distgnn.operators.cut_matrix import CutMatrix
@@ -69,22 +70,50 @@ class Features:
         Collective as :meth:`fetch`. A sampler's positions are not checked where they are on a GPU, which
         would have to be waited for.
         """
-        with self.coming(positions) as coming:
-            return coming.take()
-
-    def coming(self, positions: Any, overlap: bool = False) -> Coming:
-        """Begin to :meth:`borrow`; with ``overlap``, messages travel while the caller computes."""
         if not backends.of(positions).on_device:
             with self.column.together():
                 positions = checked(positions, self.shape[0])
-        return Coming(self, positions, overlap)
+        return self._fetch(positions)
+
+    def wanted(self, positions: Any) -> Steps[Wanted]:
+        """Tell the ranks which rows this one wants, at positions of a sampler. Collective, as :meth:`fetch`.
+
+        Two steps, of sparse features three; none where this rank has all rows.
+        """
+        if self.column.size == 1:
+            return Wanted(positions)
+        positions = backends.of(positions).to_host(positions)  # messages are made of them
+        distinct, places = np.unique(positions, return_inverse=True)
+        rows = Rows(self.grid, self.column, by_owner(distinct, self.parts), "features", at_once=False)
+        yield from rows.asking
+        lengths = (yield from rows.lengths(self.block)) if isinstance(self.block, CSR) else None
+        return Wanted(places, rows, lengths)
+
+    def coming(self, wanted: Wanted, overlap: bool = False) -> Coming:
+        """Begin to :meth:`borrow`; with ``overlap``, messages travel while the caller computes."""
+        return Coming(self, wanted, overlap)
 
     def _fetch(self, positions: Any) -> Any:
-        with Coming(self, positions) as coming:
+        with self.coming(at_once(self.wanted(positions))) as coming:
             return coming.take()
 
     def _block(self, packed: csr_rows.Packed) -> CSR:
         return _unpacked(packed, self.shape[1], self.dtype, self.backend)
+
+
+class Wanted(NamedTuple):
+    """The rows of features that a minibatch reads, of which their owners know.
+
+    Attributes:
+        places: of each row in the minibatch's order, among the distinct ones that are fetched, or in the
+            block of a rank that has all.
+        rows: distinct rows of the ranks of a process column; None where this rank has all.
+        lengths: of the rows of sparse features.
+    """
+
+    places: Any
+    rows: Rows | None = None
+    lengths: Any = None
 
 
 class Coming(AbstractContextManager["Coming"]):
@@ -94,15 +123,15 @@ class Coming(AbstractContextManager["Coming"]):
     more, on all ranks alike, they are received and given back.
 
     Args:
-        positions: checked.
-        overlap: begin at once. Rows of sparse features, and of this rank alone, are fetched when taken.
+        overlap: begin at once. Rows of this rank alone are picked when taken.
     """
 
-    def __init__(self, features: Features, positions: Any, overlap: bool = False) -> None:
-        self.features, self.positions, self.messages = features, positions, ExitStack()
+    def __init__(self, features: Features, wanted: Wanted, overlap: bool = False) -> None:
+        self.features, self.wanted, self.messages = features, wanted, ExitStack()
         self.rows: Any = None
-        if overlap and features.column.size > 1 and not isinstance(features.block, CSR):
-            self._begin()
+        self.begun = False
+        if overlap and wanted.rows is not None:
+            self._begin(wanted.rows)
 
     def __exit__(self, kind: Any, *error: Any) -> None:
         if kind is None or issubclass(kind, (GeneratorExit, TrainingError)):
@@ -118,36 +147,38 @@ class Coming(AbstractContextManager["Coming"]):
 
     def take(self) -> Any:
         """Wait for the rows. Their memory is the caller's, to be given back to the workspace."""
-        features = self.features
-        if features.column.size == 1:
-            return picked(features.block, self.positions, features.grid)
+        features, (places, wanted, _) = self.features, self.wanted
+        if wanted is None:
+            return picked(features.block, places, features.grid)
+        if not self.begun:
+            self._begin(wanted)
         if isinstance(features.block, CSR):
-            needed = self._needed()
-            fetched = needed.fetch_ragged(features.block, needed.lengths(features.block), "features")
-            return picked(features._block(fetched), self.places, features.grid)
-        if self.rows is None:
-            self._begin()
+            return picked(features._block(at_once(self.packed)), places, features.grid)
         self.exchange.wait(range(features.column.size))
         self.messages.close()
         rows, self.rows = self.rows, None
-        if self.places.size == len(rows) and bool((self.places[1:] > self.places[:-1]).all()):
+        if places.size == len(rows) and bool((places[1:] > places[:-1]).all()):
             return rows
-        ordered = picked(rows, self.places, features.grid)
+        ordered = picked(rows, places, features.grid)
         features.grid.workspace.give_back(rows)
         return ordered
 
-    def _needed(self) -> Rows:
-        """Ask the ranks for the rows at the distinct positions. Collective."""
-        features = self.features
-        positions = backends.of(self.positions).to_host(self.positions)  # messages are made of them
-        self.distinct, self.places = np.unique(positions, return_inverse=True)
-        return Rows(features.grid, features.column, by_owner(self.distinct, features.parts), "features")
+    def _begin(self, wanted: Rows) -> None:
+        features, self.begun = self.features, True
+        if isinstance(features.block, CSR):
+            self.packed = wanted.fetch_ragged(features.block, "features", self.wanted.lengths)
+            self.messages.push(self._end_packed)
+            next(self.packed)
+            return
+        self.rows = features.grid.workspace.borrow((wanted.received, features.shape[1]), features.dtype)
+        self.exchange = self.messages.enter_context(wanted.fetch(features.block, self.rows, "features"))
 
-    def _begin(self) -> None:
-        needed, features = self._needed(), self.features
-        shape = self.distinct.size, features.shape[1]
-        self.rows = features.grid.workspace.borrow(shape, features.dtype)
-        self.exchange = self.messages.enter_context(needed.fetch(features.block, self.rows, "features"))
+    def _end_packed(self, kind: Any, error: BaseException | None, *_: object) -> None:
+        """Receive sparse rows that were not taken, or with an error of this rank abandon them."""
+        if error is None:
+            self.packed.close()
+        else:
+            abandon(self.packed, error)
 
 
 def picked(X: Any, rows: Any, grid: Grid) -> Any:

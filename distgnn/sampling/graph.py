@@ -14,6 +14,7 @@ from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.arrays.kernels import Kernel
+from distgnn.comm.steps import without_steps
 from distgnn.layout import NodeOrder, Range
 from distgnn.local import extract
 from distgnn.local.csr_rows import lengths
@@ -36,7 +37,8 @@ class Graph(Protocol):
 
     Rows and columns, here and in products, are positions in its order; samplers take and give node ids.
 
-    Methods of a partitioned graph are collective: samplers call them in the same order on every rank.
+    Methods of a partitioned graph are collective: samplers call them in the same order on every rank. `sums`,
+    `edges` and `draw` are in steps, see ``comm/steps.py``, between which messages travel.
 
     Attributes:
         shape, dtype: of A; A: what this rank holds of it.
@@ -67,13 +69,15 @@ class Graph(Protocol):
         none = sp.csr_array((0, self.shape[1]), dtype=self.dtype)
         return blocks[0] if len(blocks) == 1 else sp.vstack([none, *blocks], format="csr")
 
+    @without_steps
     def sums(self, lists: Stack) -> Any:
         """Sum the rows of each list of vertices (section 4.2.1): ``Q A`` of a Q with ones there."""
         return self.multiply(indicator(lists, self.n))
 
     def column_sums(self) -> np.ndarray:
         """Sum all rows, on the host: (columns)."""
-        S, sums = self.sums(Stack.of([np.arange(self.n)])), np.zeros(self.shape[1], self.dtype)
+        S = self.multiply(indicator(Stack.of([np.arange(self.n)]), self.n))
+        sums = np.zeros(self.shape[1], self.dtype)
         sums[S.indices] = S.data
         return sums
 
@@ -81,11 +85,13 @@ class Graph(Protocol):
         """Sum every row, where the graph is: (rows)."""
         return run_sums(self.A.data, self.A.indptr)
 
+    @without_steps
     def edges(self, rows: Stack, cols: Stack, scale: Array | None, labels: Relabelling) -> Edges:
         """Pick the entries in the rows and columns of each minibatch, see :func:`edges.edges`."""
         row_blocks = self.row_blocks(selection(rows.ids, self.n))
         return of_products(row_blocks, rows, cols, scale, labels, self.dtype)
 
+    @without_steps
     def draw(self, vertices: Stack, fanout: int, keys: Array) -> Drawn:
         """Draw ``fanout`` distinct neighbours of every vertex, or all: SAMPLE(P, b, s) of P = Q A.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgnn.arrays import backend
 from distgnn.arrays.csr import index_type
+from distgnn.comm.steps import Steps, together, without_steps
 from distgnn.errors import ArgumentError
 from distgnn.local import extract
 from distgnn.local.csr_rows import joined, row_pointers
@@ -61,23 +62,27 @@ class LayerWise(Sampler):
     """
 
     @abstractmethod
-    def distributions(self, frontier: Stack) -> Iterator[Any]:
+    def distributions(self, frontier: Stack) -> Steps[Iterator[Any]]:
         """Give the rows of P, one per minibatch of these vertices, some at a time (float64, up to a factor).
 
         Rows are SciPy's matrices, or on a GPU :class:`distgnn.local.extract.Product`; to make the next ones
         takes no messages.
         """
 
-    def layer(self, frontier: Stack, size: int, keys: Array) -> Layer:
-        distributions = self.distributions(frontier)
-        with self.together():
-            chosen = choose(distributions, size, keys, self.rescale)
-        return self.extract(frontier, chosen)
+    def layer(self, frontier: Stack, size: int, keys: Array) -> Steps[Layer]:
+        distributions = yield from self.distributions(frontier)
+        chosen = yield from self.chosen(lambda: choose(distributions, size, keys, self.rescale))
+        return (yield from self.extract(frontier, chosen))
 
-    def extract(self, rows: Stack, chosen: Chosen) -> Layer:
+    def chosen(self, make: Callable[[], Chosen]) -> Steps[Chosen]:
+        """Return the chosen vertices; raise an error of one rank on all that sample together."""
+        graph: Any = self.graph
+        return together(graph.grid.world, make) if graph.collective else without_steps(make)()
+
+    def extract(self, rows: Stack, chosen: Chosen) -> Steps[Layer]:
         """Extract all edges from the chosen vertices, rising, to `rows`: Alg. 1, A^l = Q_R A Q_C."""
         with step(EXTRACT, self.graph.backend):
-            edges = self.graph.edges(
+            edges = yield from self.graph.edges(
                 rows, chosen.vertices, chosen.scale if self.rescale else None, self.labels
             )
             return Layer(rows, chosen.vertices, *edges)
@@ -124,9 +129,9 @@ class Ladies(LayerWise):
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"importance": self.importance}
 
-    def distributions(self, frontier: Stack) -> Iterator[Any]:
+    def distributions(self, frontier: Stack) -> Steps[Iterator[Any]]:
         with step(PROBABILITY, self.graph.backend):
-            P = self.weighted.sums(frontier)
+            P = yield from self.weighted.sums(frontier)
             if self.importance == "counts":
                 P.data[...] *= P.data
         return iter([P])
@@ -151,6 +156,7 @@ class FastGCN(LayerWise):
         kind = index_type(graph.n)
         self.importance = extract.distribution(columns.astype(kind), norms[columns], graph.backend)
 
+    @without_steps
     def distributions(self, frontier: Stack) -> Iterator[Any]:
         return self.repeated(len(frontier.bounds) - 1)
 

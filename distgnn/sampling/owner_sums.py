@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.csr import index_type
+from distgnn.comm.steps import Steps, swap_numbers
 from distgnn.local import csr_rows, extract
 from distgnn.local.csr_rows import row_pointers
 from distgnn.sampling.owners import Block, Questions
@@ -15,8 +16,10 @@ Array = Any
 _WORDS = 1, 2  # of a row's length; of an entry
 
 
-def sums(questions: Questions, block: Block) -> Any:
-    """Sum the rows of each of a rank's lists: (lists, columns), as a product of ``extract``. Collective.
+def sums(questions: Questions, block: Block) -> Steps[Any]:
+    """Sum the rows of each of a rank's lists: (lists, columns), as a product of ``extract``.
+
+    Collective, two steps.
 
     Every owner sends the sums of its rows, or these rows, each once, where they are fewer words. What comes
     is added in the order of the owners.
@@ -24,10 +27,11 @@ def sums(questions: Questions, block: Block) -> Any:
     Cost, in words received: one for each sum or row that another rank sends, two for each of its entries.
     """
     given, packed = _sums_or_rows(questions, block)
-    got = np.array(questions.comm.swap_objects(given.tolist()))
+    got = yield from swap_numbers(questions.comm, given)
     (own_rows, own_entries, _), (rows, entries, _) = map(_ends, (given, got))
-    lengths = questions.swap(packed[0], own_rows, rows, "sums")
-    columns, values = (questions.swap(array, own_entries, entries, "sums") for array in packed[1:])
+    ends = (own_rows, rows), *[(own_entries, entries)] * 2
+    parts = [(array, *of, "sums") for array, of in zip(packed, ends, strict=True)]
+    lengths, columns, values = yield from questions.swap(*parts)
     indptr = row_pointers(lengths)
     A = extract.rows_of(indptr, columns, values, (int(rows[-1]), block.A.shape[1]))
     return extract.multiply(_summands(questions, rows, got[:, 2], values.dtype), A, indptr)

@@ -14,7 +14,7 @@ import numpy as np
 from distgnn.arrays import backend
 from distgnn.arrays.csr import index_type
 from distgnn.comm.group import Comm
-from distgnn.comm.rows import all_to_all
+from distgnn.comm.steps import Steps, Swap, swap, swap_numbers
 from distgnn.local import extract
 from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.local.draw import draw_selected, stack_keys
@@ -92,8 +92,12 @@ def picked_by_owners(ranks: int, columns: int, rows: int, degree: float) -> bool
     return ranks * columns < 2 * degree * rows
 
 
+#: An array in parts for the ranks, where these end; where those end that come of the ranks; whose they are.
+Parts = tuple[Array, np.ndarray, np.ndarray, str]
+
+
 class Questions:
-    """The vertices of each rank's minibatches, told to the ranks that hold their rows. Collective.
+    """The vertices of each rank's minibatches, to be told to the ranks that hold their rows.
 
     Args:
         comm: its rank r holds rows ``parts[r]:parts[r + 1]`` of the graph.
@@ -105,34 +109,45 @@ class Questions:
         order: the vertices in the order in which they are asked for, by owner; ends: where those of each
             owner end, on the host, from 0 on.
         asked: the lists of all ranks, one rank after another, of this rank's rows; keys: uint64, of these
-            lists; asked_ends, list_ends: where vertices and lists of each rank end, on the host.
-
-    Cost, in words received: two for each minibatch of another rank, and the vertices that it asks for.
+            lists; asked_ends, list_ends: where vertices and lists of each rank end, on the host. All are
+            known when the questions are :meth:`told`.
     """
 
     def __init__(self, comm: Comm, parts: np.ndarray, lists: Stack, keys: Array) -> None:
-        self.comm, self.parts, self.lists, on = comm, parts, lists, comm.backend
-        xp, ranks, batches = on.xp, comm.size, len(lists.bounds) - 1
+        self.comm, self.parts, self.lists, self.own_keys, on = comm, parts, lists, keys, comm.backend
+        xp = on.xp
         owner = xp.searchsorted(on.asarray(parts[1:]), lists.ids, side="right")
         self.order = xp.argsort(owner, kind="stable")
         self.owner, self.batch = owner[self.order], lists.owners[self.order]
-        ends = xp.searchsorted(self.owner, xp.arange(ranks + 1))
-        self.ends = on.to_host(ends)
+        self.ends = on.to_host(xp.searchsorted(self.owner, xp.arange(comm.size + 1)))
+        self.vertices = lists.ids[self.order]
+
+    def told(self) -> Steps[Questions]:
+        """Tell the ranks; return these questions. Collective, two steps.
+
+        Cost, in words received: two for each minibatch of another rank, and the vertices that it asks for.
+        """
+        comm, on, batches = self.comm, self.comm.backend, len(self.lists.bounds) - 1
+        xp, ranks, keys = on.xp, comm.size, self.own_keys
         tops = xp.searchsorted(self.owner * batches + self.batch, xp.arange(ranks * batches + 1))
         counts = (tops[1:] - tops[:-1]).reshape(ranks, batches)
         heads = xp.concatenate((counts, xp.broadcast_to(keys.view(np.int64), counts.shape)), axis=1)
-        sizes = comm.swap_objects([(batches, size) for size in np.diff(self.ends).tolist()])
-        self.list_ends, self.asked_ends = (np.cumsum([0, *each]) for each in zip(*sizes, strict=True))
-        heads = self.swap(heads.reshape(-1), np.arange(ranks + 1) * 2 * batches, 2 * self.list_ends, "rows")
+        sizes = yield from swap_numbers(comm, np.column_stack((np.full(ranks, batches), np.diff(self.ends))))
+        self.list_ends, self.asked_ends = (np.cumsum([0, *each]) for each in sizes.T)
+        kind = index_type(int(self.parts[-1]))
+        heads, asked = yield from self.swap(
+            (heads.reshape(-1), np.arange(ranks + 1) * 2 * batches, 2 * self.list_ends, "rows"),
+            (self.vertices.astype(kind), self.ends, self.asked_ends, "rows"),
+        )
         pairs = [heads[2 * first : 2 * last].reshape(2, -1) for first, last in pairwise(self.list_ends)]
         counts, keys = (xp.concatenate(pairs, axis=1)[number] for number in (0, 1))
-        self.vertices = lists.ids[self.order]
-        kind = index_type(int(parts[-1]))
-        asked = self.swap(self.vertices.astype(kind), self.ends, self.asked_ends, "rows").astype(np.int64)
-        self.asked, self.keys = Stack(asked, row_pointers(counts)), keys.view(np.uint64)
+        self.asked, self.keys = Stack(asked.astype(np.int64), row_pointers(counts)), keys.view(np.uint64)
+        return self
 
-    def rows(self, block: Block, fanout: int | None = None) -> Answers:
-        """Fetch the rows of the vertices, or where they have fewer entries draws from them. Collective.
+    def rows(self, block: Block, fanout: int | None = None) -> Steps[Answers]:
+        """Fetch the rows of the vertices, or where they have fewer entries draws from them.
+
+        Collective, two steps.
 
         Args:
             block: this rank's rows of the matrix.
@@ -145,28 +160,32 @@ class Questions:
         sent = segments(self.apart(asked, len(block.indptr)), degrees, fanout)
         positions, pointers = self._drawn(block, asked, sent, fanout)
         kind = index_type(*block.A.shape)
-        degrees = self.swap(degrees.astype(kind), self.asked_ends, self.ends, "rows").astype(np.int64)
+        (degrees,) = yield from self.swap((degrees.astype(kind), self.asked_ends, self.ends, "rows"))
+        degrees = degrees.astype(np.int64)
         read, lengths, _ = segments(self.vertices, degrees, fanout)
         indptr = row_pointers(lengths)
         entries = block.A.indices[positions].astype(kind, copy=False), block.A.data[positions]
-        columns, values = self.answered(entries, pointers, indptr)
+        columns, values = yield from self.answered(entries, pointers, indptr)
         A = extract.rows_of(indptr, columns, values, (len(read), block.A.shape[1]))
         return Answers(A, indptr, self.in_lists(read), self.in_lists(degrees))
 
-    def answered(self, entries: tuple[Array, Array], pointers: Array, indptr: Array) -> tuple[Array, Array]:
+    def answered(self, entries: tuple[Array, Array], pointers: Array, indptr: Array) -> Steps[list[Array]]:
         """Send columns and values, which answer the questions asked, and return those that answer its own.
 
         pointers, indptr: where those of each question begin, of the questions asked and of its own.
         """
         given, got = self.at(pointers, self.asked_ends), self.at(indptr, self.ends)
-        columns, values = (self.swap(array, given, got, "adjacency") for array in entries)
-        return columns, values
+        return (yield from self.swap(*((array, given, got, "adjacency") for array in entries)))
 
-    def swap(self, array: Array, given: np.ndarray, got: np.ndarray, matrix: str) -> Array:
-        """Send the ranks parts of an array, which end there; return their parts, one after another."""
-        whole = self.comm.backend.empty((int(got[-1]),), array.dtype)
-        all_to_all(self.comm, _cut(array, given), _cut(whole, got), matrix)
-        return whole
+    def swap(self, *arrays: Parts) -> Steps[list[Array]]:
+        """Send the ranks parts of arrays; return their parts of each, one after another. One step."""
+        came = [self.comm.backend.empty((int(got[-1]),), array.dtype) for array, _, got, _ in arrays]
+        swaps = [
+            Swap(_cut(array, given), _cut(whole, got), matrix)
+            for whole, (array, given, got, matrix) in zip(came, arrays, strict=True)
+        ]
+        yield from swap(self.comm, *swaps)
+        return came
 
     def apart(self, rows: Array, height: int) -> Array:
         """Return numbers of the rows that ranks ask for, from 0 to height - 1, apart for each rank."""

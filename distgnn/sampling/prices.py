@@ -16,6 +16,7 @@ import numpy as np
 
 from distgnn import local
 from distgnn.arrays.kernels import Kernel
+from distgnn.comm.steps import Steps
 from distgnn.layout import partition
 from distgnn.local.relabel import Relabelling
 from distgnn.local.stack import Stack
@@ -70,16 +71,16 @@ class Watched(Replicated):
 
         return kernel and noted
 
-    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
-        edges = super().edges(rows, cols, scale, labels)
+    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Steps[Edges]:
+        edges = yield from super().edges(rows, cols, scale, labels)
         self._note(EDGES, rows.ids, self.n, len(edges[-1]), len(cols.ids))
         return edges
 
-    def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
+    def draw(self, vertices: Stack, fanout: int, keys: Any) -> Steps[Drawn]:
         self._note(DRAWS, vertices.ids, fanout)
         return super().draw(vertices, fanout, keys)
 
-    def sums(self, lists: Stack) -> Any:
+    def sums(self, lists: Stack) -> Steps[Any]:
         cuts = np.searchsorted(np.sort(lists.ids), self.ends)
         own = (Stack.of([np.sort(lists.ids)[first:last]]) for first, last in pairwise(cuts) if first < last)
         partial = sum(local.spgemm(indicator(vertices, self.n), self.A).nnz for vertices in own)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from distgnn.arrays import backend
+from distgnn.comm.steps import Steps
 from distgnn.local import extract
 from distgnn.local.csr_rows import repeated, row_pointers
 from distgnn.local.stack import Stack
@@ -41,10 +42,10 @@ class GraphSage(Sampler):
         values = self.graph.A.data
         return bool(len(values)) and bool(values.min() == values.max() != 0)
 
-    def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
+    def layer(self, frontier: Stack, size: int, keys: Any) -> Steps[Layer]:
         kernel, graph = self.graph.kernel("neighbours"), cast(Any, self.graph)
         if kernel is None:
-            return self._drawn(frontier, size, keys)
+            return (yield from self._drawn(frontier, size, keys))
         with step(DRAW, graph.backend):  # of all rows, which this rank holds, and the columns numbered
             drawn = kernel(graph.A, graph.indptr, frontier, size, keys, self.labels, self.alike)
             indptr, labels, values, cols = drawn
@@ -56,9 +57,9 @@ class GraphSage(Sampler):
             factors = degrees / backend.module(counts).maximum(counts, 1)
             values *= repeated(factors, counts, len(values)).astype(values.dtype)
 
-    def _drawn(self, frontier: Stack, size: int, keys: Any) -> Layer:
+    def _drawn(self, frontier: Stack, size: int, keys: Any) -> Steps[Layer]:
         """Draw, and then number the columns."""
-        counts, columns, values, degrees = self.graph.draw(frontier, size, keys)
+        counts, columns, values, degrees = yield from self.graph.draw(frontier, size, keys)
         self._rescale(values, counts, degrees)
         with step(EXTRACT, self.graph.backend):  # Alg. 1: drop the empty columns of Q^l
             indptr = row_pointers(counts)

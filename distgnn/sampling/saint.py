@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.comm.steps import Steps
 from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import FastGCN, choose
@@ -41,11 +42,13 @@ class Saint(FastGCN):
         self.counts = self.graph.backend.asarray(counts)
         self.population = int(self.counts[self.importance.columns].sum())
 
-    def _sample_at(self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]) -> list[Sample]:
+    def _steps(
+        self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]
+    ) -> Steps[list[Sample]]:
         """Make one sample per batch, of which only the number counts: a sample has a batch of its own."""
         rows = self.repeated(len(batches))
         chosen = choose(rows, self.fanout[0], self.keys(epoch, first, len(batches), 0), self.rescale)
-        layer = self.extract(chosen.vertices, chosen)
+        layer = yield from self.extract(chosen.vertices, chosen)
         with step(EXTRACT, self.graph.backend):
             if self.rescale:
                 undo_beside(layer, chosen.scale)

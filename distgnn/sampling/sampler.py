@@ -11,6 +11,7 @@ import numpy as np
 
 from distgnn import rng
 from distgnn.arrays.backend import Backend
+from distgnn.comm.steps import Steps, at_once
 from distgnn.errors import ArgumentError, check_type
 from distgnn.ledger import timed
 from distgnn.local.relabel import Relabelling
@@ -64,7 +65,7 @@ class Sampler(ABC):
         }
 
     @abstractmethod
-    def layer(self, frontier: Stack, size: int, keys: Any) -> Layer:
+    def layer(self, frontier: Stack, size: int, keys: Any) -> Steps[Layer]:
         """Make the blocks with these rows; `size` is this layer's fanout, `keys` are the minibatches'."""
 
     def sample(
@@ -101,16 +102,29 @@ class Sampler(ABC):
 
         The positions are int64, on the host or where the graph is.
         """
+        return at_once(self.steps(batches, epoch=epoch, first=first))
+
+    def steps(
+        self, batches: Sequence[Any], *, epoch: int = 0, first: int | Sequence[int] = 0
+    ) -> Steps[list[Sample]]:
+        """Sample like :meth:`sample_at` in steps, between which messages travel; see ``comm/steps.py``.
+
+        Of a partitioned graph there are as many on every rank, which may do other work between them. Of a
+        replicated graph there are none.
+        """
         if not len(batches) and not self.graph.collective:
             return []
         with told(self.graph.grid) if self.graph.collective else nullcontext():  # type: ignore[attr-defined]
-            return self._sample_at(batches, epoch, first)
+            return (yield from self._steps(batches, epoch, first))
 
-    def _sample_at(self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]) -> list[Sample]:
-        """Make one sample per batch, in what :meth:`sample_at` tells other ranks the errors of."""
+    def _steps(
+        self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]
+    ) -> Steps[list[Sample]]:
+        """Make one sample per batch, in what :meth:`steps` tells other ranks the errors of."""
         frontier, layers = Stack.of(batches, self.graph.backend), []
         for hop, size in enumerate(self.fanout):  # Alg. 1: from the batch outwards
-            layers.append(self.layer(frontier, size, self.keys(epoch, first, len(batches), hop)))
+            keys = self.keys(epoch, first, len(batches), hop)
+            layers.append((yield from self.layer(frontier, size, keys)))
             frontier = layers[-1].cols
         with step(EXTRACT, self.graph.backend):
             return samples(layers)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn.comm.steps import Steps
 from distgnn.local.csr_rows import row_pointers
 from distgnn.local.draw import stack_keys
 from distgnn.local.extract import row_entries
@@ -43,16 +44,18 @@ class Shadow(SubgraphSampler):
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"the sampler's layers": self.layers}
 
-    def _sample_at(self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]) -> list[Sample]:
+    def _steps(
+        self, batches: Sequence[Any], epoch: int, first: int | Sequence[int]
+    ) -> Steps[list[Sample]]:
         """Make one sample per batch: the subgraphs of its roots side by side."""
         on = self.graph.backend
         roots = Stack.of(batches, on)
         vertices = Stack.cut(roots.ids, np.arange(len(roots.ids) + 1))  # a list for each root
         for hop, size in enumerate(self.fanout):
             keys = stack_keys(roots, self.keys(epoch, first, len(batches), hop))  # of each root
-            counts, columns, *_ = self.graph.draw(vertices, size, keys)
+            counts, columns, *_ = yield from self.graph.draw(vertices, size, keys)
             _, vertices = self.labels.extend(Stack(columns, row_pointers(counts)[vertices.bounds]), vertices)
-        layer = induced(self, vertices, on.xp.ones(len(vertices.ids)))
+        layer = yield from induced(self, vertices, on.xp.ones(len(vertices.ids)))
         with step(EXTRACT, on):
             whole = self._block_diagonal(layer, roots)
             batch = whole.rows.owners

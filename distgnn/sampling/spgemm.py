@@ -22,6 +22,7 @@ from distgnn.arrays.csr import CSR, Shape
 from distgnn.arrays.kernels import Kernel
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
+from distgnn.comm.steps import Steps, at_once, swap_numbers, without_steps
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import NodeOrder, Range, as_partition, block, nested
 from distgnn.local import csr_rows, extract
@@ -86,9 +87,11 @@ class Replicated(Graph):
     def _checked(self, Q: Any) -> Any:
         return Q if isinstance(Q, extract.Product) else _canonical(Q, self.shape[0], self.dtype)
 
+    @without_steps
     def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
         return edges(self.A, self.indptr, rows, cols, scale, labels, self.entries)
 
+    @without_steps
     def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
         """Draw from the rows where they stand: ``Q A`` would copy them to take a few entries of each."""
         with ledger.timed("sampling", "draw", on=self.backend):
@@ -190,35 +193,37 @@ class Partitioned(Graph):
         with self.grid.world.together():
             Q = _canonical(Q, self.shape[0], self.dtype)
         columns = np.unique(Q.indices).astype(np.int64)
-        A, indptr, _ = self.rows(self.backend.asarray(columns))  # Algorithm 2: the rows NnzCols(Q) of A
+        # Algorithm 2: the rows NnzCols(Q) of A
+        A, indptr, _ = at_once(self.rows(self.backend.asarray(columns)))
         yield from extract.row_blocks(csr_rows.keep_columns(Q, columns), A, indptr, self.entries)
 
-    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Edges:
+    def edges(self, rows: Stack, cols: Stack, scale: Any, labels: Relabelling) -> Steps[Edges]:
         """Pick entries, by the owners of their rows or on this rank, which is sent the rows. Collective."""
-        lengths = self.comm.gather_objects((len(cols.ids), len(rows.ids)))
-        sizes, heights = zip(*lengths, strict=True)
+        lengths = np.array([[len(cols.ids), len(rows.ids)]] * self.comm.size)
+        sizes, heights = (yield from swap_numbers(self.comm, lengths)).T.tolist()
         if not picked_by_owners(self.comm.size, sum(sizes), sum(heights), self.degree):
-            A, indptr, places = self.rows(rows.ids)
+            A, indptr, places = yield from self.rows(rows.ids)
             return edges(A, indptr, rows._replace(ids=places), cols, scale, labels, self.entries)
-        given = owner_edges(self._asked(rows), self._block, cols, sizes, labels, self.entries)
+        questions = yield from self._asked(rows)
+        given = yield from owner_edges(questions, self._block, cols, sizes, labels, self.entries)
         indptr, places, values = given
         if scale is not None:
             values *= scale[cols.bounds[places.owners] + places.ids].astype(values.dtype)
         return indptr, places, values
 
-    def rows(self, vertices: Any) -> tuple[Any, Any, Any]:
+    def rows(self, vertices: Any) -> Steps[tuple[Any, Any, Any]]:
         """Fetch the rows of these vertices (int64, with repeats), each once. Collective.
 
         Returns a matrix, its row pointers (int64), and the row of each vertex.
         """
         distinct, places = self.backend.xp.unique(vertices, return_inverse=True)
         lists = Stack.cut(distinct, np.array([0, len(distinct)]))
-        answers = self._asked(lists).rows(self._block)
+        answers = yield from (yield from self._asked(lists)).rows(self._block)
         return answers.A, answers.indptr, places
 
-    def sums(self, lists: Stack) -> Any:
+    def sums(self, lists: Stack) -> Steps[Any]:
         """Sum the rows of A over each list, by their owners. Collective."""
-        return owner_sums.sums(self._asked(lists), self._block)
+        return (yield from owner_sums.sums((yield from self._asked(lists)), self._block))
 
     def column_sums(self) -> np.ndarray:
         """Sum all rows: each rank its own, and an all-reduce of the sums. Collective."""
@@ -229,10 +234,10 @@ class Partitioned(Graph):
         """Sum every row, by its owner, and gather the sums. Collective."""
         return self.comm.allgather_rows(super().row_sums(), self.parts, matrix="sums")
 
-    def draw(self, vertices: Stack, fanout: int, keys: Any) -> Drawn:
+    def draw(self, vertices: Stack, fanout: int, keys: Any) -> Steps[Drawn]:
         """Draw neighbours, by the owners of the vertices' rows. Collective."""
         with ledger.timed("sampling", "probability", on=self.backend):
-            answers = self._asked(vertices, keys).rows(self._block, fanout)
+            answers = yield from (yield from self._asked(vertices, keys)).rows(self._block, fanout)
         # what was drawn already is drawn whole, and from rows as their owners would
         with ledger.timed("sampling", "draw", on=self.backend):
             drawn = draw_selected(answers.indptr, answers.rows, fanout, stack_keys(vertices, keys))
@@ -251,9 +256,9 @@ class Partitioned(Graph):
     def _block(self) -> Block:
         return Block(self.A, self.indptr, int(self.parts[self.comm.rank]))
 
-    def _asked(self, lists: Stack, keys: Any = None) -> Questions:
+    def _asked(self, lists: Stack, keys: Any = None) -> Steps[Questions]:
         keys = self.backend.zeros((len(lists.bounds) - 1,), np.uint64) if keys is None else keys
-        return Questions(self.comm, self.parts, lists, keys)
+        return Questions(self.comm, self.parts, lists, keys).told()
 
 
 def _canonical(Q: Any, n: int, dtype: np.dtype) -> sp.csr_array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
+from distgnn.comm.steps import Steps
 from distgnn.local import extract
 from distgnn.local.csr_rows import owners, row_pointers
 from distgnn.local.edges import run_sums
@@ -25,18 +26,18 @@ class SubgraphSampler(LayerWise):
 
     rows_first = True
 
-    def distributions(self, frontier: Stack) -> Iterator[Any]:
+    def distributions(self, frontier: Stack) -> Steps[Iterator[Any]]:
         raise NotImplementedError("a minibatch brings its vertices")
 
 
-def induced(sampler: LayerWise, vertices: Stack, scale: Array) -> Layer:
+def induced(sampler: LayerWise, vertices: Stack, scale: Array) -> Steps[Layer]:
     """Extract ``Q A Qᵀ`` of vertices in any order, where `extract` takes columns that rise.
 
     scale: by which the column of each vertex is multiplied, where the sampler rescales.
     """
     order = backend.module(vertices.ids).argsort(vertices.owners * sampler.graph.n + vertices.ids)
     rising = Stack(vertices.ids[order], vertices.bounds, vertices.ends)
-    layer = sampler.extract(vertices, Chosen(rising, scale[order]))
+    layer = yield from sampler.extract(vertices, Chosen(rising, scale[order]))
     starts = vertices.bounds[vertices.owners[rows_of(layer)]]
     labels = order[layer.indices.ids + starts] - starts
     return Layer(vertices, vertices, layer.indptr, layer.indices._replace(ids=labels), layer.data)

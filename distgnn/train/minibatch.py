@@ -7,11 +7,11 @@ Accuracies are those of the whole graph, by the distributed product that the net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
+from distgnn.comm.steps import Steps, side_by_side
 from distgnn.local import elementwise
 from distgnn.nn.buffers import LayerGraph
 from distgnn.nn.finite import check_features
@@ -32,9 +33,10 @@ from distgnn.operators.operator import DistSparse
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.sampling.block import Block, Sample
-from distgnn.sampling.fetch import Coming
+from distgnn.sampling.fetch import Coming, Wanted
 from distgnn.sampling.fetch import Features as FeatureRows
 from distgnn.sampling.sampler import Sampler
+from distgnn.train.behind import Behind
 from distgnn.train.full_graph import Before, Record, run_epochs, update
 from distgnn.train.minibatches import Turn, after, bulks, training_nodes, turns
 from distgnn.train.part_batches import minibatches_of
@@ -59,6 +61,7 @@ class MinibatchTraining:
 
     Attributes:
         losses: of each update of the last epoch, the mean over its minibatches before it was made.
+        ahead: where messages make a bulk and the grid overlaps, make the next one while one is trained.
 
     Raises:
         ArgumentError: no training nodes, or a batch size that does not fit; or ranks differ in their samplers
@@ -93,6 +96,7 @@ class MinibatchTraining:
         self.turns = turns(len(self.minibatches), per_update, self.grid.size)
         self.features, self.alone = FeatureRows(X), Alone(self.grid)
         self.clock, self.losses = StepClock(self.grid.backend), list[float]()
+        self.ahead = self.grid.size > 1 and (sampler.graph.collective or self.features.column.size > 1)
 
     def train(
         self, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1, eval_every: int = 1,
@@ -149,49 +153,66 @@ class MinibatchTraining:
         """Make the updates of an epoch, of which so many are made; yield after each the sum of the losses
         before it and the number of their nodes. Collective.
         """
-        sums, step, sampled = GradientSums(self.model), self.clock.step, self._sampled(epoch, made)
+        sums, step = GradientSums(self.model), self.clock.step
         self.clock.spans.clear()
-        with ExitStack() as messages:  # what is under way: the features of the next turn
-            following = next(sampled, None)
+        behind = Behind(self._bulks(epoch, made), self.ahead and self.grid.overlap)
+        with behind, ExitStack() as messages:  # what is under way: a bulk, and the features of the next turn
+            sampled = iter(behind)
+            following = self._next(sampled)
             coming = self._coming(messages, following)
             while following is not None:
-                turn, sample = following
+                turn, sample, _ = following
+                with step("sampling"):
+                    behind.go_on()
                 with step("fetching"):
                     H = coming.take()
                     messages.close()
-                following = next(sampled, None)
+                following = self._next(sampled)
                 coming = self._coming(messages, following)
+                with step("sampling"):
+                    behind.go_on()
                 number = turn.numbers[self.grid.rank]
                 with step("propagation"), told(self.grid), coming.driven():
                     if sample is not None and number is not None:
                         self.propagate(sample, H, (epoch - 1) * len(self.minibatches) + number + 1, sums)
+                with step("sampling"):
+                    behind.go_on()
                 if turn.updates:
                     with step("update"):
                         total = self._update(sums, optimizer).tolist()
                     yield total
 
-    def _coming(self, messages: ExitStack, following: tuple[Turn, Sample | None] | None) -> Coming:
+    def _coming(self, messages: ExitStack, following: Ready | None) -> Coming:
         """Begin to fetch the features of a turn's sample; of no turn nothing. Collective."""
         if following is None:
-            return Coming(self.features, self.nothing)
-        inputs = self.nothing if following[1] is None else following[1].inputs
+            return Coming(self.features, Wanted(self.nothing))
         with self.clock.step("fetching"):
-            return messages.enter_context(self.features.coming(inputs, self.grid.overlap))
+            return messages.enter_context(self.features.coming(following.features, self.grid.overlap))
 
-    def _sampled(self, epoch: int, made: int) -> Iterator[tuple[Turn, Sample | None]]:
-        """Yield turns and their samples, made a bulk at a time. Collective."""
+    def _next(self, sampled: Iterator[Ready]) -> Ready | None:
+        """Give the next turn, for which the rest of a bulk may have to be made. Collective."""
+        with self.clock.step("sampling"):
+            return next(sampled, None)
+
+    def _bulks(self, epoch: int, made: int) -> Iterable[Steps[list[Ready]]]:
+        """Give what makes the bulks of an epoch, of which so many updates are made."""
         batches = self.minibatches.epoch(epoch)
-        for bulk in bulks(after(self.turns, made), self.bulk):
-            with self.clock.step("sampling"):
-                samples = self._sample(epoch, bulk, batches)
-            yield from zip(bulk, samples, strict=True)
-            del samples
+        return (self._bulk(epoch, bulk, batches) for bulk in bulks(after(self.turns, made), self.bulk))
 
-    def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> list[Sample | None]:
+    def _bulk(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> Steps[list[Ready]]:
+        """Sample the minibatches of some turns, and ask for their features. Collective."""
+        with told(self.grid):
+            samples = yield from self._sample(epoch, bulk, batches)
+            inputs = [self.nothing if sample is None else sample.inputs for sample in samples]
+            features = yield from side_by_side([self.features.wanted(ids) for ids in inputs])
+        return [Ready(*turn) for turn in zip(bulk, samples, features, strict=True)]
+
+    def _sample(self, epoch: int, bulk: list[Turn], batches: list[Any]) -> Steps[list[Sample | None]]:
         """Sample this rank's minibatches of some turns, on a partitioned graph with all ranks."""
         numbers = [turn.numbers[self.grid.rank] for turn in bulk]
         wanted = [number for number in numbers if number is not None]
-        drawn = iter(self.sampler.sample_at([batches[n] for n in wanted], epoch=epoch, first=wanted))
+        steps = self.sampler.steps([batches[n] for n in wanted], epoch=epoch, first=wanted)
+        drawn = iter((yield from steps))
         return [None if number is None else next(drawn) for number in numbers]
 
     def propagate(self, sample: Sample, H: Array, step: int, sums: GradientSums) -> None:
@@ -239,6 +260,14 @@ class MinibatchTraining:
             update(optimizer, self.model.parameters, sums.gradients)
         sums.values[...] = 0
         return total
+
+
+class Ready(NamedTuple):
+    """A turn, this rank's sample for it, if any, and the features that the sample reads."""
+
+    turn: Turn
+    sample: Sample | None
+    features: Wanted
 
 
 class StepClock:

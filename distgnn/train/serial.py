@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from distgnn import operators
 from distgnn.comm.grid import Grid
+from distgnn.comm.steps import Steps
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.nn.networks import NETWORKS
@@ -107,8 +108,8 @@ class OnMinibatches(MinibatchTraining):
         sizes = int(s.batch_size or 1), int(s.batches_per_update or 1)
         super().__init__(model, data.X, data.targets, data.sampler, *sizes, seed=s.seed)
 
-    def _sample(self, *given: Any) -> list[Sample | None]:
-        samples, sampler = super()._sample(*given), self.sampler
+    def _sample(self, *given: Any) -> Steps[list[Sample | None]]:
+        samples, sampler = (yield from super()._sample(*given)), self.sampler
         for sample in filter(None, samples):
             drawn = sampler.fanout if isinstance(sampler, GraphSage) else None
             check_sample(self.stored, sample, drawn, isinstance(sampler, Shadow))

@@ -12,6 +12,7 @@ import distgnn as dg
 from distgnn import progress
 from distgnn.comm.group import Comm
 from distgnn.comm.rows import Rows, as_slice, by_owner, consecutive
+from distgnn.comm.steps import at_once
 from distgnn.comm.transport import NCCL
 from distgnn.gallery import rmat
 from distgnn.layout import partition
@@ -129,10 +130,10 @@ def test_ragged_rows_are_fetched(comm, kind):
     foreign = {q: picked for q, picked in mine.items() if q != grid.rank}
     entries = sum(A[picked + parts[q]].nnz for q, picked in foreign.items())
     with dg.Ledger() as counted:
-        lengths = rows.lengths(block)
+        lengths = at_once(rows.lengths(block))
     assert counted.words == sum(picked.size for picked in foreign.values())
     with dg.Ledger() as counted:
-        packed = rows.fetch_ragged(block, lengths)
+        packed = at_once(rows.fetch_ragged(block, lengths=lengths))
     assert counted.words == 2 * entries
     for got, wanted in zip(packed, (np.diff(expected.indptr), expected.indices, expected.data), strict=True):
         np.testing.assert_array_equal(got, wanted)

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import progress, rng
+from distgnn.comm.steps import at_once
 from distgnn.errors import PeerError
 from distgnn.gallery import rmat
 from distgnn.layout import nested, partition
@@ -102,7 +103,7 @@ def test_draws_are_those_of_whole_rows_for_the_words_of_the_formula(
     expected = sample_rows(sp.csr_array((np.ones(P.nnz), P.indices, P.indptr), shape=P.shape), fanout, own)
     for grid, parts, graph in graphs(comm, backend):
         with dg.Ledger() as counted:
-            drawn = graph.draw(Stack.of(lists, backend), fanout, backend.asarray(keys))
+            drawn = at_once(graph.draw(Stack.of(lists, backend), fanout, backend.asarray(keys)))
         counts, columns, values, degrees = map(backend.to_host, drawn)
         np.testing.assert_array_equal(counts, np.diff(expected.indptr))
         np.testing.assert_array_equal(columns, expected.indices)
@@ -128,7 +129,7 @@ def test_sums_and_rows_for_the_words_of_the_formula(comm: MPI.Intracomm, backend
     for _, parts, graph in graphs(comm, backend):
         asked = by_owner(lists, parts, comm.rank)
         with dg.Ledger() as counted:
-            S = graph.sums(Stack.of(lists, backend))
+            S = at_once(graph.sums(Stack.of(lists, backend)))
         indicators = np.array([np.isin(np.arange(N), part) for part in lists]).reshape(-1, N)
         found = sp.csr_array(tuple(map(backend.to_host, (S.data, S.indices, S.indptr))), shape=S.shape)
         assert found.has_canonical_format
@@ -143,7 +144,7 @@ def test_sums_and_rows_for_the_words_of_the_formula(comm: MPI.Intracomm, backend
         assert counted.words == expected
         distinct = np.unique(np.concatenate([np.empty(0, int), *lists]).astype(int))
         with dg.Ledger() as counted:
-            graph.rows(backend.asarray(distinct))
+            at_once(graph.rows(backend.asarray(distinct)))
         once = [[np.unique(np.concatenate([np.empty(0, int), *part]).astype(int))] for part in everybody]
         asked = by_owner(once[comm.rank], parts, comm.rank)
         fetched = sum(len(times) + 2 * sum(int(DEGREES[v]) for v in times) for times in asked.values())
@@ -179,7 +180,7 @@ def test_edges_for_the_words_of_the_formula(
         given = None if scale is None else backend.asarray(scale)
         with pytest.MonkeyPatch.context() as patch, dg.Ledger() as counted:
             patch.setattr("distgnn.sampling.spgemm.picked_by_owners", lambda *_: owners)
-            indptr, found, values = graph.edges(*stacks, given, Relabelling(N))
+            indptr, found, values = at_once(graph.edges(*stacks, given, Relabelling(N)))
         pointers, data = backend.to_host(indptr), backend.to_host(values)
         places, kept = backend.to_host(found.ids), Counter[bool]()
         first = 0

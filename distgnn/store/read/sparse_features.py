@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.rows import Rows, by_owner
+from distgnn.comm.steps import at_once
 from distgnn.layout import Layout, Range, block, partition
 from distgnn.local.csr_rows import unpack
 from distgnn.operators.sparse_features import SparseFeatures
@@ -62,7 +63,7 @@ def _fetched(files: FeatureFiles, grid: Grid, positions: np.ndarray, cols: Range
     parts = [mine[:0, slice(*cols)]]
     for first in range(0, -comm.lowest(-len(positions)), step):
         rows = Rows(grid, comm, by_owner(ascending[first : first + step], bounds), "feature rows")
-        packed = rows.fetch_ragged(mine, rows.lengths(mine), "features")
+        packed = at_once(rows.fetch_ragged(mine, "features"))
         parts.append(unpack(packed, width, mine)[:, slice(*cols)])
     inverse = np.empty(len(positions), np.int64)
     inverse[arrangement] = np.arange(len(positions))
