@@ -21,10 +21,11 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import partition
 from distgnn.partition import METHODS
 from distgnn.partition.orders import KNOWN
-from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, plan, priced
+from distgnn.plan.choices import CLEAR, Plan, plan
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read
 from distgnn.plan.minibatches import plan_minibatches
+from distgnn.plan.pricing import Choice, Infeasible, priced
 from distgnn.plan.probe import Probe, probe
 from distgnn.store.read.distributed import StoreOrPath
 from distgnn.store.read.store import Store

@@ -84,8 +84,13 @@ def _of_panels(A: Summa2D, coords: Coords) -> list[np.ndarray]:
 @_roles.register
 def _of_layers(A: Split3D, coords: Coords) -> list[np.ndarray]:
     """Tell ranks apart by the widths of their own panels, as :func:`_of_panels`, of each layer."""
-    sizes, k = A.grid.shape, coords["fibers"]
-    layers = [_widths(layer_stages(sizes, A.col_parts, layer), sizes) for layer in range(sizes["fibers"])]
+    sizes, k, heights = A.grid.shape, coords["fibers"], np.diff(A.col_parts)
+    known: dict[bytes, tuple[list[Any], list[Any]]] = {}  # by the heights of a layer's blocks
+    keys = [heights[layer :: sizes["fibers"]].tobytes() for layer in range(sizes["fibers"])]
+    for layer, key in enumerate(keys):
+        if key not in known:
+            known[key] = _widths(layer_stages(sizes, A.col_parts, layer), sizes)
+    layers = [known[key] for key in keys]
     of_A, of_H = (_places([own for layer in layers for own in layer[side]]) for side in (0, 1))
     return [of_A[k * sizes["cols"] + coords["cols"]], of_H[k * sizes["rows"] + coords["rows"]]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from distgnn.plan.dry.shapes import ShapeArray, ShapeMatrix
 STEPS = 1000  # of the maximum's place; it is flat there
 
 
+@cache
 def expected(rows: int, columns: int, nonzeros: int) -> int:
     """Return the expected size of a minimum vertex cover of a block whose non-zeros lie anywhere in it.
 
