@@ -28,7 +28,8 @@ class Charges:
     def __init__(self, group: str, rank: int, ranks: Sequence[int], nodes: Sequence[int]) -> None:
         self.group, self.rank, self.ranks, self.size = group, rank, ranks, len(ranks)
         self._peers = (*ranks[rank + 1 :], *ranks[:rank])
-        self._away = {ranks[other] for other, node in enumerate(nodes) if node != nodes[rank]}
+        far = enumerate(nodes) if len(set(nodes)) > 1 else ()
+        self._away = {ranks[other] for other, node in far if node != nodes[rank]}
         self.tiers = tiers(nodes, rank)
 
     def whole(

@@ -101,9 +101,9 @@ def plan(
     best, left_out = _Best(), list[float]()
     for number in sorted(range(len(shapes)), key=floors.__getitem__):
         graph, way = shapes[number]
-        found, limit = before.pop(number, None), best.limit(way)
+        least, limit = before.pop(number, None), best.limit(way)
         if floors[number] <= limit:
-            by_number[number] = priced(settings, graph, ranks, machine, way, found, limit, complete)
+            by_number[number] = priced(settings, graph, ranks, machine, way, least, limit, complete)
             best.add([result for result in by_number[number] if isinstance(result, Choice)])
         if not by_number.get(number):
             left_out.append(floors[number])
@@ -210,10 +210,10 @@ def overlapping(planned: Plan) -> str | None:
     limit = CLEAR * planned.best.seconds
     for way in list(shapes.values())[:FEW]:
         asked = settings, planned.graphs[way.order]
-        found = bound(*asked, way, planned.ranks, planned.machine)
-        if found and min(found.floors) > limit:
+        least = bound(*asked, way, planned.ranks, planned.machine)
+        if least and min(least.floors) > limit:
             continue
-        again = priced(*asked, planned.ranks, planned.machine, way, found, limit)
+        again = priced(*asked, planned.ranks, planned.machine, way, least, limit)
         best += [option for option in again if isinstance(option, Choice)]
     fastest = min(best, key=lambda option: option.seconds, default=planned.best)
     if fastest.seconds > limit:

@@ -36,7 +36,7 @@ class Program:
     def __init__(self, steps: Iterable[ProgramStep]) -> None:
         numbers: dict[ProgramStep, int] = {}
         self.runs = [
-            (numbers.setdefault(step, len(numbers)), sum(1 for _ in run)) for step, run in groupby(steps)
+            (numbers.setdefault(step, len(numbers)), len(list(run))) for step, run in groupby(steps)
         ]
         self.kinds = list(numbers)
 
@@ -112,14 +112,14 @@ class Clock:
         program = program if isinstance(program, Program) else Program(program)
         kinds = [self._kind(step) for step in program.kinds]
         go = {"comm": self._post, "sent": self._send, "wait": self._wait}
-        through = [go.get(step.phase) for step in program.kinds]
+        ways = [go.get(step.phase) for step in program.kinds]
         for number, times in program.runs:
-            kind, one = kinds[number], through[number]
-            if one is None:
+            kind, take = kinds[number], ways[number]
+            if take is None:
                 self._compute(kind, times)
             else:
                 for _ in range(times):
-                    one(kind)
+                    take(kind)
         for key in list(self.places):
             self._wait(self._kind(ProgramStep("wait", *key, nbytes=-1)))
         return self

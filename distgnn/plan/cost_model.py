@@ -29,6 +29,7 @@ DIRECT = ("alltoall", "alltoallv", "send", "receive")
 #: under way: the longer of the two counts.
 RELAY = "bcast"
 NEEDED = "alltoallv"  # by which needed rows come
+Stand = tuple[tuple[int, ...], tuple[int, ...]]
 FLOAT = 4  # bytes of the numbers that rates are given for
 
 
@@ -52,7 +53,7 @@ class Network:
     def __init__(self, machine: Machine, grid: Mapping[str, int]) -> None:
         self.machine, self.axes = machine, Axes(grid, 0)
         self._routes: dict[tuple[str, str, bool], Route] = {}
-        self._places: dict[str, tuple[list[int], list[int]]] = {}
+        self._places: dict[str, Stand] = {}
         self._least: dict[tuple[str, bool], tuple[int | None, float]] = {}
 
     def together(self, group: str) -> list[int]:
@@ -60,9 +61,9 @@ class Network:
 
         Of the groups along these axes, the most scattered one counts.
         """
-        return self._stand(group)[0]
+        return list(self._stand(group)[0])
 
-    def _stand(self, group: str) -> tuple[list[int], list[int]]:
+    def _stand(self, group: str) -> Stand:
         """Count these, and the groups that have ranks in the first unit of the level below each."""
         if group not in self._places:
             sizes, names = self.axes.shape, group.split("+")
@@ -122,7 +123,11 @@ class Network:
         kind = SUMS if step.operation == "allreduce" and direct else step.operation
         key = kind, step.group, direct
         if key not in self._routes:
-            self._routes[key] = (self._direct if direct else self._ring)(kind, step.group)
+            known = self.machine.routes  # of other grids, whose groups stand alike
+            where = kind, direct, self.axes.size, self._stand(step.group)
+            if where not in known:
+                known[where] = (self._direct if direct else self._ring)(kind, step.group)
+            self._routes[key] = known[where]
         return self._routes[key]
 
     def _ring(self, kind: str, group: str) -> Route:
@@ -179,17 +184,15 @@ class Network:
 
 
 @cache
-def _stand(
-    sizes: tuple[int, ...], inside: tuple[bool, ...], units: tuple[int, ...]
-) -> tuple[list[int], list[int]]:  # fmt: skip
+def _stand(sizes: tuple[int, ...], inside: tuple[bool, ...], units: tuple[int, ...]) -> Stand:
     """Return what :meth:`Network._stand` does, of the groups along these axes; ranks of a unit by level."""
     places: np.ndarray = np.arange(math.prod(sizes)).reshape(sizes)
     along = [axis for axis, is_inside in enumerate(inside) if is_inside]
     moved = np.moveaxis(places, along, range(len(along)))
     groups = moved.reshape(math.prod(sizes[axis] for axis in along), -1)
-    together = [int(np.sum(groups // unit == groups[:1] // unit, axis=0).min()) for unit in units]
-    sharing = [int((groups < unit).any(axis=0).sum()) for unit in (1, *units[:-1])]
-    return together, sharing
+    together = (int(np.sum(groups // unit == groups[:1] // unit, axis=0).min()) for unit in units)
+    sharing = (int((groups < unit).any(axis=0).sum()) for unit in (1, *units[:-1]))
+    return tuple(together), tuple(sharing)
 
 
 def compute_seconds(

@@ -101,7 +101,7 @@ def _computing(machine: Machine, part: Part, reuse: Reuse) -> float:
     """Return the seconds of the kernels of a part alone."""
     steps = Counter(_dense(part) if part.width is None else _sparse(part, part.width))
     seconds = (compute_seconds(machine, step, part.A.dtype.itemsize, reuse) for step in steps)
-    return sum(times * one for times, one in zip(steps.values(), seconds, strict=True))
+    return sum(times * alone for times, alone in zip(steps.values(), seconds, strict=True))
 
 
 def _dense(part: Part) -> Iterator[ProgramStep]:

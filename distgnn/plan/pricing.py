@@ -102,16 +102,16 @@ def bounds(
     """Return the bounds that there are, by number of the shape. Block rows are those of 1D where all ranks
     stand in rows.
     """
-    found, in_rows = dict[int, Bound](), dict[Any, Bound]()
+    known, in_rows = dict[int, Bound](), dict[Any, Bound]()
     for number, (graph, way) in enumerate(shapes):
         key, rows = (way.order, way.sparsity_aware), way.algorithm in operators.SPARSITY_AWARE
         if way.as_1d and rows and key in in_rows:
-            found[number] = Bound(None, in_rows[key].floors)
-        elif (one := bound(settings, graph, way, ranks, machine)) is not None:
-            found[number] = one
+            known[number] = Bound(None, in_rows[key].floors)
+        elif (own := bound(settings, graph, way, ranks, machine)) is not None:
+            known[number] = own
             if way.algorithm == "1d":
-                in_rows[key] = one
-    return found
+                in_rows[key] = own
+    return known
 
 
 def bound(settings: Settings, graph: Graph, way: Way, ranks: int, machine: Machine) -> Bound | None:

@@ -26,9 +26,9 @@ def drawn(seed, most=64):
     nnz, widths = n * min(pick.choice([3, 20, 100]), n // 4), (pick.choice([8, 128]), pick.choice([3, 40]))
     graph = Graph.of_size(n, nnz, *widths, symmetric=symmetric, dtype=dtype)
     hidden = (pick.choice([16, 128]),) * pick.choice([1, 2, 3])
-    how = {"overlap": pick.random() < 0.7, "recompute": pick.choice([None, None, 2]), "wire": wire}
+    how = {"overlap": pick.random() < 0.7, "recompute": pick.choice([0, 0, 2]), "wire": wire}
     how |= {"train_features": pick.random() < 0.3, "bias": pick.random() < 0.5}
-    how |= {"recipe": pick.choice(["kipf", "plain"]), "activation": pick.choice(["relu", "elu"])}
+    how |= {"recipe": pick.choice(["kipf-welling", "plain"]), "activation": pick.choice(["relu", "elu"])}
     shipped = [read(name) for name in ("perlmutter", "infiniband-cpu", "dgx-a100")]
     on = pick.choice([slow(bandwidth=1e7), slow(), *shipped])
     return Settings(dtype=dtype, hidden=hidden, **how), graph, 2 ** pick.randrange(1, most.bit_length()), on
@@ -36,8 +36,9 @@ def drawn(seed, most=64):
 
 @pytest.mark.parametrize("part", range(4))
 def test_no_way_takes_less_than_its_least_seconds(part):
-    """Ways are drawn; of each, every order of its axes, and as 1D with the least of 1D."""
-    for seed in range(part * 15, part * 15 + 15):
+    """Ways are drawn; of each, every order of its axes."""
+    compared = 0
+    for seed in range(part * 6, part * 6 + 6):
         settings, graph, ranks, on = drawn(seed)
         shapes = [(graph, way) for way in ways(settings, ranks)]
         for number in random.Random(seed).sample(range(len(shapes)), min(4, len(shapes))):
@@ -50,6 +51,8 @@ def test_no_way_takes_less_than_its_least_seconds(part):
             for choice in priced(settings, graph, ranks, on, way):
                 if isinstance(choice, Choice):
                     assert 0 < floors[str(choice.way.grid)] <= choice.seconds, (seed, str(choice.way))
+                    compared += 1
+    assert compared > 15
 
 
 def test_ways_that_stand_in_rows_take_at_least_what_1d_takes():

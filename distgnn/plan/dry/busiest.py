@@ -66,10 +66,11 @@ def _of_block_rows(A: BlockRows, coords: Coords) -> list[np.ndarray]:
     """Tell ranks apart by their stages: their number, and how many rows of others they have."""
     i, j, parts = coords["rows"], coords.get("reps", coords["rows"] * 0), A.col_parts
     ranks = [int(np.flatnonzero(j == rep)[0]) for rep in range(int(j.max()) + 1)]
-    every = [A.share(Axes(A.grid.shape, rank), parts) for rank in ranks]
+    vector = shares(parts, len(ranks))
+    every = [A.share(Axes(A.grid.shape, rank), parts, vector) for rank in ranks]
     first, last = (np.array([getattr(stages, end) for stages, _ in every])[j] for end in ("start", "stop"))
     rows, own = np.array([int(columns[-1] - columns[0]) for _, columns in every])[j], np.diff(parts)[i]
-    cuts = shares(parts, len(ranks)).clip(parts[:-1, None], parts[1:, None])
+    cuts = vector.clip(parts[:-1, None], parts[1:, None])
     senders = np.count_nonzero(np.diff(cuts), axis=1)[i]  # of sums, along a row
     return [last - first, rows, (i < first) | (i >= last), -own, senders]
 

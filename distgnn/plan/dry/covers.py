@@ -32,6 +32,7 @@ def expected(rows: int, columns: int, nonzeros: int) -> int:
     return min(round(rows * (1 - float(unmatched.max()))), columns)  # t = 0: at most the rows, the non-zeros
 
 
+@cache
 def split(A: ShapeMatrix) -> tuple[ShapeMatrix, ShapeMatrix]:
     """Divide a block whose non-zeros lie anywhere by its expected cover, half columns and half rows."""
     count = expected(*A.shape, A.nnz)
@@ -59,4 +60,6 @@ def exchanged(
 
 
 def _transposed(A: Any, shape: tuple[int, int]) -> Any:
-    return replace(A.T, shape=shape) if isinstance(A, ShapeMatrix) else A.T.tocsr()
+    if isinstance(A, ShapeMatrix):
+        return ShapeMatrix(shape, A.nnz, A.dtype, A.T.filled)
+    return A.T.tocsr()
