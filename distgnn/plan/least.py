@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import Any
 
 from distgnn import ledger
+from distgnn.comm.rows import Rows
 from distgnn.nn.gcn import GCN
 from distgnn.operators.moves import Moves
 from distgnn.operators.row_moves import CoveredMoves, NeededRowMoves
@@ -146,5 +147,8 @@ def _blocks(moves: Moves) -> list[tuple[int, int, int]]:
 
 def _asked(moves: NeededRowMoves) -> int:
     """Return how many rows other ranks need of this one that are not consecutive."""
-    me, asked = moves.pairs.rows.me, moves.pairs.rows.asked
-    return sum(rows.size for rank, rows in asked.items() if rank != me and not isinstance(rows, slice))
+    needed = moves.pairs.rows
+    if not isinstance(needed, Rows):  # by way of nodes
+        return 0
+    others = (rows for rank, rows in needed.asked.items() if rank != needed.me)
+    return sum(rows.size for rows in others if not isinstance(rows, slice))

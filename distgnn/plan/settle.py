@@ -238,7 +238,7 @@ def _advice(s: Settings, store: Store, planned: Plan) -> Iterator[str]:
     even = _even(s, store, 1)
     makeable = {"double": replace(even, odd=even.source), "random": even}
     missing: Graphs = {name: graph for name, graph in makeable.items() if name not in store.orders}
-    better = plan(s, missing, planned.ranks, planned.machine).choices
+    better = plan(s, missing, planned.ranks, planned.machine, complete=False).choices
     if better and better[0].seconds < CLEAR * planned.best.seconds:
         yield _line(store, better[0], planned.best, [str(better[0].way.order)])
     if s.sparsity_aware is not False:

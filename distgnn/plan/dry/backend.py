@@ -113,8 +113,8 @@ def _slots(matrix: ShapeMatrix, dtype: Any, thin: bool, purpose: str) -> tuple[t
     """Return the type of a block, and what it consists of."""
     with ledger.apart():
         block, _ = CSR.laid_out(matrix, SHAPES, dtype, thin, purpose)
-    names = "shape", "purpose", "buffer", "data", "indices"
-    names += ("filled", "ends") if isinstance(block, ThinCSR) else ("indptr",)
+    own = ("filled", "ends") if isinstance(block, ThinCSR) else ("indptr",)
+    names = "shape", "purpose", "buffer", "data", "indices", *own
     return type(block), {name: getattr(block, name) for name in names}
 
 
