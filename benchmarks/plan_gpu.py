@@ -20,7 +20,7 @@ import scipy.sparse as sp
 import table
 from distgnn.arrays import backend
 from distgnn.plan.choices import plan
-from distgnn.plan.cost_model import Estimate
+from distgnn.plan.clock import Estimate
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import Settings

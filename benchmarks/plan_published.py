@@ -31,13 +31,14 @@ import table
 from distgnn import operators
 from distgnn.layout import Range, owner, partition
 from distgnn.operators.plexus_3d import ROLES
-from distgnn.plan.choices import axis_orders, plan
-from distgnn.plan.cost_model import estimate
+from distgnn.plan.choices import plan
+from distgnn.plan.clock import estimate
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.dry.run import dry_run
 from distgnn.plan.dry.shapes import ShapeMatrix
 from distgnn.plan.machine import Machine, read
 from distgnn.train.settings import Settings
+from distgnn.train.ways import axis_orders
 
 GIB, MS, LAYERS, HIDDEN = 2**30, 1e3, 3, 128
 GAIN = 1.2  # what more ranks have to gain to be worth it

@@ -92,13 +92,20 @@ class CSR:
         """
         dtype = value_type(matrix.dtype, dtype)
         matrix = canonical(matrix, dtype)
-        filled = KERNELS.kernel("filled", matrix.data)(matrix) if thin and not backend.on_device else None
-        if filled is not None and 2 * filled.size < matrix.shape[0]:
-            block: CSR = ThinCSR.made(matrix.shape, matrix.nnz, dtype, backend, filled.size)
-        else:
-            block = cls.empty(matrix.shape, matrix.nnz, dtype, backend, purpose)
+        laid = KERNELS.find("laid", matrix.data) or cls.laid_out
+        block, filled = laid(matrix, backend, dtype, thin, purpose)
         KERNELS.kernel("fill", block.data)(block, matrix, filled, backend)
         return block
+
+    @classmethod
+    def laid_out(
+        cls, matrix: Any, backend: Backend, dtype: Any, thin: bool, purpose: str
+    ) -> tuple[CSR, Any]:  # fmt: skip
+        """Make the block of :meth:`from_scipy`, to be filled; also return its rows with entries, if thin."""
+        filled = KERNELS.kernel("filled", matrix.data)(matrix) if thin and not backend.on_device else None
+        if filled is not None and 2 * filled.size < matrix.shape[0]:
+            return ThinCSR.made(matrix.shape, matrix.nnz, dtype, backend, filled.size), filled
+        return cls.empty(matrix.shape, matrix.nnz, dtype, backend, purpose), filled
 
     def recipe(self) -> tuple[type[CSR], tuple[Any, ...]]:
         """Return the class and the arguments that make this block of a buffer that holds it."""

@@ -73,11 +73,12 @@ class Workspace:
 
     Attributes:
         reserved: bytes of all buffers, lent or not; borrowed: of those without a name.
+        loans: how many arrays were borrowed so far.
     """
 
     def __init__(self, backend: Backend, purpose: str = "layers") -> None:
         self.backend, self.purpose = backend, purpose
-        self.reserved = self.borrowed = 0
+        self.reserved = self.borrowed = self.loans = 0
         self._named: dict[str, Array] = {}
         self._held: set[str] = set()
         self._buffers: list[_Buffer] = []
@@ -111,6 +112,10 @@ class Workspace:
             yield take
         finally:
             self._held -= mine
+
+    def named(self) -> dict[str, int]:
+        """Return the bytes of the rooms, by name."""
+        return {name: int(memory.size) for name, memory in self._named.items()}
 
     def _room(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -154,6 +159,7 @@ class Workspace:
         It is the smallest gap in a buffer that is large enough, else a new buffer in place of the largest.
         """
         size = math.prod(shape) * np.dtype(dtype).itemsize
+        self.loans += 1
         if size == 0:
             return self.backend.empty(shape, dtype)
         buffer, start = self._planned(size) or self._found(size)

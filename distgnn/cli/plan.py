@@ -158,8 +158,8 @@ def settings_of(args: argparse.Namespace) -> Settings:
 def graphs(args: argparse.Namespace, settings: Settings) -> dict[str | None, Graph]:
     """Return the graphs by order. Raise UserError for no store, no such order, or nothing to train on."""
     from distgnn.nn.loss import checked_loss, checked_metric
-    from distgnn.plan.choices import ALL_RANKS
     from distgnn.plan.dry.graphs import Graph
+    from distgnn.plan.pricing import ALL_RANKS
     from distgnn.plan.settle import EXACT
     from distgnn.store.read.store import Store
     from distgnn.train.resolve import check_content

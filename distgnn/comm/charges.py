@@ -27,8 +27,9 @@ class Charges:
 
     def __init__(self, group: str, rank: int, ranks: Sequence[int], nodes: Sequence[int]) -> None:
         self.group, self.rank, self.ranks, self.size = group, rank, ranks, len(ranks)
-        self._peers = tuple(ranks[other] for other in others(rank, self.size))
-        self._away = {ranks[other] for other, node in enumerate(nodes) if node != nodes[rank]}
+        self._peers = (*ranks[rank + 1 :], *ranks[:rank])
+        far = enumerate(nodes) if len(set(nodes)) > 1 else ()
+        self._away = {ranks[other] for other, node in far if node != nodes[rank]}
         self.tiers = tiers(nodes, rank)
 
     def whole(
@@ -117,7 +118,7 @@ class Charges:
 
 def others(rank: int, size: int) -> list[int]:
     """List the other ranks of a group, the next one first, as an exchange brings what they send."""
-    return [(rank + step) % size for step in range(1, size)]
+    return [*range(rank + 1, size), *range(rank)]
 
 
 def _ratio(a: int, b: int) -> Fraction | int:

@@ -46,11 +46,13 @@ def tiers(nodes: Sequence[int], rank: int) -> Tiers | None:
     Args:
         nodes: the node of each rank of the group; rank: this one.
     """
+    if len(set(nodes)) == 1:
+        return None
     members: dict[int, list[int]] = {}
     for other, node in enumerate(nodes):
         members.setdefault(node, []).append(other)
     together, inside = tuple(map(tuple, members.values())), tuple(members[nodes[rank]])
-    if len(together) == 1 or len(inside) == 1 or len(set(map(len, together))) > 1:
+    if len(inside) == 1 or len(set(map(len, together))) > 1:
         return None
     place = inside.index(rank)
     return Tiers(together, inside, tuple(sorted(ranks[place] for ranks in together)))
@@ -58,6 +60,8 @@ def tiers(nodes: Sequence[int], rank: int) -> Tiers | None:
 
 def around(nodes: Sequence[int]) -> list[int]:
     """Order the ranks of a group around a ring that leaves every node once."""
+    if len(set(nodes)) == 1:
+        return [*range(len(nodes))]
     first: dict[int, int] = {}
     for rank, node in enumerate(nodes):
         first.setdefault(node, rank)

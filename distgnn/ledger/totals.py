@@ -109,7 +109,8 @@ class Totals:
         for key, e in other._entries.items():
             entry = self._entries[key]
             for name in COUNTED:
-                setattr(entry, name, getattr(entry, name) + times * getattr(e, name))
+                if some := getattr(e, name):
+                    setattr(entry, name, getattr(entry, name) + times * some)
             for peers, words in e.peers.items():
                 entry.peers[peers] += times * words
 

@@ -20,8 +20,9 @@ from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import collectives, fit, measure
+from distgnn.plan.clock import Clock
 from distgnn.plan.collectives import Collective
-from distgnn.plan.cost_model import Clock, Network, compute_seconds
+from distgnn.plan.cost_model import Network, compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.fit import Fit, Measurement
 from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, SpmmRates

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
-from distgnn.ledger import BeyondRoom
-from distgnn.plan.cost_model import Estimate, Network, estimate
-from distgnn.plan.dry.graphs import Graph, Histogram
-from distgnn.plan.dry.run import Costs, DryRun, LastRank, dry_run, last_rank
-from distgnn.plan.least import least_seconds
+from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
-from distgnn.plan.reuse import EVEN, Reuse
+from distgnn.plan.pricing import Choice, Infeasible, amount, bound, bounds, least_bytes, priced, widths_of
 from distgnn.train import room
-from distgnn.train.resolve import resolved, takes_one
+from distgnn.train.resolve import resolved
 from distgnn.train.settings import AUTO, Settings
-from distgnn.train.ways import Sizes, Way, asked, axis_orders, named_sizes, ways
+from distgnn.train.ways import Sizes, Way, asked, ways
 
-#: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
-ALL_RANKS = 16
-COVERED_RANKS = 32  #: The same for covers, which cannot be counted on the busiest alone.
 MOST_RANKS = 4096  # that are looked for where memory is short
 #: Another order, or no overlap, is advised for an epoch that takes at most this share of the time.
 CLEAR = 0.9
@@ -36,60 +27,6 @@ CLEAR = 0.9
 ERROR = 0.1
 SHOWN = 12  # choices that a table shows at least
 FEW = 3  # best shapes of grids that are priced without overlap, too
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A way to train that the machine has room for.
-
-    Attributes:
-        dry: what each rank is charged; estimate: the seconds of an epoch.
-    """
-
-    way: Way
-    dry: DryRun
-    estimate: Estimate
-
-    @property
-    def seconds(self) -> float:
-        """Predicted seconds of an epoch."""
-        return self.estimate.seconds
-
-    @property
-    def peak_bytes(self) -> list[int]:
-        """The most that each rank holds."""
-        return self.by_rank(lambda costs: sum(costs.peak.values()))
-
-    def by_rank(self, of: Callable[[Costs], int]) -> list[int]:
-        """Return a number of each rank's costs; ranks of a kind share them."""
-        values = {
-            key: of(costs)
-            for key, costs in {id(costs_of_rank): costs_of_rank for costs_of_rank in self.dry.ranks}.items()
-        }
-        return [values[id(costs)] for costs in self.dry.ranks]
-
-    def record(self, node: int | None = None) -> dict[str, Any]:
-        """Return the record for JSON."""
-        return self.way.record(node) | {
-            "seconds": self.seconds,
-            "phases": self.estimate.phases,
-            "words": self.by_rank(lambda costs: costs.epoch.words),
-            "messages": self.by_rank(lambda costs: costs.epoch.messages),
-            "peak_bytes": self.peak_bytes,
-        }
-
-
-@dataclass(frozen=True)
-class Infeasible:
-    """A way to train that is refused, or that the machine has no room for (then ``peak`` bytes of a rank)."""
-
-    way: Way
-    reason: str
-    peak: int = 0
-
-    def record(self, node: int | None = None) -> dict[str, Any]:
-        """Return the record for JSON."""
-        return self.way.record(node) | {"reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -158,17 +95,18 @@ def plan(
         raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     shapes = [(graph, way) for order, graph in graphs.items() for way in ways(settings, ranks, order)]
-    last = {} if complete else {i: known_last(settings, *shape, ranks) for i, shape in enumerate(shapes)}
-    floors = [least_seconds(settings, way, machine, last.get(i)) for i, (_, way) in enumerate(shapes)]
+    before = {} if complete else bounds(settings, shapes, ranks, machine)
+    floors = [min(before[number].floors) if number in before else 0.0 for number in range(len(shapes))]
     by_number: dict[int, list[Choice | Infeasible]] = {}
-    known, left_out = _Known(), list[float]()
+    best, left_out = _Best(), list[float]()
     for number in sorted(range(len(shapes)), key=floors.__getitem__):
         graph, way = shapes[number]
-        if floors[number] > known.limit(way):
+        least, limit = before.pop(number, None), best.limit(way)
+        if floors[number] <= limit:
+            by_number[number] = priced(settings, graph, ranks, machine, way, least, limit, complete)
+            best.add([result for result in by_number[number] if isinstance(result, Choice)])
+        if not by_number.get(number):
             left_out.append(floors[number])
-            continue
-        by_number[number] = priced(settings, graph, ranks, machine, way, last.pop(number, None), complete)
-        known.add([result for result in by_number[number] if isinstance(result, Choice)])
     results = [result for _, some in sorted(by_number.items()) for result in some]
     choices = sorted((r for r in results if isinstance(r, Choice)), key=lambda choice: choice.seconds)
     infeasible += [result for result in results if isinstance(result, Infeasible)]
@@ -178,7 +116,7 @@ def plan(
     return Plan(machine, ranks, choices, infeasible, settings, graphs, beyond)
 
 
-class _Known:
+class _Best:
     """Seconds of the choices that are known."""
 
     def __init__(self) -> None:
@@ -197,18 +135,6 @@ class _Known:
         if len(self.seconds) < SHOWN:
             return math.inf
         return max(own, self.seconds[SHOWN - 1], (1 + ERROR) * self.seconds[0])
-
-
-def known_last(settings: Settings, graph: Graph, way: Way, ranks: int) -> LastRank | None:
-    """Prepare the last rank, from which the least seconds are known; None where non-zeros may be spread
-    unevenly, with sparse features, or for a way that is refused, which says why when it is priced.
-    """
-    if not graph.even or graph.feature_nnz is not None or unsuitable(way, graph, settings):
-        return None
-    try:
-        return last_rank(way.settings(settings), graph, ranks)
-    except UserError:
-        return None
 
 
 def gridless(settings: Settings, ranks: int, order: str | None) -> Iterator[Infeasible]:
@@ -246,122 +172,6 @@ def has_grid(name: str, sizes: Sizes, ranks: int) -> bool:
     return any(sizes.items() <= grid.items() for grid in operators.grids(name, ranks))
 
 
-def priced(
-    settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way, last: LastRank | None = None,
-    complete: bool = True,
-) -> list[Choice | Infeasible]:  # fmt: skip
-    """Price a shape of a grid, with its axes in every order that makes a difference.
-
-    Args:
-        last: its last rank, where that is known; it is used up.
-        complete: whether the peak of a way is wanted for which there is no room.
-    """
-    if problem := unsuitable(way, graph, settings):
-        return [Infeasible(way, problem)]
-    try:
-        s = resolved(way.settings(settings), ranks)
-        if (needed := least_bytes(s, graph, ranks)) > max(machine.memory, room.LITTLE):
-            problem = f"a rank needs at least {amount(needed)} and has {amount(machine.memory)}"
-            return [Infeasible(way, problem, needed)]
-        shared = machine.shared_memory and operators.get(way.algorithm).column_axis  # see held_once
-        dry = counted(settings, graph, ranks, way, last, math.inf if complete or shared else machine.memory)
-    except UserError as error:
-        return [Infeasible(way, str(error))]
-    except BeyondRoom as error:
-        problem = f"a rank needs at least {amount(error.nbytes)} and has {amount(machine.memory)}"
-        return [Infeasible(way, problem, error.nbytes)]
-    kinds: dict[int, Costs] = {id(costs): costs for costs in dry.ranks}
-    programs = [costs.epoch.steps for costs in kinds.values()]
-    for costs in kinds.values():
-        costs.epoch.steps, costs.model = [], None  # of many ways they would fill the memory
-    on, itemsize = used(machine, settings, dry), np.dtype(settings.dtype).itemsize
-    estimates, fit, peaks = dict[Any, Estimate](), list[Choice | Infeasible](), list[int]()
-    steps = (step for program in programs for step in program)
-    transfers = {(step[1], step[2], not step[-1]): step for step in steps if step[0] == "comm"}.values()
-    for grid in axis_orders(way.grid, list(named_sizes(settings, way.algorithm))):
-        held = held_once(dry, machine, replace(way, grid=grid))
-        peaks.append(max(sum(costs.peak.values()) for costs in held.ranks))
-        if peaks[-1] > machine.memory:
-            continue
-        network = Network(on, grid)
-        routes = tuple(network.route(step) for step in transfers)
-        if routes not in estimates:  # axes of equal sizes may change places, and so may those across nodes
-            estimates[routes] = estimate(on, grid, programs, itemsize, reuse_on(machine, graph))
-        fit.append(Choice(replace(way, grid=grid), held, estimates[routes]))
-    problem = f"a rank needs {amount(min(peaks))} and has {amount(machine.memory)}"
-    return fit or [Infeasible(way, problem, min(peaks))]
-
-
-def used(machine: Machine, settings: Settings, dry: DryRun) -> Machine:
-    """Return the machine as a run of these settings uses it."""
-    on = machine.used(settings.overlap, settings.tf32)
-    return on.graphed() if all(costs.captured for costs in dry.ranks) else on
-
-
-def reuse_on(machine: Machine, graph: Graph) -> Reuse:
-    """Return how soon a graph reads rows of B again, where the machine's rates were fitted to such matrices.
-
-    Others were fitted to even ones, and hold for these.
-    """
-    return graph.reuse if machine.spmm.in_core else EVEN
-
-
-def widths_of(settings: Settings, graph: Graph) -> list[int]:
-    """Return the widths of features, hidden layers and classes."""
-    return [graph.width, *settings.hidden_widths, graph.classes]
-
-
-def least_bytes(s: Settings, graph: Graph, ranks: int) -> int:
-    """Return what the fullest rank must hold, by the widths alone: enormous networks are not dry-run."""
-    needs = room.of_training(s, graph.n, graph.nnz, ranks, graph.feature_nnz)
-    return -(-needs.bytes(widths_of(s, graph)) // ranks)
-
-
-def held_once(dry: DryRun, machine: Machine, way: Way) -> DryRun:
-    """Divide A among the ranks of a node that hold it once: in `rdm`, those of a process row.
-
-    A dry run gives each rank a copy, as it knows no nodes.
-    """
-    axis = operators.get(way.algorithm).column_axis
-    if axis is None or not machine.shared_memory:
-        return dry
-    holders = Network(machine, way.grid).together(axis)[max(len(machine.levels) - 2, 0)]
-    kinds = {id(costs): _divided(costs, holders) for costs in dry.ranks}
-    return replace(dry, ranks=[kinds[id(costs)] for costs in dry.ranks])
-
-
-def _divided(costs: Costs, holders: int) -> Costs:
-    return replace(costs, peak=costs.peak | {"adjacency": costs.peak["adjacency"] // holders})
-
-
-def counted(
-    settings: Settings, graph: Graph, ranks: int, way: Way, last: LastRank | None = None,
-    most: float = math.inf,
-) -> DryRun:  # fmt: skip
-    """Return the dry run of a way to train, with its steps. ``last``, ``most``: of :func:`dry_run`."""
-    all_ranks = COVERED_RANKS if way.sparsity_aware == "cover" else ALL_RANKS
-    busiest = ranks > all_ranks or isinstance(graph.source, Histogram)
-    return dry_run(way.settings(settings), graph, ranks, busiest, evaluation=False, last=last, most=most)
-
-
-def unsuitable(way: Way, graph: Graph, settings: Settings) -> str | None:
-    """Return why a graph, or its order, is not for this way to train, or None: see ``distgnn.load``."""
-    ranks = math.prod(way.grid.values())
-    if way.sparsity_aware == "cover" and ranks > COVERED_RANKS and not isinstance(graph.source, Histogram):
-        return f"covers of a graph that is known are counted on up to {COVERED_RANKS} ranks"
-    if ranks > graph.n and (ranks > ALL_RANKS or isinstance(graph.source, Histogram)):
-        return f"{ranks} ranks are more than the graph has nodes, {graph.n}"
-    if graph.odd is not None and way.algorithm != "3d":
-        return f"only algorithm 3d alternates the two permutations of order {way.order}"
-    if graph.odd is not None and takes_one(way.settings(settings)):
-        model = f"model={settings.model} can't use"
-        return f"order {way.order} orders rows and columns apart, which {model}"
-    rows, parts = way.grid.get("rows"), 0 if graph.parts is None else len(graph.parts) - 1
-    if parts and way.algorithm in operators.SPARSITY_AWARE and rows not in (1, parts):
-        return f"order {way.order} has {parts} parts, and not as many block rows as the grid"
-    return None
-
-
 def asked_for(machine: Machine, settings: Settings, graphs: Mapping[str | None, Graph]) -> dict[str, Any]:
     """Return the settings of a plan, for JSON."""
     graph = next(iter(graphs.values()))
@@ -397,11 +207,16 @@ def overlapping(planned: Plan) -> str | None:
         key = way.algorithm, way.order, way.sparsity_aware, *sorted(way.grid.items())
         shapes.setdefault(key, way)
     settings, best = replace(planned.settings, overlap=False), list[Choice]()
+    limit = CLEAR * planned.best.seconds
     for way in list(shapes.values())[:FEW]:
-        again = priced(settings, planned.graphs[way.order], planned.ranks, planned.machine, way)
+        asked = settings, planned.graphs[way.order]
+        least = bound(*asked, way, planned.ranks, planned.machine)
+        if least and min(least.floors) > limit:
+            continue
+        again = priced(*asked, planned.ranks, planned.machine, way, least, limit)
         best += [option for option in again if isinstance(option, Choice)]
     fastest = min(best, key=lambda option: option.seconds, default=planned.best)
-    if fastest.seconds > CLEAR * planned.best.seconds:
+    if fastest.seconds > limit:
         return None
     took = f"{fastest.seconds:.3g} s per epoch, {planned.best.seconds / fastest.seconds:.2g} times as fast"
     return f"with --no-overlap {fastest.way} would take {took}"
@@ -430,17 +245,6 @@ def _smaller(asked: Plan, least: Infeasible) -> str:
         return ""
     needs = room.of_training(s, graph.n, graph.nnz, asked.ranks, graph.feature_nnz)
     return f"; {room.would_fit(needs, widths_of(s, graph), int(asked.ranks * asked.machine.memory))}"
-
-
-def amount(size: float) -> str:
-    """Write bytes as people read them."""
-    if size > room.MUCH:
-        return room.written(int(size))
-    power, unit = next(
-        (unit_of for unit_of in ((30, "GiB"), (20, "MiB")) if size >= 2 ** unit_of[0]), (10, "KiB")
-    )
-    number = size / 2**power
-    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
 
 def _enough(asked: Plan, least: Infeasible) -> str:

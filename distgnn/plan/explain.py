@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.plan.choices import Choice, Plan, counted, held_once, reuse_on, used
-from distgnn.plan.cost_model import OTHER, Clock, Network, compute_seconds
+from distgnn.plan.choices import Plan
+from distgnn.plan.clock import OTHER, Clock
+from distgnn.plan.cost_model import Network, compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.dry.run import Costs
 from distgnn.plan.formulas import Formula, formula
+from distgnn.plan.pricing import Choice, counted, held_once, reuse_on, used
 from distgnn.train.resolve import resolved
 
 

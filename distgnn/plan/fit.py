@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares, nnls
+import scipy  # whose parts are imported when they are used
 
-from distgnn.plan.cost_model import RELAY, Clock, Network, estimate
+from distgnn.plan.clock import Clock, estimate
+from distgnn.plan.cost_model import RELAY, Network
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import (
     FASTEST,
@@ -164,7 +165,7 @@ def _weighted(design: np.ndarray, measured: np.ndarray) -> np.ndarray:
         weights = measured**WEIGHT / scale
         weighted = design * weights[:, None]
         lengths = np.linalg.norm(weighted, axis=0)
-        solved = nnls(weighted / lengths, measured * weights)[0] / lengths
+        solved = scipy.optimize.nnls(weighted / lengths, measured * weights)[0] / lengths
         scale = np.sqrt(measured * np.maximum(design @ solved, measured / 100))
     return solved
 
@@ -226,7 +227,8 @@ def _descended(
         return np.log([sample.on(on) for sample in samples] / measured) * measured**WEIGHT
 
     firsts = [np.log(np.maximum(start, least)) for start in starts]
-    solutions = [least_squares(missed, first, bounds=(np.log(least / 2), np.inf)) for first in firsts]
+    within = np.log(least / 2), np.inf
+    solutions = [scipy.optimize.least_squares(missed, first, bounds=within) for first in firsts]
     best = min(solutions, key=lambda solution: solution.cost)
     return float(best.cost), np.exp(best.x).tolist()
 
@@ -376,7 +378,7 @@ def _beyond(
         waits = np.array([sample.epoch(replace(machine, skew=tried)) for sample in samples]) - steps
         columns = np.ones(len(samples)), waits / tried, queued * launches
         design = np.stack(columns, axis=1) / seconds[:, None]
-        update, skew, launch = nnls(design, (seconds - steps) / seconds)[0].tolist()
+        update, skew, launch = scipy.optimize.nnls(design, (seconds - steps) / seconds)[0].tolist()
     return update, skew, launch
 
 

@@ -74,23 +74,27 @@ def formula(
     return Formula(section, text, f"GB/s into a rank along {rates}", lines, price.messages, seconds)
 
 
-class Products(NamedTuple):
-    """Products of a layer in an epoch: A, the layer, the columns that A and Aᵀ multiply; None: they do not.
+class Part(NamedTuple):
+    """A product of an epoch, at whose end nothing of it is under way.
 
-    ``need``: the gradient of its input is wanted; ``first``: A multiplies before the weights do.
+    Attributes:
+        price: of what it receives; A: the matrix; layer: of the network.
+        width: columns that A multiplies, or None where the weights do; adjoint: Aᵀ multiplies.
+        need: of the weights' products after the loss, whether they make the gradient of the layer's input;
+            None: they are the product before it.
     """
 
+    price: Price
     A: Any
     layer: GraphConvolution
-    times: int | None
-    adjoint: int | None
-    need: bool
-    first: bool
+    width: int | None = None
+    adjoint: bool = False
+    need: bool | None = None
 
 
-def products(model: GCN, train_features: bool) -> list[Products] | None:
+def parts(model: GCN, train_features: bool) -> list[Part] | None:
     """List the products of an epoch; None for layers of other kinds than graph convolutions."""
-    every = list[Products]()
+    every, n = list[Part](), model.A.shape[0]
     for layer, (A, _) in zip(model.layers, model.graphs, strict=True):
         if type(layer) is not GraphConvolution:
             return None
@@ -98,8 +102,15 @@ def products(model: GCN, train_features: bool) -> list[Products] | None:
         kept = not need and layer.options.keep_aggregate and not layer.options.dropout
         first = layer.order(A, need, kept) == AGGREGATE
         width = layer.shape[0 if first else 1]
-        times, adjoint = None if first and kept else width, width if need or not first else None
-        every.append(Products(A, layer, times, adjoint, need, first))
+        forward, back = A.weights.prices(n, layer.shape, A.dtype.itemsize, need)
+        dense = [Part(forward, A, layer)]
+        sparse = [] if first and kept else [Part(A.prices.product(width), A, layer, width)]
+        every += [*dense, *sparse, Part(back, A, layer, need=need)]
+        if need or not first:
+            every.append(Part(A.prices.adjoint(width), A, layer, width, adjoint=True))
+        if layer.index < model.first_kept(len(model.layers)):  # it is gone through again
+            on = (layer.index + 1) % model.recompute > 0  # to the next
+            every += dense + sparse if on else sparse if first else []
     return every
 
 
@@ -108,18 +119,11 @@ def epoch(model: GCN, train_features: bool) -> Price | None:
 
     Norms, the loss, residual connections and the optimiser are left out.
     """
-    total, late, n = FREE, Counter[Comm](), model.A.shape[0]
-    if (every := products(model, train_features)) is None:
+    if (every := parts(model, train_features)) is None:
         return None
-    for A, layer, times, adjoint, need, first in every:
+    total, late, n = sum((part.price for part in every), FREE), Counter[Comm](), model.A.shape[0]
+    for layer, (A, _) in zip(model.layers, model.graphs, strict=True):
         out = A.weights.output_layout
-        dense, back = A.weights.prices(n, layer.shape, A.dtype.itemsize, need)
-        product = FREE if times is None else A.prices.product(times)
-        total += dense + back + product
-        total += FREE if adjoint is None else A.prices.adjoint(adjoint)
-        if layer.index < model.first_kept(len(model.layers)):  # it is gone through again
-            on = (layer.index + 1) % model.recompute > 0  # to the next
-            total += dense + product if on else product if first else FREE
         rows = A.grid.along(*out.row_axes)
         if layer.b is not None:
             total += reduced(rows, "gradients", out.local_shape((n, layer.shape[1]))[1])

@@ -92,7 +92,7 @@ def _settled(comm: MPI.Intracomm, asked: Settings, graph: Any, machine: Any) -> 
     if wanted is None:
         return asked
     on = on or probe(comm, asked.backend).machine
-    way = on_first_rank(comm, lambda: plan(wanted, known, ranks, on).best.way)
+    way = on_first_rank(comm, lambda: plan(wanted, known, ranks, on, complete=False).best.way)
     return way.settings(asked)
 
 

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,11 @@ class Machine:
     def node(self) -> int | None:
         """Ranks that share what is next to the whole machine; None where nothing is."""
         return self.levels[-2].ranks if len(self.levels) > 1 else None
+
+    @cached_property
+    def routes(self) -> dict[Any, Any]:
+        """Routes of groups that are known, see :class:`~distgnn.plan.cost_model.Network`."""
+        return {}
 
     def used(self, overlap: bool, tf32: bool = False) -> Machine:
         """Return the machine of a run, in which messages go on during computations, or do not, and dense

@@ -18,12 +18,13 @@ import numpy as np
 from distgnn.errors import ArgumentError, UserError
 from distgnn.layout import as_partition, nested
 from distgnn.operators.prices import FREE, Price
-from distgnn.plan.choices import MOST_RANKS, Infeasible, amount, asked_for, unsuitable
+from distgnn.plan.choices import MOST_RANKS, asked_for
 from distgnn.plan.cost_model import Network, compute_seconds
 from distgnn.plan.dry.batches import Batches, batches, scored
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import Machine
+from distgnn.plan.pricing import Infeasible, amount, unsuitable
 from distgnn.sampling import prices
 from distgnn.store.read.store import Store
 from distgnn.train import settings as defaults

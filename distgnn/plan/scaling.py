@@ -10,9 +10,10 @@ from typing import Any
 
 from distgnn import operators
 from distgnn.layout import written
-from distgnn.plan.choices import ERROR, Choice, Plan, plan
+from distgnn.plan.choices import ERROR, Plan, plan
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine
+from distgnn.plan.pricing import Choice
 from distgnn.plan.tables import AS_1D, digits, name, wrap
 from distgnn.report.text import aligned
 from distgnn.train.settings import Settings

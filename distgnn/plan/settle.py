@@ -21,10 +21,11 @@ from distgnn.errors import ArgumentError
 from distgnn.layout import partition
 from distgnn.partition import METHODS
 from distgnn.partition.orders import KNOWN
-from distgnn.plan.choices import CLEAR, Choice, Infeasible, Plan, plan, priced
+from distgnn.plan.choices import CLEAR, Plan, plan
 from distgnn.plan.dry.graphs import Graph, Histogram
 from distgnn.plan.machine import Machine, read
 from distgnn.plan.minibatches import plan_minibatches
+from distgnn.plan.pricing import Choice, Infeasible, priced
 from distgnn.plan.probe import Probe, probe
 from distgnn.store.read.distributed import StoreOrPath
 from distgnn.store.read.store import Store
@@ -237,7 +238,7 @@ def _advice(s: Settings, store: Store, planned: Plan) -> Iterator[str]:
     even = _even(s, store, 1)
     makeable = {"double": replace(even, odd=even.source), "random": even}
     missing: Graphs = {name: graph for name, graph in makeable.items() if name not in store.orders}
-    better = plan(s, missing, planned.ranks, planned.machine).choices
+    better = plan(s, missing, planned.ranks, planned.machine, complete=False).choices
     if better and better[0].seconds < CLEAR * planned.best.seconds:
         yield _line(store, better[0], planned.best, [str(better[0].way.order)])
     if s.sparsity_aware is not False:

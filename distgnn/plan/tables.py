@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from distgnn.layout import written
-from distgnn.plan.choices import ERROR, SHOWN, Choice, Infeasible, Plan, amount
+from distgnn.plan.choices import ERROR, SHOWN, Plan
 from distgnn.plan.explain import Explanation
 from distgnn.plan.minibatches import BatchPlan
+from distgnn.plan.pricing import Choice, Infeasible, amount
 from distgnn.report import colours
 from distgnn.report.numbers import short
 from distgnn.report.text import WIDTH, aligned

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from distgnn import cli
-from distgnn.plan.choices import amount
 from distgnn.plan.machine import read
+from distgnn.plan.pricing import amount
 from distgnn.plan.tables import digits
 from distgnn.report.numbers import short
 from distgnn.store import prepare

@@ -16,7 +16,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.plan import calibrate as calibration
 from distgnn.plan import collectives, fit, machine, measure
 from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
-from distgnn.plan.cost_model import estimate
+from distgnn.plan.clock import estimate
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.fit import Measurement
 from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids
 from distgnn.plan import Graph, Known, tables
-from distgnn.plan.choices import known_last, plan
+from distgnn.plan.choices import plan
 from distgnn.plan.explain import explain
-from distgnn.plan.least import least_seconds
 from distgnn.plan.machine import Measured, Overlap, read
+from distgnn.plan.pricing import bound
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, axis_orders, ways
 
@@ -315,8 +315,7 @@ def test_ways_are_left_out_that_would_not_be_shown(wire):
     assert len(missing) == count
     assert min(shapes[shape].seconds for shape in missing) >= times * full.best.seconds
     for choice in shapes.values():
-        last = known_last(settings, graph, choice.way, 16)
-        assert 0 < least_seconds(settings, choice.way, machine, last) <= choice.seconds
+        assert 0 < min(bound(settings, graph, choice.way, 16, machine).floors) <= choice.seconds
     line = f"... and {count} that take at least {times:.3g} times the first, left out"
     assert line in tables.text(part) and "left out" not in tables.text(full)
 

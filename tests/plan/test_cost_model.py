@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from distgnn.plan import Graph
-from distgnn.plan.cost_model import Network, compute_seconds, estimate
+from distgnn.plan.clock import estimate
+from distgnn.plan.cost_model import Network, compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.dry.run import dry_run
 from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Spmm, SpmmRates, read

@@ -13,9 +13,9 @@ from distgnn.layout import block, partition
 from distgnn.local.covers import cover
 from distgnn.nn.reference import normalize
 from distgnn.plan import Graph, dry_run, plan
-from distgnn.plan.choices import ALL_RANKS, COVERED_RANKS, counted
 from distgnn.plan.dry.covers import expected
 from distgnn.plan.machine import with_nodes_of
+from distgnn.plan.pricing import ALL_RANKS, COVERED_RANKS, counted
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way
 

@@ -12,7 +12,8 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.cli import main
 from distgnn.errors import UserError
 from distgnn.plan import Graph, plan, probe
-from distgnn.plan.cost_model import compute_seconds, estimate
+from distgnn.plan.clock import estimate
+from distgnn.plan.cost_model import compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.explain import explain
 from distgnn.plan.machine import Gemm, Spmm, SpmmRates, known, of_device, read

@@ -11,7 +11,8 @@ from distgnn.errors import UserError
 from distgnn.files.text import tomllib
 from distgnn.operators import ALGORITHMS, grids
 from distgnn.plan import Graph, dry_run
-from distgnn.plan.cost_model import Network, compute_seconds, estimate
+from distgnn.plan.clock import estimate
+from distgnn.plan.cost_model import Network, compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import KINDS, Spmm, SpmmRates, known, of, read
 from distgnn.train.settings import Settings

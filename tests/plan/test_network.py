@@ -8,7 +8,8 @@ import pytest
 
 from distgnn.comm.sums import STRAIGHT
 from distgnn.plan import Graph, dry_run
-from distgnn.plan.cost_model import Clock, Network
+from distgnn.plan.clock import Clock
+from distgnn.plan.cost_model import Network
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import Level, Link, read
 from distgnn.train.settings import Settings

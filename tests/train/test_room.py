@@ -110,7 +110,7 @@ def test_the_command_refuses_in_a_line(comm, shared_tmp_path, capsys) -> None:
 
 
 def test_a_plan_refuses_enormous_networks_without_a_dry_run(monkeypatch) -> None:
-    monkeypatch.setattr("distgnn.plan.choices.dry_run", None)
+    monkeypatch.setattr("distgnn.plan.pricing.dry_run", None)
     graph = Graph.of_size(400, 2000, 64, 4)
     for settings in (
         Settings(hidden=(1 << 63,)),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from distgnn import ledger
 from distgnn.arrays import backend
 from distgnn.arrays.backend import Backend, Mark
-from distgnn.arrays.csr import CSR
+from distgnn.arrays.csr import CSR, ThinCSR
 from distgnn.arrays.csr import KERNELS as BLOCKS
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
@@ -107,12 +108,35 @@ def _columns(A: CSR, bounds: Sequence[int], on: Backend, thin: bool) -> list[CSR
     return [CSR.from_scipy(block, on, thin=thin) for block in cut]
 
 
+@cache
+def _slots(matrix: ShapeMatrix, dtype: Any, thin: bool, purpose: str) -> tuple[type[CSR], dict[str, Any]]:
+    """Return the type of a block, and what it consists of."""
+    with ledger.apart():
+        block, _ = CSR.laid_out(matrix, SHAPES, dtype, thin, purpose)
+    own = ("filled", "ends") if isinstance(block, ThinCSR) else ("indptr",)
+    names = "shape", "purpose", "buffer", "data", "indices", *own
+    return type(block), {name: getattr(block, name) for name in names}
+
+
+def _laid(
+    matrix: ShapeMatrix, on: Backend, dtype: Any, thin: bool, purpose: str
+) -> tuple[CSR, None]:  # fmt: skip
+    """Lay out a block; those that are alike share arrays, which have no numbers."""
+    kind, parts = _slots(matrix, dtype, thin, purpose)
+    block = object.__new__(kind)
+    for name, part in parts.items():
+        setattr(block, name, part)
+    block.cached, block.pattern = {}, {}
+    ledger.holds(block, purpose, block.buffer.nbytes // on.holders)
+    return block, None
+
+
 def _transposed(A: CSR, on: Backend) -> CSR:
     return CSR.empty(A.shape[::-1], A.nnz, A.dtype, on, A.purpose)
 
 
 def _keep_columns(A: ShapeMatrix, columns: Any) -> ShapeMatrix:
-    return replace(A, shape=(A.shape[0], columns.size))
+    return ShapeMatrix((A.shape[0], columns.size), A.nnz, A.dtype, A.filled)
 
 
 def _side_by_side(blocks: Sequence[ShapeMatrix]) -> ShapeMatrix:
@@ -121,7 +145,8 @@ def _side_by_side(blocks: Sequence[ShapeMatrix]) -> ShapeMatrix:
 
 
 BLOCKS.register("shapes", {
-    "fill": _nothing, "row_starts": _row_starts, "columns": _columns, "transposed": _transposed,
+    "fill": _nothing, "laid": _laid, "row_starts": _row_starts, "columns": _columns,
+    "transposed": _transposed,
     "filled": lambda A: A.T.columns_read(),
     "pointers": lambda A: ShapeArray((A.shape[0] + 1,), A.ends.dtype), "thin rows": CSR._view,
 })  # fmt: skip

@@ -66,10 +66,11 @@ def _of_block_rows(A: BlockRows, coords: Coords) -> list[np.ndarray]:
     """Tell ranks apart by their stages: their number, and how many rows of others they have."""
     i, j, parts = coords["rows"], coords.get("reps", coords["rows"] * 0), A.col_parts
     ranks = [int(np.flatnonzero(j == rep)[0]) for rep in range(int(j.max()) + 1)]
-    every = [A.share(Axes(A.grid.shape, rank), parts) for rank in ranks]
+    vector = shares(parts, len(ranks))
+    every = [A.share(Axes(A.grid.shape, rank), parts, vector) for rank in ranks]
     first, last = (np.array([getattr(stages, end) for stages, _ in every])[j] for end in ("start", "stop"))
     rows, own = np.array([int(columns[-1] - columns[0]) for _, columns in every])[j], np.diff(parts)[i]
-    cuts = shares(parts, len(ranks)).clip(parts[:-1, None], parts[1:, None])
+    cuts = vector.clip(parts[:-1, None], parts[1:, None])
     senders = np.count_nonzero(np.diff(cuts), axis=1)[i]  # of sums, along a row
     return [last - first, rows, (i < first) | (i >= last), -own, senders]
 
@@ -84,8 +85,13 @@ def _of_panels(A: Summa2D, coords: Coords) -> list[np.ndarray]:
 @_roles.register
 def _of_layers(A: Split3D, coords: Coords) -> list[np.ndarray]:
     """Tell ranks apart by the widths of their own panels, as :func:`_of_panels`, of each layer."""
-    sizes, k = A.grid.shape, coords["fibers"]
-    layers = [_widths(layer_stages(sizes, A.col_parts, layer), sizes) for layer in range(sizes["fibers"])]
+    sizes, k, heights = A.grid.shape, coords["fibers"], np.diff(A.col_parts)
+    known: dict[bytes, tuple[list[Any], list[Any]]] = {}  # by the heights of a layer's blocks
+    keys = [heights[layer :: sizes["fibers"]].tobytes() for layer in range(sizes["fibers"])]
+    for layer, key in enumerate(keys):
+        if key not in known:
+            known[key] = _widths(layer_stages(sizes, A.col_parts, layer), sizes)
+    layers = [known[key] for key in keys]
     of_A, of_H = (_places([own for layer in layers for own in layer[side]]) for side in (0, 1))
     return [of_A[k * sizes["cols"] + coords["cols"]], of_H[k * sizes["rows"] + coords["rows"]]]
 

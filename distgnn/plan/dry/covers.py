@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from distgnn.plan.dry.shapes import ShapeArray, ShapeMatrix
 STEPS = 1000  # of the maximum's place; it is flat there
 
 
+@cache
 def expected(rows: int, columns: int, nonzeros: int) -> int:
     """Return the expected size of a minimum vertex cover of a block whose non-zeros lie anywhere in it.
 
@@ -30,6 +32,7 @@ def expected(rows: int, columns: int, nonzeros: int) -> int:
     return min(round(rows * (1 - float(unmatched.max()))), columns)  # t = 0: at most the rows, the non-zeros
 
 
+@cache
 def split(A: ShapeMatrix) -> tuple[ShapeMatrix, ShapeMatrix]:
     """Divide a block whose non-zeros lie anywhere by its expected cover, half columns and half rows."""
     count = expected(*A.shape, A.nnz)
@@ -57,4 +60,6 @@ def exchanged(
 
 
 def _transposed(A: Any, shape: tuple[int, int]) -> Any:
-    return replace(A.T, shape=shape) if isinstance(A, ShapeMatrix) else A.T.tocsr()
+    if isinstance(A, ShapeMatrix):
+        return ShapeMatrix(shape, A.nnz, A.dtype, A.T.filled)
+    return A.T.tocsr()

@@ -202,14 +202,24 @@ class Histogram:
 
     def __post_init__(self) -> None:
         self.shape: Shape = int(self.rows[-1]), int(self.cols[-1])
+        self.known: dict[tuple[Shape, int], ShapeMatrix] = {}  # by shape and entries
 
     def block(self, rows: Range, cols: Range) -> ShapeMatrix:
         """Return a matrix without numbers, with as many entries as the shards let expect."""
-        shape = rows[1] - rows[0], cols[1] - cols[0]
+        key = (rows[1] - rows[0], cols[1] - cols[0]), self._entries(rows, cols)
+        if key not in self.known:
+            self.known[key] = ShapeMatrix(*key, self.dtype)
+        return self.known[key]
+
+    def _entries(self, rows: Range, cols: Range) -> int:
+        if self.nnz.size == 1:
+            height, width = (some[1] - some[0] for some in (rows, cols))
+            n, m = (max(size, 1) for size in self.shape)
+            return round(height / n * int(self.nnz[0, 0]) * (width / m))
         cells = [_shares(vector, some) for vector, some in ((self.rows, rows), (self.cols, cols))]
         (top, of_rows), (left, of_cols) = cells
         table = self.nnz[top : top + len(of_rows), left : left + len(of_cols)]
-        return ShapeMatrix(shape, round(float(of_rows @ table @ of_cols)), self.dtype)
+        return round(float(of_rows @ table @ of_cols))
 
     def off_diagonal(self, loops: int, symmetric: bool) -> Histogram:
         """Return the same without so many entries of the diagonal, evenly spread over it."""

@@ -28,6 +28,7 @@ from distgnn.plan.dry.busiest import busiest_of
 from distgnn.plan.dry.graphs import Graph, Histogram, Spread
 from distgnn.plan.dry.ranks import run_all
 from distgnn.plan.dry.recorder import Recorder
+from distgnn.plan.dry.repeats import repeats
 from distgnn.sampling.spgemm import Partitioned, Replicated
 from distgnn.split import TRAIN
 from distgnn.train import epoch_graph
@@ -85,7 +86,7 @@ class DryRun:
 
 def dry_run(
     settings: Settings, graph: Graph, ranks: int, busiest: bool | None = None, *, evaluation: bool = True,
-    node: int | None = None, last: LastRank | None = None, most: float = math.inf,
+    node: int | None = None, ready: ReadyRank | None = None, most: float = math.inf,
 ) -> DryRun:  # fmt: skip
     """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
@@ -94,7 +95,7 @@ def dry_run(
             like it; default: for more than 64.
         evaluation: also count an evaluation of the whole graph.
         node: ranks of a node, which are consecutive; default: all.
-        last: the last rank of the same run, where it is known; it is used up.
+        ready: the busiest rank of the same run, where it is known; it is used up.
         most: bytes beyond which a busiest rank need not be run to its end.
 
     Raises:
@@ -107,20 +108,21 @@ def dry_run(
     busiest = ranks > 64 if busiest is None else busiest
     _check(s, graph, busiest, node)
     if busiest:
-        return _busiest(s, graph, ranks, evaluation, node, last, most)
+        ready = ready or _ready(s, graph, ranks, node, most)
+        return _busiest(ready, ranks, evaluation, most)
     results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation), node)
     return DryRun(results[0][1], [costs for costs, _ in results])
 
 
-def last_rank(settings: Settings, graph: Graph, ranks: int, node: int | None = None) -> LastRank:
-    """Prepare the last rank, than which none is much busier where non-zeros are spread evenly.
+def ready_rank(settings: Settings, graph: Graph, ranks: int, most: float = math.inf) -> ReadyRank:
+    """Prepare a rank of a graph with evenly spread non-zeros that has the most to do.
 
     Errors as of :func:`dry_run`.
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
-    _check(s, graph, True, node)
-    return _last(s, graph, ranks, node)
+    _check(s, graph, True, None)
+    return _ready(s, graph, ranks, None, most)
 
 
 def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
@@ -169,34 +171,23 @@ class _Prepared(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LastRank:
-    """The last rank of a run, ready to train, and the books that it keeps."""
+class ReadyRank:
+    """A rank that is ready to train and has the most to do, and the books that it keeps."""
 
     ready: _Prepared
     books: Books
 
 
-def _last(s: Settings, graph: Graph, ranks: int, node: int | None) -> LastRank:
-    with ledger.apart() as books:
-        return LastRank(_prepared(OneOfMany(ranks, ranks - 1, node), SHAPES, s, graph), books)
-
-
-def _busiest(
-    s: Settings, graph: Graph, ranks: int, evaluation: bool, node: int | None, last: LastRank | None,
-    limit: float,
-) -> DryRun:  # fmt: skip
-    """Run the busiest rank. Even cuts give the last rank the largest blocks, so that it is asked first.
+def _ready(s: Settings, graph: Graph, ranks: int, node: int | None, limit: float) -> ReadyRank:
+    """Prepare the busiest rank. Even cuts give the last rank the largest blocks, so that it is asked first.
 
     If non-zeros are not spread evenly, the one of a sample of ranks that holds the most.
     """
-    last = last or _last(s, graph, ranks, node)
-    with ledger.apart(last.books):
-        model = last.ready.model
-        rank, most = busiest_of(model, model.grid), _held(last.ready)
+    with ledger.apart() as books:
+        last = _prepared(OneOfMany(ranks, ranks - 1, node), SHAPES, s, graph)
+        rank, most = busiest_of(last.model, last.model.grid), _held(last)
         if rank == ranks - 1 and graph.even:
-            last.books.most = limit
-            costs, grid = _counted(last.ready, evaluation)
-            return DryRun(grid, [costs] * ranks)
+            return ReadyRank(last, books)
     sample = [] if graph.even else np.linspace(0, ranks - 1, SAMPLE + 1, dtype=int)[:-1].tolist()
     for other in sample:
         with ledger.apart():
@@ -204,7 +195,14 @@ def _busiest(
             rank, most = (other, held) if held > most else (rank, most)
     with ledger.apart() as books:
         books.most = limit
-        costs, grid = _counted(_prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph), evaluation)
+        return ReadyRank(_prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph), books)
+
+
+def _busiest(ready: ReadyRank, ranks: int, evaluation: bool, limit: float) -> DryRun:
+    """Run the busiest rank."""
+    with ledger.apart(ready.books), repeats(ready.ready.model):
+        ready.books.most = limit
+        costs, grid = _counted(ready.ready, evaluation)
         return DryRun(grid, [costs] * ranks)
 
 

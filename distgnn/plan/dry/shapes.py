@@ -11,8 +11,8 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,10 +175,11 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         return self.reshape(-1)
 
     def view(self, dtype: Any) -> ShapeArray:
-        last, odd = divmod(self.shape[-1] * self.itemsize, np.dtype(dtype).itemsize)
+        kind = np.dtype(dtype)
+        last, odd = divmod(self.shape[-1] * self.dtype.itemsize, kind.itemsize)
         if odd or not self.flags.c_contiguous:
-            raise ValueError(f"cannot view {self!r} as {np.dtype(dtype)}")
-        return _view((*self.shape[:-1], last), np.dtype(dtype), self.address)
+            raise ValueError(f"cannot view {self!r} as {kind}")
+        return _view((*self.shape[:-1], last), kind, self.address)
 
     # -- what would be computed ------------------------------------------------------------------------------
 
@@ -212,6 +213,8 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **_: Any) -> Any:
         if method != "__call__":
             return NotImplemented
+        if out is not None and not out[0].size:  # absent ranks may be taken to send rows that it has not
+            return out[0]
         shape = (_product if ufunc is np.matmul else _together)(*map(np.shape, inputs))
         if out is None:
             return ShapeArray(shape, _result(ufunc, *map(_kind, inputs)))
@@ -234,11 +237,11 @@ class ShapeMatrix:
     dtype: np.dtype
     filled: tuple[int, int] | None = None
 
-    @property
+    @cached_property
     def T(self) -> ShapeMatrix:
-        return replace(self, shape=self.shape[::-1], filled=self.filled and self.filled[::-1])
+        return ShapeMatrix(self.shape[::-1], self.nnz, self.dtype, self.filled and self.filled[::-1])
 
-    @property
+    @cached_property
     def data(self) -> ShapeArray:
         """The values."""
         return ShapeArray((self.nnz,), self.dtype)

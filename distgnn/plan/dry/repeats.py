@@ -1,0 +1,55 @@
+"""Products that a dry run has run before: what they were charged is charged again, and nothing runs.
+
+A product of the same matrix with as many columns takes the same steps, and as long as its rooms are there it
+takes no memory. One that borrows besides is run, as its borrowing has its place among that of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from distgnn.nn.gcn import GCN
+from distgnn.plan.dry.recorder import Recorder, add, aside
+
+PRODUCTS = ("multiply", "multiply_adjoint")
+
+
+class Repeats:
+    """Products of one kind of a matrix, as its algorithm computes them.
+
+    Attributes:
+        known: by the shapes of the operands, what was charged, and bytes of the rooms that were there then.
+    """
+
+    def __init__(self, algorithm: Any, product: Callable[..., None]) -> None:
+        self.workspace, self.product = algorithm.grid.workspace, product
+        self.known: dict[Any, tuple[Recorder, dict[str, int]]] = {}
+
+    def __call__(self, X: Any, Y: Any, then: Any = None) -> None:
+        key, there = (X.shape, X.dtype, Y.shape), self.workspace.named()
+        charged, rooms = self.known.get(key, (None, {}))
+        if charged is None or any(there.get(name, 0) < size for name, size in rooms.items()):
+            loans = self.workspace.loans
+            with aside() as charged:
+                self.product(X, Y, then)
+            if self.workspace.loans == loans:
+                self.known[key] = charged, self.workspace.named()
+        add(charged)
+
+
+@contextmanager
+def repeats(model: GCN) -> Iterator[None]:
+    """Repeat products of a network's matrices inside."""
+    matrices = {id(graph.A): graph.A for graph in model.graphs}.values()
+    algorithms = [A.algorithm for A in matrices if hasattr(A, "algorithm")]
+    for algorithm in algorithms:
+        for name in PRODUCTS:
+            setattr(algorithm, name, Repeats(algorithm, getattr(algorithm, name)))
+    try:
+        yield
+    finally:
+        for algorithm in algorithms:
+            for name in PRODUCTS:
+                delattr(algorithm, name)
