@@ -208,9 +208,13 @@ class Buffers:
     def in_place(self, name: str, other: str) -> DistDense:
         """Make a new matrix of this name where the other one is, which is over once it is written.
 
-        It has memory of its own where products with weights need that, or the other one stays.
+        It has memory of its own where products with weights need that, the other one stays, or one of them
+        alone has 16 bits.
         """
-        if not (self.plan.A.weights.in_place and self.plan.mode.scratch) or other in self.kept:
+        there = getattr(self, other).block
+        alike = (memory_of(there) is not there) == (name in self.rounded)
+        in_place = self.plan.A.weights.in_place and self.plan.mode.scratch
+        if not (alike and in_place) or other in self.kept:
             return getattr(self, name)
         self.live[name] = self.live.pop(other)
         self.ended.add(other)
