@@ -30,10 +30,10 @@ def names(xp: Any, files: Sequence[str] = ()) -> list[Name]:
     for file in files:
         if file not in KERNELS:
             raise UserError(f"compile {file}: no such file of kernels; {offered(file, KERNELS)}")
-    found = dict.fromkeys((csr.FILE, name) for name in _of_products())
-    found |= dict.fromkeys((file, name) for file, those in KERNELS.items() for name in those)
+    kernels = dict.fromkeys((csr.FILE, name) for name in _of_products())
+    kernels |= dict.fromkeys((file, name) for file, those in KERNELS.items() for name in those)
     others = () if native.runs_here(xp) else launch.NATIVE
-    return [name for name in found if name[0] in (files or KERNELS) and name[0] not in others]
+    return [name for name in kernels if name[0] in (files or KERNELS) and name[0] not in others]
 
 
 def _of_products() -> list[str]:
