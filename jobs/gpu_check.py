@@ -115,7 +115,7 @@ class Plan:
     def steps(self) -> list[Step]:
         """List them: what must be right first, side by side; then what is timed, alone; the slowest last."""
         return [
-            self.step("compile", 60, python(f"jobs/gpu_compile.py {self.words('compile', '')}")),
+            self.step("compile", 60, python(f"-m distgnn compile {self.words('compile', '')}")),
             self.kernels(),
             self.tests("layers", 90, TINY_TESTS if self.tiny else ROOMS, "--quick", workers=6),
             self.train(),

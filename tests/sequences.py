@@ -36,7 +36,7 @@ SMALL: dict[str, tuple[float, ...]] = {
     "sum_blocks": (2, 8), "panel_nonzeros": (0.5, 16), "most_panels": (1, 4), "group_nonzeros": (0.5, 16),
     "most_groups": (1, 4), "column_parts": (1, 2, 4), "part_columns": (1, 16),
     "cached_numbers": (64, 1 << 16), "halved_block": (1, 16 << 20), "packed_numbers": (64, 1 << 16),
-    "packed_at_a_time": (1, 4),
+    "packed_at_a_time": (1, 4), "joined_panels": (0, 1 << 30), "joined_panels_on_device": (0, 1 << 30),
 }  # fmt: skip
 
 

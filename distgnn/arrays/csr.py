@@ -339,6 +339,10 @@ def _columns(A: CSR, bounds: Sequence[int], backend: Backend, thin: bool = False
     return [CSR.from_scipy(block, backend, thin=thin) for block in column_blocks(A.to_scipy(), bounds)]
 
 
+def _joined(blocks: Sequence[CSR], backend: Backend, thin: bool = False) -> CSR:
+    return CSR.from_scipy(sp.hstack([A.to_scipy() for A in blocks], format="csr"), backend, thin=thin)
+
+
 def _transposed_on_host(A: CSR, backend: Backend) -> CSR:
     block = CSR.empty(A.shape[::-1], A.nnz, A.dtype, backend, A.purpose)
     _sparsetools.csr_tocsc(*A.shape, A.indptr, A.indices, A.data, block.indptr, block.indices, block.data)
@@ -360,7 +364,8 @@ def _transposed_on_gpu(A: CSR, backend: Backend) -> CSR:
 
 
 _ANYWHERE: Functions = {
-    "fill": _fill, "row_starts": _row_starts, "columns": _columns, "filled": _filled, "pointers": _pointers,
+    "fill": _fill, "row_starts": _row_starts, "columns": _columns, "joined": _joined,
+    "filled": _filled, "pointers": _pointers,
     "thin rows": _thin_rows,
 }  # fmt: skip
 KERNELS = KernelTable(

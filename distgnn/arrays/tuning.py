@@ -117,6 +117,16 @@ class Tuning:
     passes: two halves of a block take half of the memory of two blocks, and products with them are 1.02
     (blocks of 64 MiB) to 1.28 times (of 16 MiB, which a cache holds) as long, of 16 non-zeros a row.
     """
+    joined_panels: int = 64 << 10
+    """Bytes of H, with rows of ``fetched_row_bytes``, up to which a rank multiplies by one product all that
+    it receives. One for each block costs a turn and a pass over the result, but hides the messages of those
+    to come: on hosts epochs are planned to take 0.77 to 1.06 times as long with 4 MiB joined, and longer
+    with more (``joined-panels.md``).
+    """
+    joined_panels_on_device: int = 128 << 20
+    """The same on a device, which waits for the host that queues a turn: on up to 16 H200 epochs are planned
+    to take 0.4 to 0.8 times as long, with twice as much 0.5 to 1.1 (``joined-panels.md``).
+    """
     column_parts: int = 2
     """Parts at most in which columns travel to where they are multiplied, and back."""
     part_columns: int = 32

@@ -23,7 +23,7 @@ from distgnn.terminal import printable
 #: In the order in which ``--help`` shows them.
 COMMANDS = (
     "demo", "generate", "prepare", "info", "plan", "train", "predict", "export", "report", "calibrate",
-    "bench", "algorithms",
+    "compile", "bench", "algorithms",
 )  # fmt: skip
 
 

@@ -73,15 +73,15 @@ class Comm(Wires):
 
     def relay(self, *args: Any, **options: Any) -> Relay:
         """Make a broadcast of many panels: a :class:`Relay` of this group. Collective."""
-        return (QueuedRelay if self.nccl else Relay)(self, *args, **options)
+        return (QueuedRelay if self.by_nccl else Relay)(self, *args, **options)
 
     def exchange(self, *args: Any, **options: Any) -> Exchange:
         """Make an all-to-allv: an :class:`Exchange` of this group. Collective."""
-        return (QueuedExchange if self.nccl else Exchange)(self, *args, **options)
+        return (QueuedExchange if self.by_nccl else Exchange)(self, *args, **options)
 
     def sums(self, workspace: Workspace, overlap: bool = True) -> Sums:
         """Make a series of sums: :class:`Sums` of this group. Collective."""
-        return (QueuedSums if self.nccl else Sums)(self, workspace, overlap)
+        return (QueuedSums if self.by_nccl else Sums)(self, workspace, overlap)
 
     # -- collectives on arrays -------------------------------------------------------------------------------
 
@@ -97,8 +97,8 @@ class Comm(Wires):
             return self._bcast_narrow(array, root, matrix)
         away = self.rank != root
         self.charge.whole("bcast", matrix, array, root, words)
-        if self.nccl:
-            self._queued("bcast", matrix, lambda nccl: nccl.bcast(flattened(array), root))
+        if self.by_nccl:
+            self._queued("bcast", matrix, lambda nccl: nccl.bcast((flattened(array), root)))
         elif self.size > 1:
             self.call("bcast", matrix, (array, not away, away), lambda part: self.mpi.Bcast(part, root))
         return array
@@ -111,7 +111,7 @@ class Comm(Wires):
         """
         straight = op == "sum" and self._sums_straight(array)
         self.charge.share("allreduce", matrix, array, by_tiers=straight)
-        if self.by_nccl(array):
+        if self.summed_by_nccl(array):
             self._queued("allreduce", matrix, lambda nccl: nccl.allreduce(flattened(array), op))
         elif self.size > 1 and straight:
             bounds = partition(array.size, self.size)
@@ -149,7 +149,7 @@ class Comm(Wires):
         if self.narrows(block, narrow):
             self._allgather_narrow(flattened(block), flattened(whole), bounds, matrix)
             return whole
-        if self.nccl:
+        if self.by_nccl:
             source, target = flattened(block), flattened(whole)
             self._queued("allgather", matrix, lambda nccl: nccl.allgather(source, target, bounds))
             return whole
@@ -187,7 +187,7 @@ class Comm(Wires):
         if narrow:
             self._reduce_scatter_narrow(flattened(array), flattened(mine), bounds, matrix)
             return mine
-        if self.by_nccl(array):
+        if self.summed_by_nccl(array):
             flat, part = flattened(array), flattened(mine)
             self._queued("reduce_scatter", matrix, lambda nccl: nccl.reduce_scatter(flat, part, bounds))
             return mine
@@ -321,7 +321,6 @@ class Comm(Wires):
 
     def _queued(self, operation: str, matrix: str, queue: Callable[[Nccl], Mark]) -> None:
         """Queue a collective of NCCL, for which the device waits and the host does not."""
-        assert self.nccl is not None
         with (
             self.flight(operation, matrix),
             ledger.timed("comm", operation, self.name, matrix, on=self.backend),

@@ -33,8 +33,15 @@ TYPES = {
 }
 OPERATIONS = {"sum": "NCCL_SUM", "max": "NCCL_MAX", "min": "NCCL_MIN"}
 
+CLAIMED = "others would queue this call in another order than a relay's steps"
+
 #: Bytes of a broadcast: CuPy counts them in an int of 32 bits, all others in 64.
 MOST = 1 << 30
+
+
+def takes(array: Array) -> bool:
+    """Tell whether NCCL sums elements of the array's type."""
+    return array.dtype.name in TYPES
 
 
 class Nccl:
@@ -44,7 +51,8 @@ class Nccl:
     result. Runs on the same devices repeat to the bit.
 
     Args:
-        mpi: the group's communicator, in which the ranks find each other. Collective.
+        mpi: the group's communicator, in which the ranks find each other. Collective. What NCCL has been
+            given before ends first.
         failed: called when the device is found to wait for a rank that has failed or left.
 
     Attributes:
@@ -54,7 +62,7 @@ class Nccl:
             failed or left.
 
     Raises:
-        UserError: NCCL does not connect these ranks.
+        UserError: NCCL does not connect these ranks. PeerError: one of them has failed or left.
     """
 
     claimed: ClassVar[object] = None
@@ -66,6 +74,10 @@ class Nccl:
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.last: Mark = DONE
         self.check: Callable[[], object] = lambda: None
+        assert Nccl.claimed is None, CLAIMED
+        if progress.guards:  # a device that allocates memory may wait for what is queued, on other ranks too
+            with backend.beside("nccl"):
+                backend.synchronize()
         # Else ranks meet in their first collective, on the host, where others may wait for their messages.
         os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
         try:
@@ -74,14 +86,12 @@ class Nccl:
             name = mpi.bcast(name)
             with together(mpi):
                 self.ranks = self.library.NcclCommunicator(self.size, name, self.rank)
+        except PeerError:
+            raise
         except RuntimeError as error:
             problem = f"NCCL does not connect the ranks; DISTGNN_TRANSPORT=host does without it: {error}"
             raise UserError(problem) from error
         progress.guards.add(self)
-
-    def takes(self, array: Array) -> bool:
-        """Tell whether NCCL sums elements of the array's type."""
-        return array.dtype.name in TYPES
 
     def allreduce(self, array: Array, op: str = "sum") -> Mark:
         """Reduce in place on all ranks."""
@@ -95,10 +105,16 @@ class Nccl:
         what = place, place, array.size, self._kind(array), self.library.NCCL_SUM, root
         return self._queue(lambda to: self.ranks.reduce(*what, to), array.size)
 
-    def bcast(self, array: Array, root: int, after: Iterable[Mark] = ()) -> Mark:
-        """Broadcast in place, after these marks."""
-        place, nbytes = self._place(array), array.nbytes
-        return self._queue(lambda to: self._broadcast(place, place, nbytes, root, to), nbytes, after)
+    def bcast(self, *arrays: tuple[Array, int], after: Iterable[Mark] = ()) -> Mark:
+        """Broadcast each array from a rank, in place, all at once, after these marks."""
+        places = [(self._place(array), array.nbytes, root) for array, root in arrays]
+
+        def call(to: int) -> None:
+            with self._at_once():
+                for place, nbytes, root in places:
+                    self._broadcast(place, place, nbytes, root, to)
+
+        return self._queue(call, sum(nbytes for _, nbytes, _ in places), after)
 
     def swap(
         self, sends: Sequence[tuple[Array, int]], receives: Sequence[tuple[Array, int]],
@@ -183,7 +199,7 @@ class Nccl:
 
     def _queue(self, call: Callable[[int], object], size: int, after: Iterable[Mark] = ()) -> Mark:
         """Call NCCL with its stream, after all that has been queued to be computed, and these marks."""
-        assert Nccl.claimed is None, "others would queue this call in another order than a relay's steps"
+        assert Nccl.claimed is None, CLAIMED
         on = self.backend
         computed = on.mark()
         if not size:

@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import accumulate, cycle, islice, pairwise
 from typing import Any
 
 from distgnn.arrays.csr import CSR, Shape
@@ -17,6 +17,7 @@ from distgnn.arrays.tuning import TUNING
 from distgnn.arrays.workspace import Take
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
+from distgnn.comm.relay import upstream
 from distgnn.comm.sums import Sums
 
 
@@ -91,6 +92,61 @@ def _panels_to_sum(
             panel = take(f"{room} {next(rooms)}", shape, dtype)
         yield panel
         sums.start(panel, root)
+
+
+@contextmanager
+def broadcast_at_once(
+    grid: Grid, comm: Comm, matrix: str, roots: Sequence[int], own: Callable[[int], Any],
+    shapes: Sequence[tuple[int, int]], dtype: Any,
+) -> Iterator[Iterator[Any]]:  # fmt: skip
+    """Give this rank's own panels, then one array of all others, one below another in the order of stages.
+
+    The others travel while what own panels are given for is computed. Of no others there is no array.
+    Arguments are those of :func:`broadcast`, and so is what the ledger is charged.
+    """
+    places, height = _below_another(roots, shapes, comm.rank)
+    how: dict[str, Any] = {"overlap": grid.overlap, "buffers": len(roots) + 1, "narrow": True}
+    with grid.workspace.rooms() as take:
+        whole = take("panels", (height, shapes[0][1] if shapes else 0), dtype)
+        panel = lambda stage, buffer: whole[places[stage]] if stage in places else own(stage)  # noqa: E731
+        with comm.relay(roots, upstream(comm, roots), panel, matrix, at_once=True, **how) as panels:
+            yield _own_first(panels, len(roots) - len(places), len(places), whole)
+
+
+def _own_first(panels: Iterator[Any], own: int, others: int, whole: Any) -> Iterator[Any]:
+    yield from islice(panels, own)
+    if others:
+        for _ in islice(panels, others):
+            pass
+        yield whole  # in the turn of the last one, so that what others wait for is handed on meanwhile
+
+
+@contextmanager
+def summed_at_once(
+    grid: Grid, comm: Comm, roots: Sequence[int], own: Callable[[int], Any],
+    shapes: Sequence[tuple[int, int]], dtype: Any,
+) -> Iterator[Iterator[Any]]:  # fmt: skip
+    """Give room for this rank's own panels, then one array for all others; sum each panel on its root.
+
+    The reverse of :func:`broadcast_at_once`: sums begin when all of it is filled, and are complete at the end
+    of the context. Arguments are those of :func:`summed`, and so is what the ledger is charged.
+    """
+    places, height = _below_another(roots, shapes, comm.rank)
+    with grid.workspace.rooms() as take, comm.sums(grid.workspace, grid.overlap) as sums:
+        whole = take("partial panels", (height, shapes[0][1] if shapes else 0), dtype)
+        mine = [own(stage) for stage in range(len(roots)) if stage not in places]
+        yield iter([*mine, whole] if places else mine)
+        for stage, root in enumerate(roots):
+            sums.start(whole[places[stage]] if stage in places else own(stage), root)
+
+
+def _below_another(
+    roots: Sequence[int], shapes: Sequence[tuple[int, int]], rank: int
+) -> tuple[dict[int, slice], int]:  # fmt: skip
+    """Place the panels of other ranks one below another, by stage; return also how many rows they have."""
+    away = {k: shapes[k][0] for k, root in enumerate(roots) if root != rank}
+    ends = list(accumulate(away.values(), initial=0))
+    return {k: slice(*rows) for k, rows in zip(away, pairwise(ends), strict=True)}, ends[-1]
 
 
 class SparsePanels:

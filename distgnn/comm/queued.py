@@ -26,7 +26,7 @@ from distgnn import ledger, progress
 from distgnn.arrays.backend import DONE, Mark
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.flight import Flight
-from distgnn.comm.nccl import Nccl
+from distgnn.comm.nccl import Nccl, takes
 from distgnn.comm.relay import Relay
 from distgnn.comm.sums import Series, Sums
 from distgnn.comm.wires import Wires
@@ -34,12 +34,6 @@ from distgnn.layout import partition
 from distgnn.local.narrow import BITS
 
 Array = Any
-
-
-def _connected(group: Wires) -> Nccl:
-    nccl = group.nccl
-    assert nccl is not None
-    return nccl
 
 
 def _follow(group: Wires, flight: Flight, mark: Mark) -> None:
@@ -69,10 +63,11 @@ class _QueuedPanel:
 class QueuedRelay(Relay):
     """Panels by NCCL, in the turns of a :class:`Relay`.
 
-    In an order for all ranks, each panel is a broadcast. Upstream, each rank has an order of its own, which
-    sums keep to the bit, and panels go around the ring in steps: in one call a rank receives a panel of the
-    k-th rank before it, and hands on one of the rank before that. Broadcasts, which all ranks must queue in
-    one order, would come in another one than they are multiplied in, and need room for all panels.
+    In an order for all ranks, each panel is a broadcast, and where all are wanted at once, all are one call.
+    Upstream, each rank has an order of its own, which sums keep to the bit, and panels go around the ring in
+    steps: in one call a rank receives a panel of the k-th rank before it, and hands on one of the rank before
+    that. Broadcasts, which all ranks must queue in one order, would come in another one than they are
+    multiplied in, and need room for all panels.
 
     A step is queued when there is a buffer: when what was in it is multiplied, and handed on. In an order for
     all ranks own panels count as if they had one, so that all ranks queue as many. Without overlap a step is
@@ -84,13 +79,13 @@ class QueuedRelay(Relay):
         self, comm: Wires, roots: Sequence[int], turns: Sequence[int], *args: Any, **options: Any
     ) -> None:  # fmt: skip
         super().__init__(comm, roots, turns, *args, **options)
-        self.nccl, self.buffers = _connected(comm), len(self.free)
+        self.nccl, self.buffers = comm.nccl, len(self.free)
         self.turn, self.awaited, self.step = 0, 0, 0  # asked for; not yet waited for; to be queued next
         self.held: dict[int, _QueuedPanel] = {}  # by turn
         self.rooms, self.lent = dict[int, Array](), list[Array]()  # for 16 bits: by buffer; all
-        self.common = isinstance(turns, range)  # upstream may rise, too, on one rank
-        self.steps = [(turn, None) for turn in range(len(self.turns))] if self.common else self._around()
-        self.handed_on = Counter(send for _, send in self.steps)
+        self.common = self.at_once or isinstance(turns, range)  # upstream may rise, too, on one rank
+        self.steps = self._broadcasts() if self.common else self._around()
+        self.handed_on = Counter(turn for _, sends in self.steps for turn in sends)
 
     def __exit__(self, kind: Any, *_: object) -> None:
         failed = True
@@ -102,14 +97,19 @@ class QueuedRelay(Relay):
             self._reserve(False)
             self.flight.close(failed)
 
-    def _around(self) -> list[tuple[int | None, int | None]]:
+    def _broadcasts(self) -> list[tuple[list[int], list[int]]]:
+        """List the turns of each step: one, or all in the order of the stages."""
+        by_stage = sorted(range(len(self.turns)), key=lambda turn: self.turns[turn][0])
+        return [(by_stage, [])] if self.at_once else [([turn], []) for turn in range(len(self.turns))]
+
+    def _around(self) -> list[tuple[list[int], list[int]]]:
         """List the turns that are received and handed on, by steps around the ring."""
         ring, own = self.comm.ring, self.comm.ring.index(self.comm.rank)
         turns: dict[int, list[int]] = {rank: [] for rank in ring}
         for turn, (_, root) in enumerate(self.turns):
             turns[root].append(turn)
         most = max(map(len, turns.values()))
-        moved = [[*turns[ring[own - far]], *[None] * most][:most] for far in range(len(ring))]
+        moved = [[turns[ring[own - far]][k : k + 1] for k in range(most)] for far in range(len(ring))]
         return [step for go, come in pairwise(moved) for step in zip(come, go, strict=True)]
 
     def _relayed(self) -> Generator[Array]:
@@ -150,14 +150,15 @@ class QueuedRelay(Relay):
     def _queue(self) -> None:
         """Queue the next steps, as far as there are buffers."""
         while self.step < len(self.steps):
-            receive, send = self.steps[self.step]
-            if receive is not None and receive > self.turn:
-                room = receive < self.turn + self.buffers if self.common else self.free
+            receives, sends = self.steps[self.step]
+            first = min(receives, default=self.turn)
+            if first > self.turn:
+                room = first < self.turn + self.buffers if self.common else self.free
                 if not (self.overlap and room):
                     break
             self._reserve(False)
             self.step += 1
-            self._call(receive, send)
+            self._call(receives, sends)
         self._reserve(not self.common and self.step < len(self.steps))
 
     def _reserve(self, wanted: bool) -> None:
@@ -165,22 +166,22 @@ class QueuedRelay(Relay):
         assert Nccl.claimed in (None, self)
         Nccl.claimed = self if wanted else None
 
-    def _call(self, receive: int | None, send: int | None) -> None:
-        """Queue a step: a broadcast, or what comes and what is handed on."""
+    def _call(self, receives: list[int], sends: list[int]) -> None:
+        """Queue a step: broadcasts, or what comes and what is handed on. Arguments are turns."""
         begun = time.perf_counter()
-        coming = [] if receive is None else [self._panel(receive)]
-        going = [] if send is None else [self._panel(send)]
+        coming, going = [self._panel(turn) for turn in receives], [self._panel(turn) for turn in sends]
         if self.common:
-            moved = self.nccl.bcast(coming[0].wire, self.turns[self.step - 1][1], [coming[0].filled])
+            wires = [(panel.wire, self.turns[turn][1]) for turn, panel in zip(receives, coming, strict=True)]
+            moved = self.nccl.bcast(*wires, after=[panel.filled for panel in coming])
         else:
-            sends = [(panel.wire, self.successor) for panel in going]
-            receives = [(panel.wire, self.predecessor) for panel in coming]
-            moved = self.nccl.swap(sends, receives, [panel.filled for panel in going])
+            out = [(panel.wire, self.successor) for panel in going]
+            into = [(panel.wire, self.predecessor) for panel in coming]
+            moved = self.nccl.swap(out, into, [panel.filled for panel in going])
         for panel in coming:
             if panel.buffer >= 0:
                 self._came(panel, moved, begun)
-        if send is not None:
-            self._used(send)
+        for turn in sends:
+            self._used(turn)
 
     def _came(self, panel: _QueuedPanel, moved: Mark, begun: float) -> None:
         apart, flat = self.comm.apart(panel.wire, panel.array), panel.array.reshape(-1)
@@ -220,8 +221,9 @@ class QueuedExchange(Exchange):
     """An all-to-allv by NCCL, in one call: queued when all that this rank sends has been given."""
 
     def __init__(self, comm: Wires, *args: Any, **options: Any) -> None:
+        self.nccl = comm.nccl  # may be made now, before anything waits to be driven
         super().__init__(comm, *args, **options)
-        self.nccl, self.sends, self.filled = _connected(comm), list[tuple[Array, int]](), list[Mark]()
+        self.sends, self.filled = list[tuple[Array, int]](), list[Mark]()
         self.begun, self.last = False, DONE
 
     def send(self, array: Array, destination: int) -> None:
@@ -287,11 +289,11 @@ class QueuedSeries(Series):
 
     def __init__(self, group: Wires, *args: Any) -> None:
         super().__init__(group, *args)
-        self.nccl = _connected(group)
+        self.nccl = group.nccl
 
     def start(self, flat: Array) -> None:
         """Queue the sum of an array of one dimension. TypeError: NCCL does not sum numbers of this type."""
-        if not self.nccl.takes(flat):
+        if not takes(flat):
             raise TypeError(f"NCCL does not sum {flat.dtype}")
         group, nbytes, begun = self.group, self.group.wire_bytes(flat), time.perf_counter()
         away = 2 * nbytes * (group.size - 1) // group.size if self.root is None else nbytes

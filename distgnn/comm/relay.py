@@ -85,6 +85,7 @@ class Relay(AbstractContextManager[Generator[Array]]):
         buffers: how many there are, at least 2; by default ``TUNING.relay_buffers``.
         matrix: whose panels they are, for the ledger.
         narrow: they hold features or gradients of nodes, which may travel in 16 bits.
+        at_once: all others are wanted before any is used. There are as many buffers, or more.
 
     Raises:
         ValueError: too few buffers for an order that is not one for all ranks.
@@ -93,9 +94,10 @@ class Relay(AbstractContextManager[Generator[Array]]):
     def __init__(
         self, comm: Wires, roots: Sequence[int], turns: Sequence[int], panel: Callable[[int, int], Array],
         matrix: str, words: Sequence[int] | None = None, overlap: bool = True, buffers: int | None = None,
-        narrow: bool = False,
+        narrow: bool = False, at_once: bool = False,
     ) -> None:  # fmt: skip
         self.comm, self.overlap, self.matrix, self.narrow = comm, overlap, matrix, narrow
+        self.at_once = at_once
         place = comm.ring.index(comm.rank)
         self.successor, self.predecessor = comm.ring[(place + 1) % comm.size], comm.ring[place - 1]
         self.panel, self.words = panel, words

@@ -24,7 +24,7 @@ from distgnn.comm.communicator import Communicator
 from distgnn.comm.flight import Flight
 from distgnn.comm.links import Derive, Links
 from distgnn.comm.narrow import Narrow
-from distgnn.comm.nccl import Nccl
+from distgnn.comm.nccl import Nccl, takes
 from distgnn.comm.staging import staging
 from distgnn.comm.tiers import around
 from distgnn.comm.transport import DIRECT, HOST, NCCL, by_mpi
@@ -42,7 +42,7 @@ class Wires:
         mpi: the communicator of the group.
         backend: where the arrays live.
         name: the group's name in the ledger (grid axes, as a rule).
-        transport: how its arrays travel; default: by MPI. With NCCL, which connects the ranks, collective.
+        transport: how its arrays travel; default: by MPI.
         ranks: who they are in the grid, for the ledger; default: all of it.
         nodes: the node of each; default: one for all.
         links: the communicators of the grid that the group belongs to, which are replaced after an error;
@@ -51,7 +51,6 @@ class Wires:
 
     Attributes:
         direct: MPI is given the arrays themselves, not host copies.
-        nccl: NCCL's communicator, on several ranks whose arrays travel by it.
         queued: arrays travel by NCCL. MPI is then given host copies of what still goes by it.
         charge: the group's entries in the ledger.
         ring: the ranks in an order in which panels go around, those of a node one after another.
@@ -72,7 +71,8 @@ class Wires:
         self.backend, self.name, self.links, self.narrow = backend, name, links, narrow
         transport = by_mpi(backend) if transport is None else transport
         self.direct, self.queued = transport in (HOST, DIRECT), transport == NCCL
-        self.nccl: Nccl | None = None
+        self._nccl: Nccl | None = None
+        self._check: Callable[[], object] = lambda: None  # of the last flight
         if links is None or derive is None or ranks is None:
             self.connect(watched(mpi, name))
         else:
@@ -88,9 +88,9 @@ class Wires:
     def connect(self, mpi: Any) -> None:
         """Use this communicator from now on."""
         self._mpi, self._tags = mpi, 0
-        if self.nccl is not None:
-            self.nccl.abort()
-        self.nccl = Nccl(mpi, self.backend, self.fail) if self.queued and mpi.Get_size() > 1 else None
+        if self._nccl is not None:
+            self._nccl.abort()
+        self._nccl = None
 
     @property
     def mpi(self) -> Any:
@@ -99,10 +99,28 @@ class Wires:
             self.links.renew()
         return self._mpi
 
+    @property
+    def by_nccl(self) -> bool:
+        """True if NCCL moves what this group sends: there are several ranks, and arrays travel by it."""
+        return self.queued and self.size > 1
+
+    @property
+    def nccl(self) -> Nccl:
+        """The group's communicator of NCCL, made when it is first asked for. Collective then.
+
+        Raises:
+            UserError: NCCL does not connect the ranks. PeerError: a rank that is waited for has failed.
+        """
+        mpi = self.mpi
+        if self._nccl is None:
+            self._nccl = Nccl(mpi, self.backend, self.fail)
+            self._nccl.check = self._check
+        return self._nccl
+
     def fail(self) -> None:
         """Note that an operation of this group has failed on this rank."""
-        if self.nccl is not None:
-            self.backend.follow(self.nccl.last)  # before its memory is used again
+        if self._nccl is not None:
+            self.backend.follow(self._nccl.last)  # before its memory is used again
         if self.links is not None:
             self.links.fail()
 
@@ -113,17 +131,17 @@ class Wires:
 
     def end(self) -> None:
         """End what stands on the communicator. Collective."""
-        if self.nccl is not None:
+        if self._nccl is not None:
             self.backend.synchronize()
-            self.nccl.free()
+            self._nccl.free()
 
     def others(self) -> list[int]:
         """List the other ranks, the next one first, as an exchange brings what they send."""
         return others(self.rank, self.size)
 
-    def by_nccl(self, array: Array) -> bool:
+    def summed_by_nccl(self, array: Array) -> bool:
         """Tell whether NCCL sums this array."""
-        return self.nccl is not None and self.nccl.takes(array)
+        return self.by_nccl and takes(array)
 
     @property
     def staged(self) -> bool:
@@ -151,8 +169,9 @@ class Wires:
         mpi = self.mpi
         check = mpi.begin(flight=True) if isinstance(mpi, Watched) else None
         waits: tuple[Any, bool] = check or (lambda: None), not self.has_core
-        if self.nccl is not None:
-            self.nccl.check = waits[0]
+        self._check = waits[0]
+        if self._nccl is not None:
+            self._nccl.check = self._check
         return Flight(mpi, operation, self.name, matrix, step, computed, self.fail, *waits)
 
     def narrows(self, array: Array, narrow: bool = True) -> bool:

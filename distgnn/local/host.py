@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays.backend import CACHE_LINE
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.numpy_backend import CACHE_LINE
 from distgnn.arrays.tuning import TUNING
 from distgnn.errors import UserError
 from distgnn.local.tuner import FLEETING, Tuner

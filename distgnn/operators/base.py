@@ -11,22 +11,18 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from distgnn.arrays.foreign import gpu_of
 from distgnn.comm.checks import compare
 from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError
-from distgnn.layout import Cut, Layout
 from distgnn.local.epilogue import Ending
-from distgnn.operators.cut_matrix import CutMatrix
+from distgnn.operators import operands
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.kept import cached_property
 from distgnn.operators.linear_map import LinearMap
 from distgnn.operators.prices import FREE, Price, ProductPrices, relaid
+from distgnn.operators.replicated import linear_operator
 from distgnn.operators.weights import DenseProducts
 from distgnn.operators.whole import WholeArrays
-
-CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both"
-
 
 #: Factors and operators of ``Σ c A``, and s of what is added to it, ``s I``.
 Terms = tuple[list[tuple[float, "Operator"]], float]
@@ -179,22 +175,9 @@ class Operator(LinearMap, Linear, ABC):
         """
         if isinstance(H, Operator):
             return self._times_sparse(H)
-        if not isinstance(H, DistDense):
-            array = isinstance(H, np.ndarray) or gpu_of(H) is not None
-            if array and self.grid.size == 1:
-                return self._arrays.product(self, H)
-            hint = "; aslinearoperator() takes whole arrays" if isinstance(H, np.ndarray) else ""
-            hint = "; it takes an array that rank 0 has" if array and not hint else hint
-            hint = "; to_dense() makes one" if isinstance(H, CutMatrix) else hint
-            got = type(H).__name__ + hint
-            raise TypeError(f"{self.name}: can multiply a DistDense (see scatter), got {got}")
-        if H.shape[0] != self.shape[1]:
-            raise ValueError(f"{self.name}: shapes {self.shape} and {H.shape} don't multiply")
-        if not H.layout.same(self.input_layout, H.shape):
-            cut, needed = H.layout.words(), self.input_layout.words()
-            raise ValueError(f"{self.name}: H is cut over {cut}, this operator needs {needed}{self._hint(H)}")
-        if H.dtype != self.dtype:
-            raise ValueError(f"{self.name}: A holds {self.dtype}, H holds {H.dtype}; {CONVERT}")
+        if not isinstance(H, DistDense) and self.grid.size == 1 and operands.is_array(H):
+            return self._arrays.product(self, H)
+        operands.check(self, H)
         T = self.multiply(H)
         check_overflow(self.grid, "A @ H or an operation before")
         return T
@@ -204,15 +187,6 @@ class Operator(LinearMap, Linear, ABC):
         names = f"{self.name} @ {B.name}"
         problem = f"{names}: block rows on as many ranks have products of sparse matrices; A @ (B @ H)"
         raise TypeError(f"{problem} multiplies by both")
-
-    def _hint(self, H: DistDense) -> str:
-        """Return what brings H into the input layout, if anything does, for an error."""
-        if H.grid is not self.grid:
-            return "; it is on another grid"
-        if H.layout.rows.order == self.input_layout.rows.order:
-            return "; H.redistribute(A.input_layout) cuts it so"
-        next_layer = H.layout.rows.order == self.output_layout.rows.order
-        return "; A.layer(1) takes this order" if next_layer else "; rows are in another order of the nodes"
 
     @cached_property
     def _arrays(self) -> WholeArrays:
@@ -244,7 +218,7 @@ class Operator(LinearMap, Linear, ABC):
         """Make an operator for SciPy's solvers. Its vectors, (n,) or (n, k) by node, are whole on every rank.
 
         On several ranks all run the solver alike, from a start that all have, such as ``v0``; see
-        :class:`~distgnn.operators.base.ReplicatedProduct` for the cost and the errors of a product.
+        :class:`~distgnn.operators.replicated.ReplicatedProduct` for the cost and the errors of a product.
         """
         return linear_operator(self)
 
@@ -457,54 +431,3 @@ def _check_alike(A: Operator, B: Operator) -> None:
     if not all(same.values()):
         lacking = " and ".join(name for name, alike in same.items() if not alike)
         raise ValueError(f"{A!r} + {B!r}: another {lacking}")
-
-
-SAME = "a solver's vector, for which a start that all ranks have, such as v0 or X, may be missing,"
-
-
-class ReplicatedProduct:
-    """A product ``A x`` of arrays (n,) or (n, k) that every rank has whole. Collective.
-
-    All ranks run the same solver on the same numbers. Before each product they compare the arrays.
-
-    Cost beside the product's: the m k (P-1)/P words of the result that a rank lacks, in one all-to-allv.
-
-    Raises:
-        DisagreementError: ranks give different arrays, as from starts drawn at random. ValueError: another
-            dtype than A has. On every rank.
-    """
-
-    def __init__(self, A: Any) -> None:
-        self.A = A
-
-    @cached_property
-    def ids(self) -> tuple[np.ndarray, np.ndarray]:
-        """The nodes of this rank's rows of the input, and of all rows of the output."""
-        rows, out = self.A.input_layout.rows, self.A.output_layout.rows
-        with self.A.grid.world.together():
-            return rows.ids(*rows.range(self.A.grid, self.A.shape[1])), out.ids(0, self.A.shape[0])
-        raise AssertionError("unreachable: together() raises")
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        A, X = self.A, np.asarray(x)
-        A.grid.world.agree({SAME: X})
-        if X.dtype != A.dtype:
-            raise ValueError(f"{A.name}: A holds {A.dtype}, the solver {X.dtype}; distribute takes dtype")
-        flat = X.reshape(len(X), -1)
-        layout, (own, all_rows) = A.input_layout, self.ids
-        _, (left, right) = layout.ranges(flat.shape)
-        H = DistDense(A.grid.backend.asarray(flat[own, left:right]), layout, flat.shape)
-        Y = A @ H
-        everywhere = Layout(A.grid, Cut(order=Y.layout.rows.order), Cut())
-        product = np.empty(Y.shape, Y.dtype)
-        product[all_rows] = A.grid.backend.to_host(Y.redistribute(everywhere).block)
-        return product.reshape(A.shape[0], *X.shape[1:])
-
-
-def linear_operator(A: Any) -> LinearOperator:
-    """Make the operator; see :meth:`~distgnn.operators.operator.DistSparse.aslinearoperator`."""
-    alone = A.grid.size == 1
-    forward, back = (
-        (A.__matmul__, A.T.__matmul__) if alone else (ReplicatedProduct(A), ReplicatedProduct(A.T))
-    )
-    return LinearOperator(A.shape, forward, back, forward, A.dtype, back)

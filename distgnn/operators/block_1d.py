@@ -18,6 +18,10 @@ class Block1D(BlockRows):
             BROADCAST(H_j), or AllToAllv of H_j[NnzCols(i, j)]          line 4: columns_read
             Z_i = Z_i + A_ij H_j                                        line 5: local.spmm
 
+    Where all that comes is small (``TUNING.joined_panels``), its column blocks of A are one. Line 5 is two
+    products then, A_ii H_i while the others travel, and that of all others, of the same words and messages
+    (:class:`~distgnn.operators.joined_blocks.JoinedBlocks`).
+
     and backwards for needed rows: rank j gets rows NnzCols(i, j) of A_ijᵀ G_i and adds them to F_j
     (columns_written).
 

@@ -21,11 +21,12 @@ from distgnn.layout import Axes, Cut, Layout, Range, as_partition, block, partit
 from distgnn.local.csr_rows import compact
 from distgnn.operators.algorithm import Algorithm
 from distgnn.operators.covers import CoveredRows
+from distgnn.operators.joined_blocks import JoinedBlocks
 from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders, cut_columns, load, load_transposed
 from distgnn.operators.moves import Moves
 from distgnn.operators.needed_rows import NeededRows
-from distgnn.operators.row_moves import WholeRowMoves, row_moves
+from distgnn.operators.row_moves import row_moves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.spgemm import multiply_sparse
 from distgnn.operators.weights import ReplicatedWeights
@@ -50,10 +51,11 @@ class BlockRows(Algorithm):
     Attributes:
         column: the ranks that share ``H``, a process column; stages: the column blocks that it multiplies;
             columns: partition vector of its columns of A, cut where blocks are.
-        A: the rank's blocks of A, with what brings the rows of H.
+        A: the rank's blocks of A, with what brings the rows of H; panels: in which whole blocks of it travel,
+            or None.
     """
 
-    A: WholeBlocks | NeededRows | CoveredRows
+    A: WholeBlocks | JoinedBlocks | NeededRows | CoveredRows
 
     def __init__(
         self, grid: Grid, source: BlockSource, row_parts: Any = None, col_parts: Any = None,
@@ -85,16 +87,16 @@ class BlockRows(Algorithm):
     @cached_property
     def moves_of_transpose(self) -> Moves | None:
         """The moves of block rows of Aᵀ, where blocks of H travel whole. Collective the first time."""
-        return None if self.sparsity_aware else WholeRowMoves(self, self.At, transpose=True)
+        return None if self.sparsity_aware else row_moves(self, self.At, transpose=True)
 
     @cached_property
-    def At(self) -> WholeBlocks:
+    def At(self) -> WholeBlocks | JoinedBlocks:
         """Blocks of Aᵀ on this rank, where blocks of H travel whole."""
-        cols, panels = block(self.col_parts, self.column.rank), self.A.panels  # type: ignore[union-attr]
+        cols = block(self.col_parts, self.column.rank)
         _, rows = self.share(self.grid, self.row_parts, self.row_shares)
         windows = [(block(rows, j), cols) for j in self.stages]
         transposed, holders = load_transposed(self.grid, self.source, windows), Holders(self.grid, windows)
-        return WholeBlocks(holders, self.column, self.stages, rows, panels, transposed, "G")
+        return self._travelling(holders, rows, transposed, "G")
 
     def times_sparse(self, B: Algorithm) -> Algorithm | None:
         if not isinstance(B, BlockRows) or self.grid.size != self.grid.shape["rows"]:
@@ -142,17 +144,34 @@ class BlockRows(Algorithm):
             return CoveredRows(holders, self.column, held, heights, np.diff(self.row_parts), self.dtype)
         return NeededRows(holders, self.column, held, heights, self.dtype, costs)
 
-    def _whole_blocks(self) -> WholeBlocks:
+    def _whole_blocks(self) -> WholeBlocks | JoinedBlocks:
         windows = self._windows()
         held, holders = load(self.grid, self.source, windows, thin=True), Holders(self.grid, windows)
+        self.panels = self._cut_in_panels(held)
+        return self._travelling(holders, self.columns, held, "H")
+
+    def _travelling(
+        self, holders: Holders, parts: np.ndarray, held: list[CSR], matrix: str
+    ) -> WholeBlocks | JoinedBlocks:
+        """Return blocks of A, or of Aᵀ, with what brings whole blocks of H."""
+        if self.panels is None:
+            return JoinedBlocks(holders, self.column, self.stages, parts, held, matrix)
+        return WholeBlocks(holders, self.column, self.stages, parts, self.panels, held, matrix)
+
+    def _cut_in_panels(self, held: Sequence[CSR]) -> Panels | None:
+        """Return how blocks of H are cut; None: all that come are multiplied at once. Collective."""
         own = sum(A_ij.nnz for A_ij in held), sum(A_ij.shape[0] for A_ij in held)
         nonzeros, rows = np.sum(self.grid.world.gather_objects(own), axis=0)
         last = self.last_panel(self.grid)
         even = int((1 - last) * nonzeros / max(rows, 1) / TUNING.panel_nonzeros)
         large = int(np.diff(self.col_parts).max()) * TUNING.fetched_row_bytes >= TUNING.halved_block
         panels = max(min(even + (last > 0), TUNING.most_panels), 1 + large)
-        cut = Panels(panels, last, large) if self.column.size > 1 else Panels(1, last, False)
-        return WholeBlocks(holders, self.column, self.stages, self.columns, cut, held, "H")
+        if self.column.size == 1:
+            return Panels(1, last, False)
+        received = max(self.shape) // self.grid.shape.get("reps", 1) * TUNING.fetched_row_bytes
+        on_device = self.grid.backend.on_device
+        most = TUNING.joined_panels_on_device if on_device else TUNING.joined_panels
+        return None if received <= most and not large else Panels(panels, last, large)
 
 
 class Panels(NamedTuple):

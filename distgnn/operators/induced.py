@@ -36,8 +36,8 @@ class Strip(NamedTuple):
         windows = moves.windows()
         rows = windows[0][0] if windows else (0, 0)
         order = np.argsort([first for _, (first, _) in windows], kind="stable").tolist()
-        columns, blocks = [windows[k][1] for k in order], [moves.blocks[k].to_scipy() for k in order]
-        return cls(rows, columns, blocks, transposed)
+        blocks = moves.on_host()
+        return cls(rows, [windows[k][1] for k in order], [blocks[k] for k in order], transposed)
 
     def extract(self, rows: np.ndarray, columns: np.ndarray) -> sp.csr_array | None:
         """Extract rows and columns, rising and not empty; None where the blocks do not have all of them."""

@@ -101,6 +101,11 @@ class Holders:
         return self.make("transposes", lambda on: [block.transposed(on) for block in held])
 
 
+def join_columns(blocks: Sequence[CSR], backend: Backend, thin: bool = False) -> CSR:
+    """Join blocks of equal height side by side in a block of its own; ``thin`` as of `CSR.from_scipy`."""
+    return KERNELS.kernel("joined", blocks[0].data)(blocks, backend, thin)
+
+
 def cut_columns(A: CSR, bounds: Sequence[int], backend: Backend, thin: bool = False) -> list[CSR]:
     """Cut the columns of A between these bounds into blocks of their own; ``thin`` as of `CSR.from_scipy`."""
     return [A] if len(bounds) == 2 else KERNELS.kernel("columns", A.data)(A, bounds, backend, thin)

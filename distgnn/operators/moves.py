@@ -25,6 +25,7 @@ from itertools import accumulate, pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
@@ -221,6 +222,10 @@ class Moves(ABC):
         """List the rows and the columns of A of each of this rank's blocks."""
         rows = self.row_layout.rows.range(self.grid, self.A.shape[0])
         return [(rows, columns) for columns in self.ranges()]
+
+    def on_host(self) -> list[sp.csr_array]:
+        """List the blocks of :meth:`windows` in SciPy's form; on a GPU, copies."""
+        return [block.to_scipy() for block in self.blocks]
 
     def needed(self) -> list[list[tuple[Range, Array]]] | None:
         """List the ranges of columns, and rows within them, that each block reads; None: all of its range."""

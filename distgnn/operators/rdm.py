@@ -26,7 +26,7 @@ from distgnn.operators.kept import cached_property
 from distgnn.operators.loading import Holders
 from distgnn.operators.moves import Moves, Step, Steps
 from distgnn.operators.needed_rows import NeededRows
-from distgnn.operators.row_moves import NeededRowMoves, WholeRowMoves
+from distgnn.operators.row_moves import NeededRowMoves, row_moves
 from distgnn.operators.sources import BlockSource, blocks
 from distgnn.operators.weights import ReplicatedWeights
 
@@ -189,7 +189,7 @@ class Rdm(BlockRows):
 
     def _edge_pattern(self) -> Moves:
         moves = super()._edge_pattern()
-        return moves if self.crossing is None else WholeRowMoves(self, self._whole.A)
+        return moves if self.crossing is None else row_moves(self, self._whole.A)
 
     @cached_property
     def _whole(self) -> Rdm:

@@ -24,6 +24,7 @@ from distgnn.layout import Cut, Layout, Range, block
 from distgnn.operators.by_columns import by_columns_price
 from distgnn.operators.covers import CoveredRows
 from distgnn.operators.dense import DistDense, recut
+from distgnn.operators.joined_blocks import JoinedBlocks
 from distgnn.operators.kept import cached_property
 from distgnn.operators.moves import Moves, Steps
 from distgnn.operators.needed_rows import NeededRows
@@ -190,6 +191,26 @@ class WholeRowMoves(RowMoves):
         return whole(p.comm, matrix, [(cut.stop - cut.start) * width for cut in away])
 
 
+class JoinedRowMoves(WholeRowMoves):
+    """Moves of block rows of which all blocks but the own one are joined."""
+
+    pairs: JoinedBlocks
+
+    @property
+    def order(self) -> Sequence[int]:
+        return range(len(self.blocks))
+
+    def needed(self) -> list[list[tuple[Range, Array]]]:
+        ranges = self.ranges()
+        return [[(ranges[k], None) for k in group] for group in self.pairs.groups]
+
+    def on_host(self) -> list[Any]:
+        return self.pairs.by_stage()
+
+    def sums_in(self, F: Array) -> AbstractContextManager[Iterator[Array]]:
+        return self.pairs.sums_in(F)
+
+
 class NeededRowMoves(RowMoves):
     """Moves of block rows among which those rows of H travel that are read."""
 
@@ -254,7 +275,9 @@ class CoveredMoves(NeededRowMoves):
         self.share_out(F)
 
 
-def row_moves(A: Any, pairs: Any) -> RowMoves:
-    """Return the moves of these blocks of A."""
-    kinds: dict[type, type] = {NeededRows: NeededRowMoves, CoveredRows: CoveredMoves}
-    return kinds.get(type(pairs), WholeRowMoves)(A, pairs)
+def row_moves(A: Any, pairs: Any, **how: bool) -> RowMoves:
+    """Return the moves of these blocks of A; ``how``: as of :class:`RowMoves`."""
+    kinds: dict[type, type] = {
+        NeededRows: NeededRowMoves, CoveredRows: CoveredMoves, JoinedBlocks: JoinedRowMoves
+    }
+    return kinds.get(type(pairs), WholeRowMoves)(A, pairs, **how)

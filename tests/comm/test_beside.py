@@ -70,7 +70,7 @@ def test_row_blocks_are_summed_beside_the_next_products(comm, device):
     group = grid.along("rows")
     seen, beside = observed(device, lambda: multiply(grid, group, block, H, out))
     kernels = [work for work in seen.log if work.name.startswith("spmm")]
-    name = "nccl allReduce" if group.nccl else "Isend" if group.direct else "device to host"
+    name = "nccl allReduce" if group.by_nccl else "Isend" if group.direct else "device to host"
     first = seen.named(name)[0]
     assert len(kernels) == 4 and not (seen.synchronizations or seen.counts["pinned"])
     assert all(beside(first, kernel) for kernel in kernels[1:]) and not beside(first, kernels[0])
@@ -86,10 +86,12 @@ def test_panels_arrive_beside_the_product_with_the_first(comm, device):
     H = dg.scatter(X, operator.input_layout)
     seen, beside = observed(device, lambda: operator @ H, kernels=1 << 30)
     own, other = (work for work in seen.log if work.name.startswith("spmm"))
-    name = "nccl recv" if grid.world.nccl else "Irecv" if grid.world.direct else "host to device"
-    (came,) = seen.named(name)
-    assert beside(own, came) and not (seen.synchronizations or seen.counts["pinned"])
-    assert grid.world.direct or not beside(came, other)
+    by_nccl = grid.world.by_nccl
+    name = "nccl broadcast" if by_nccl else "Irecv" if grid.world.direct else "host to device"
+    came = seen.named(name)
+    assert len(came) == (2 if by_nccl else 1) and all(beside(own, one) for one in came)  # all roots' at once
+    assert not (seen.synchronizations or seen.counts["pinned"])
+    assert grid.world.direct or not any(beside(one, other) for one in came)
     grid.free()
 
 

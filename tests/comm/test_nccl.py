@@ -18,7 +18,7 @@ from distgnn.comm import transport
 from distgnn.comm.relay import upstream
 from distgnn.comm.transport import DIRECT, NCCL, STAGED, Means
 from distgnn.errors import DisagreementError, PeerError
-from distgnn.operators import ALGORITHMS, grids, make_grid
+from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, grids, make_grid
 from mpi_helpers import communicators, gpu
 
 pytestmark = pytest.mark.skipif(gpu.real(), reason="tests of NCCL share one GPU, which it refuses")
@@ -44,7 +44,7 @@ def grid(request, comm, monkeypatch):
     with gpu.backend(request.param, monkeypatch) as chosen:
         made = dg.Grid(comm, backend=chosen)
         group = made.along("rows")
-        assert (group.nccl is not None) == (request.param == gpu.NCCL and group.size > 1)
+        assert group.by_nccl == (request.param == gpu.NCCL and group.size > 1)
         yield made
         made.free()
 
@@ -162,8 +162,11 @@ def test_products_have_the_bits_and_charges_of_host_copies(comm, name, monkeypat
     X = random.standard_normal((601, 24)).astype(np.float32)
     for number, sizes in enumerate(grids(name, comm.size)[-2:]):
         wire = "bfloat16" if number else None
-        ways = [products(comm, way, name, sizes, A, X, wire, monkeypatch) for way in (gpu.STAGED, gpu.NCCL)]
-        assert ways[0] == ways[1], (sizes, wire)
+        for joined in (0, 1 << 30)[: 2 if name in SPARSITY_AWARE else 1]:
+            monkeypatch.setattr(TUNING, "joined_panels_on_device", joined)
+            both = (gpu.STAGED, gpu.NCCL)
+            ways = [products(comm, way, name, sizes, A, X, wire, monkeypatch) for way in both]
+            assert ways[0] == ways[1], (sizes, wire, joined)
 
 
 def numbers(stage, size):
@@ -321,6 +324,77 @@ def test_a_rank_that_fails_before_it_queues_its_part_is_noticed(comm, queued, wo
     comm.Barrier()
 
 
+@pytest.mark.ranks(4)
+@pytest.mark.abandons
+def test_a_rank_that_fails_before_a_communicator_is_made_is_noticed(comm, queued, monkeypatch):
+    """Ranks that make it raise, and a group without that rank does so in the next one that it makes."""
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    grid = dg.Grid(comm, backend=queued, rows=2, cols=2)
+    group, one = grid.along("cols"), queued.zeros((3,), np.float32)
+    with pytest.raises(ZeroDivisionError if grid.rank == 3 else PeerError):
+        if grid.rank == 3:
+            grid.links.fail()
+            raise ZeroDivisionError
+        group.allreduce(one)
+        assert grid.rank < 2, "rank 2 waits for rank 3"
+        grid.world.allreduce(one)
+    comm.Barrier()
+    ranks = queued.asarray([1.0 * grid.rank], np.float32)
+    assert queued.to_host(grid.world.allreduce(ranks.copy())).tolist() == [6.0]
+    assert queued.to_host(group.allreduce(ranks)).tolist() == [1.0 if grid.rank < 2 else 5.0]
+    comm.Barrier()
+
+
+@pytest.mark.ranks(4)
+def test_a_communicator_that_cannot_be_made_is_an_error_everywhere(comm, queued, monkeypatch):
+    """One rank's library fails; the next use tries again."""
+    grid, one = dg.Grid(comm, backend=queued), queued.zeros((3,), np.float32)
+
+    def lacking():
+        raise RuntimeError("NCCL_ERROR_INTERNAL_ERROR: no socket")
+
+    with monkeypatch.context() as patch:
+        if grid.rank == 0:
+            patch.setattr(queued.nccl(), "get_unique_id", lacking)
+        with pytest.raises(dg.UserError, match="NCCL does not connect the ranks; .* no socket"):
+            grid.world.bcast(one, 0)
+    grid.world.bcast(one, 0)
+    grid.free()
+
+
+#: By algorithm and grid: the ranks in each communicator that a product makes, that of its adjoint makes
+#: beside, and in those of all groups of the grid, which were made with it before.
+COMMUNICATORS = [
+    ("1d", {"rows": 4}, [4], [], [4, 4]),
+    ("1.5d", {"rows": 2, "reps": 2}, [2, 2], [], [4, 2, 2]),
+    ("2d", {"rows": 2, "cols": 2}, [2, 2], [], [4, 2, 2]),
+    ("3d", {"x": 2, "y": 1, "z": 2}, [2, 2], [], [4, 2, 2]),
+]
+
+
+@pytest.mark.ranks(4)
+def test_communicators_are_made_when_they_are_first_used(comm, queued, change):
+    library, made = queued.nccl(), []
+    connect = library.NcclCommunicator
+    change.setattr(library, "NcclCommunicator", lambda size, *how: made.append(size) or connect(size, *how))
+    change.setattr(TUNING, "small_sum", 0)
+    A = sp.random_array((61, 61), density=0.2, rng=np.random.default_rng(1), format="csr", dtype=np.float32)
+    for name, sizes, forward, back, groups in COMMUNICATORS:
+        made.clear()
+        grid = make_grid(comm, name, sizes, backend=queued)
+        operator = dg.distribute(A, grid, name)
+        H = dg.scatter(np.ones((61, 5), np.float32), operator.input_layout)
+        assert not made
+        for _ in range(2):
+            Z = operator @ H
+            assert sorted(made) == forward, name
+        operator.T @ Z
+        assert sorted(made) == sorted(forward + back), name
+        of_several = [group.size for _, _, group in grid.links._groups if group.size > 1]
+        assert sorted(of_several) == sorted(groups), name
+        grid.free()
+
+
 @pytest.mark.ranks(2)
 def test_ranks_that_ask_for_different_transports_are_refused(comm, queued, change):
     change.setenv("DISTGNN_TRANSPORT", ("nccl", "host")[comm.Get_rank()])
@@ -360,8 +434,10 @@ def test_all_ranks_choose_alike(comm, queued, change, caplog):
             raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR: no network")
 
         patch.setattr(library, "NcclCommunicator", refused)
+        assert chosen("nccl") == NCCL
+        grid = dg.Grid(comm, backend=queued)
         with pytest.raises(dg.UserError, match="DISTGNN_TRANSPORT=host does without it: .*no network"):
-            chosen("nccl")
+            grid.world.bcast(queued.zeros((3,), np.float32), 0)
     with change.context() as patch:
         patch.setattr(queued, "devices", lambda: ["0000:07:00.0"])
         assert chosen("") == STAGED
@@ -392,12 +468,12 @@ def test_the_stand_in_refuses_calls_that_do_not_match(comm, queued, monkeypatch)
     array = queued.zeros((4,), np.float32)
     monkeypatch.setattr(nccl, "LIMIT", 0.5)
     first, second = (
-        lambda one, other: (one.bcast(array, 0), other.bcast(array, 0)),
-        lambda one, other: (other.bcast(array, 0), one.bcast(array, 0)),
+        lambda one, other: (one.bcast((array, 0)), other.bcast((array, 0))),
+        lambda one, other: (other.bcast((array, 0)), one.bcast((array, 0))),
     )
     for calls in (
         (lambda one, other: one.allreduce(array), lambda one, other: one.allreduce(array[:3])),
-        (lambda one, other: one.bcast(array, 0), lambda one, other: one.bcast(array, 1)),
+        (lambda one, other: one.bcast((array, 0)), lambda one, other: one.bcast((array, 1))),
         (lambda one, other: one.swap([(array, 1)], []), lambda one, other: one.swap([], [(array[1:], 0)])),
         (first, second),
     ):

@@ -6,11 +6,14 @@ looks when all of backward is queued, is a copy and no wait.
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 import distgnn as dg
 from distgnn import gallery
+from distgnn.arrays.tuning import TUNING
 from distgnn.local import tuner
 from distgnn.nn import GCN, Adam
 from distgnn.nn.networks import NETWORKS
@@ -19,6 +22,7 @@ from distgnn.sampling import GraphSage, Replicated
 from distgnn.train import MinibatchTraining
 from distgnn.train.full_graph import train
 from loops import each
+from mpi_helpers import gpu
 from train.test_epoch_graph import stand_in_of_cublas
 
 N, WIDTH, CLASSES = 256, 16, 5
@@ -67,6 +71,13 @@ LAUNCHES = {
 }  # fmt: skip
 #: Of one rank with dense products of ours, an evaluated epoch of three layers, by wire and mixed precision.
 ROUNDED = {(None, False): 20, ("bfloat16", False): 21, ("bfloat16", True): 21}
+#: Of 4 ranks with NCCL: launches of ours and calls of NCCL, of an epoch with an evaluation; with a product
+#: for each panel, and with two for all.
+JOINED = {
+    ("1d", "gcn"): ((21, 15), (17, 11)),
+    ("1d", "sage"): ((34, 15), (30, 11)),
+    ("1d", "gat"): ((138, 60), (98, 48)),
+}  # fmt: skip
 #: Of a rank in an epoch without evaluation, whose four minibatches the ranks share.
 FOUR_MINIBATCHES = {
     (1, "cupy"): (173, 34, 12, 32),
@@ -93,6 +104,28 @@ def test_an_epoch(comm, stand_in, options, request):
     epochs = train(model, H, targets, Adam(0.01), 7)
     way = request.node.callspec.params["stand_in"]
     assert counted(stand_in, epochs, 5) == EPOCH[options, comm.size, way]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.skipif(gpu.real(), reason="NCCL wants a GPU for each rank")
+@each("algorithm, network", JOINED)
+def test_launches_with_joined_panels(comm, monkeypatch, algorithm, network):
+    """A panel at a time, and all that come at once; NCCL's calls among them, of which there is one kernel."""
+    counts = []
+    for joined in (0, 1 << 30):
+        monkeypatch.setattr(TUNING, "joined_panels_on_device", joined)
+        with gpu.backend(gpu.NCCL, monkeypatch):
+            seen_by = sys.modules["cupy.stand_in"]
+            _, model, H, targets = problem(comm, algorithm, NETWORKS[network])
+            epochs = train(model, H, targets, Adam(0.01), 7)
+            for _ in range(5):
+                next(epochs)
+            with seen_by.observed() as seen:
+                next(epochs)
+            moved = sum(count for name, count in seen.launches.items() if name.startswith("nccl"))
+            counts.append((seen.counts["launches"] - moved, moved))
+            model.input_layout.grid.free()
+    assert tuple(counts) == JOINED[algorithm, network]
 
 
 @pytest.mark.ranks(1)

@@ -9,7 +9,8 @@ import pytest
 
 import distgnn as dg
 from distgnn import gallery
-from distgnn.arrays.backend import DONE, CupyBackend
+from distgnn.arrays.backend import DONE
+from distgnn.arrays.cupy_backend import CupyBackend
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.group import Comm
 from distgnn.comm.staging import Staging

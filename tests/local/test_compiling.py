@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from distgnn.local.cuda import launch, native
 from distgnn.local.cuda.compiling import in_turn
-from mpi_helpers import clean_environment
+from distgnn.local.cuda.instances import KERNELS
+from mpi_helpers import clean_environment, gpu
 
 #: A library that keeps what it compiles in a folder, as CuPy does, and takes its time.
 PROGRAM = """
@@ -72,3 +74,16 @@ def test_a_lock_of_another_user_is_not_waited_for(tmp_path: Path, monkeypatch) -
         assert entered
     finally:
         holder.communicate("\n")
+
+
+@pytest.mark.skipif(gpu.real(), reason="of the stand-in's compiler")
+def test_machine_code_is_not_kept_where_cupy_keeps_none(tmp_path: Path, monkeypatch) -> None:
+    """Nor found where it was kept before, as an older one would be."""
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    source, options = launch.source("gemm.cu"), launch.OPTIONS
+    with gpu.backend(gpu.AWARE, monkeypatch) as on:
+        for value, kept in (("1", 0), (" 01", 0), ("yes", 1), ("0", 1)):
+            monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", value)
+            name = KERNELS["gemm.cu"][0]
+            assert native.function(on.xp, source, name, options).instance == name
+            assert len([*tmp_path.iterdir()]) == kept, value

@@ -82,6 +82,7 @@ def stand_in() -> Iterator[Any]:
         pytest.skip("no C++ compiler here (g++, or what CXX names) to emulate a GPU with")
     from distgnn import progress
     from distgnn.arrays import backend as backends
+    from distgnn.arrays.cupy_backend import CupyBackend
     from distgnn.comm.staging import staging
 
     sys.path.insert(0, os.fspath(FOLDER))
@@ -95,7 +96,7 @@ def stand_in() -> Iterator[Any]:
         assert not asked.hazards(), "\n".join(asked.hazards())
     finally:
         asked.reset()
-        backends.CupyBackend.bound = None
+        CupyBackend.bound = None
         staging.cache_clear()  # which memory is lent again would depend on the tests before
         communicators.witness.remove(asked.given_to_mpi)
         sys.path.remove(os.fspath(FOLDER))

@@ -29,6 +29,8 @@ def test_overlap_changes_neither_a_bit_nor_a_word(comm, name, backend, width, pa
     everything is cut.
     """
     monkeypatch.setattr(TUNING, "panel_nonzeros", panel_nonzeros)
+    monkeypatch.setattr(TUNING, "joined_panels", 0)
+    monkeypatch.setattr(TUNING, "joined_panels_on_device", 0)
     monkeypatch.setattr(TUNING, "relay_segment", 1024)
     monkeypatch.setattr(TUNING, "small_sum", 0)
     monkeypatch.setattr(TUNING, "smallest_sum_block", 256)

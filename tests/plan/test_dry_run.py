@@ -291,9 +291,12 @@ def test_arrays_of_a_shape_are_packed_once_in_an_exchange(monkeypatch):
 
 
 SMALL = {
-    "panels": ([("1d", False), ("1.5d", True)], {"panel_nonzeros": 1, "group_nonzeros": 1}),
+    "panels": (
+        [("1d", False), ("1.5d", True)], {"panel_nonzeros": 1, "group_nonzeros": 1, "joined_panels": 0},
+    ),
     "pieces": ([("rdm", False), ("1d", True)], {"packed_numbers": 50, "packed_at_a_time": 2}),
     "halves": ([("1d", False), ("1.5d", False)], {"halved_block": 1}),
+    "joined": ([("1d", False), ("rdm", False)], {"joined_panels": 1 << 30}),
     "blocks": (
         [("1.5d", False), ("2d", False), ("3d", False)],
         {"small_sum": 256, "smallest_sum_block": 512, "sum_chunk": 1024, "gemm_rows": 8},

@@ -12,10 +12,22 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from distgnn import progress
 
 PAUSE = 0.005  # seconds between two looks at a lock
+
+
+def folder() -> Path | None:
+    """Return the folder in which compiled kernels are kept, the same as CuPy's; None where none is kept.
+
+    ``CUPY_CACHE_DIR`` names it, and ``CUPY_CACHE_IN_MEMORY=1`` keeps none, as CuPy reads both.
+    """
+    in_memory = os.environ.get("CUPY_CACHE_IN_MEMORY", "").strip()
+    if in_memory.isdecimal() and int(in_memory) == 1:
+        return None
+    return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
 
 
 @contextmanager

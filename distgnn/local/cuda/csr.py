@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays.backend import event_clock
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.cupy_backend import event_clock
 from distgnn.local.cuda import launch as gpu
 from distgnn.local.cuda.elementwise import ending
 from distgnn.local.cuda.launch import THREADS, WARP, Array, address, blocks_for, c_type, check

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays.backend import event_clock
 from distgnn.arrays.csr import CSR
+from distgnn.arrays.cupy_backend import event_clock
 from distgnn.local.cuda.launch import Array, address, library
 from distgnn.local.tuner import Tuner
 

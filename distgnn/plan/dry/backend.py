@@ -131,6 +131,11 @@ def _laid(
     return block, None
 
 
+def _joined(blocks: Sequence[CSR], on: Backend, thin: bool) -> CSR:
+    shape = blocks[0].shape[0], sum(A.shape[1] for A in blocks)
+    return CSR.from_scipy(ShapeMatrix(shape, sum(A.nnz for A in blocks), blocks[0].dtype), on, thin=thin)
+
+
 def _transposed(A: CSR, on: Backend) -> CSR:
     return CSR.empty(A.shape[::-1], A.nnz, A.dtype, on, A.purpose)
 
@@ -146,7 +151,7 @@ def _side_by_side(blocks: Sequence[ShapeMatrix]) -> ShapeMatrix:
 
 BLOCKS.register("shapes", {
     "fill": _nothing, "laid": _laid, "row_starts": _row_starts, "columns": _columns,
-    "transposed": _transposed,
+    "joined": _joined, "transposed": _transposed,
     "filled": lambda A: A.T.columns_read(),
     "pointers": lambda A: ShapeArray((A.shape[0] + 1,), A.ends.dtype), "thin rows": CSR._view,
 })  # fmt: skip
