@@ -30,6 +30,7 @@ import scipy.sparse as sp
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
+from distgnn.errors import TrainingError
 from distgnn.layout import Layout, Range
 from distgnn.local import edges as entries
 from distgnn.operators.dense import DistDense, recut
@@ -106,11 +107,11 @@ def tell(grid: Grid) -> None:
 def told(grid: Grid) -> Iterator[None]:
     """Tell the other ranks of an error inside, which collectives of other ranks would wait for.
 
-    The end of a generator, on all ranks alike, is none.
+    The end of a generator, on all ranks alike, is none, nor is a TrainingError, which all raise.
     """
     try:
         yield
-    except GeneratorExit:
+    except (GeneratorExit, TrainingError):
         raise
     except BaseException:
         tell(grid)

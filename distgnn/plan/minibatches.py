@@ -1,8 +1,9 @@
 """Minibatches planned: the copies c of the features, and how many k a rank samples at a time.
 
 For each c that a grid has the largest k is taken for which there is memory, and of these choices the fastest
-is the first (matrix-sampling paper, sections 7.3 and 8.2). Words are those of ``sampling/prices.py``, in the
-mean of all ranks.
+is the first (matrix-sampling paper, sections 7.3 and 8.2). Where the next bulk is sampled behind training,
+it is at most a quarter of an epoch, whose first bulk is waited for. Words are those of
+``sampling/prices.py``, in the mean of all ranks.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ from distgnn.train.ways import Way, arrangements
 EDGE, ENTRY = 220.0, 70.0
 UNPLANNED = (defaults.VERTICES, defaults.SHADOW, defaults.CLUSTER)
 INDEXED = 12  # bytes of an entry of a sparse matrix at most
+#: Bytes of a vertex whose features are asked for: its place, its row here, and its row where it is held.
+WANTED = 24
+#: Bulks of an epoch at least, where those after the first are sampled behind training.
+BULKS = 4
 #: The operation by which each matrix travels, and bytes of a word, where these are not the values' own.
 TRAVELS = {
     "columns": "allgather", "rows": "alltoallv", "adjacency": "alltoallv", "sums": "alltoallv",
@@ -53,8 +58,9 @@ class Memory(NamedTuple):
 
     Attributes:
         network: with features, targets, and the matrix by which the whole graph is scored.
-        graph: to sample from; bulk: minibatches that are sampled at a time; rows: while they are.
-        training: of a minibatch; scores: while the whole graph is scored.
+        graph: to sample from; bulk: minibatches that are held at a time, of two bulks; rows: while they are
+            sampled.
+        training: of a minibatch, with the features of the next; scores: while the whole graph is scored.
     """
 
     network: int
@@ -67,7 +73,7 @@ class Memory(NamedTuple):
     @property
     def peak(self) -> int:
         """Bytes of what is held at a time: scores are made when no bulk is there."""
-        return self.network + self.graph + max(self.bulk + max(self.rows, self.training), self.scores)
+        return self.network + self.graph + max(self.bulk + self.rows + self.training, self.scores)
 
 
 @dataclass(frozen=True)
@@ -175,6 +181,8 @@ class Planned:
         self.cut, self.width, self.even = bool(s.partition_graph), even.width, even
         self.turns = turns(drawn.count, s.batches_per_update or 1, ranks)
         self.updates = sum(turn.updates for turn in self.turns)
+        self.travels = ranks > 1 and self.rows > 1  # the features do
+        self.ahead = bool(s.overlap) and ranks > 1 and (self.cut or self.travels)
         held, peak = scored(s, even, ranks)
         self.held, self.scores = sum(held.values()), sum(peak.values()) - sum(held.values())
 
@@ -186,7 +194,8 @@ class Planned:
     def made(self, way: Way, bulk: int | str | None) -> BatchChoice | Infeasible:
         """Return the choice of this bulk on a grid, or of the largest that fits; or why none does."""
         fits = self.most_at_a_time
-        k = bulk if isinstance(bulk, int) else fits
+        most = max(len(self.turns) // BULKS, 1) if self.ahead else len(self.turns)
+        k = bulk if isinstance(bulk, int) else min(fits, most)
         if 0 < min(k, len(self.turns)) <= fits:
             return self.choice(way, k)
         peak, has = self.memory(max(k, 1)).peak, amount(self.machine.memory)
@@ -194,10 +203,19 @@ class Planned:
         return Infeasible(way, problem + (f"; bulk={fits} would do" if fits else ""), peak)
 
     def memory(self, k: int) -> Memory:
-        """Count the bytes of a rank that samples k minibatches at a time."""
-        k = min(k, len(self.turns))
+        """Count the bytes of a rank that samples k minibatches at a time.
+
+        The last minibatch of a bulk, which holds the arrays of all, is trained when the next bulk has been
+        sampled, and where it is sampled behind training the first of the one after that is begun.
+        """
+        k, held = (min(of, len(self.turns)) for of in (k, 2 * k + self.ahead))
         rows = max(self._row_bytes(call.of(k)) for call in self.drawn.calls)
-        return Memory(self.held, self._graph(), self.drawn.together(k), rows, self.drawn.held, self.scores)
+        bulk = self.drawn.together(held) + int(WANTED * self.drawn.inputs * held) * self.travels
+        return Memory(self.held, self._graph(), bulk, rows, self.drawn.held + self._coming(), self.scores)
+
+    def _coming(self) -> int:
+        """Return bytes of the features of the next minibatch, which travel while one is trained."""
+        return int(self.drawn.inputs * self._words() * np.dtype(self.s.dtype).itemsize) * self.travels
 
     def _graph(self) -> int:
         """Return bytes of the graph to sample from: whole, once a node on hosts, or the fullest share."""
@@ -244,9 +262,13 @@ class Planned:
         )  # fmt: skip
 
     def _fetching(self) -> Price:
-        sparse, share = self.even.feature_nnz, self.drawn.count / self.ranks
-        words = self.width if sparse is None else 2 * sparse / self.even.n
-        return _times(prices.fetched(self.drawn.inputs, words, self.rows, sparse is not None), share)
+        sparse, share = self.even.feature_nnz is not None, self.drawn.count / self.ranks
+        return _times(prices.fetched(self.drawn.inputs, self._words(), self.rows, sparse), share)
+
+    def _words(self) -> float:
+        """Return the words of a row of features, in the mean."""
+        sparse = self.even.feature_nnz
+        return self.width if sparse is None else 2 * sparse / self.even.n
 
     def _update(self) -> Price:
         words = 2 * (self.ranks - 1) / self.ranks * self.drawn.gradients

@@ -28,7 +28,7 @@ AS_1D = "As all their ranks stand in rows, these move what 1d moves, the same wo
 LEFT_OUT = "... and {} that take at least {:.3g} times the first, left out; --all plans them"
 OF_MINIBATCHES = (
     "ms: of an epoch without scores, by step. Words: that a rank receives in it, in the mean. Memory: of the "
-    "fullest rank; rows and training are never there at once, nor scores beside the bulk."
+    "fullest rank, that of two bulks; scores are never there beside bulk, rows and training."
 )
 #: What the price of an epoch leaves out.
 PRICED = "Priced are products, those with weights, and biases; the dry run has norms and the loss, too."

@@ -156,7 +156,8 @@ class MinibatchTraining:
         sums, step = GradientSums(self.model), self.clock.step
         self.clock.spans.clear()
         behind = Behind(self._bulks(epoch, made), self.ahead and self.grid.overlap)
-        with behind, ExitStack() as messages:  # what is under way: a bulk, and the features of the next turn
+        # what is under way: a bulk, and the features of the next turn
+        with told(self.grid), behind, ExitStack() as messages:
             sampled = iter(behind)
             following = self._next(sampled)
             coming = self._coming(messages, following)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections import Counter
 from contextlib import redirect_stderr
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import distgnn as dg
 from distgnn import cli
@@ -21,12 +23,12 @@ from distgnn.errors import UserError
 from distgnn.gallery import rmat
 from distgnn.ledger import Ledger
 from distgnn.plan.dry.batches import nbytes_of
-from distgnn.plan.minibatches import plan_minibatches
+from distgnn.plan.minibatches import BULKS, plan_minibatches
 from distgnn.plan.settle import settle
 from distgnn.sampling.prices import DRAWS, Expected, Question
 from distgnn.store import Store
 from distgnn.train import Run
-from distgnn.train.minibatch import STEPS
+from distgnn.train.minibatch import STEPS, MinibatchTraining
 from distgnn.train.settings import Settings
 
 from ..train.stores import events, small_store
@@ -89,14 +91,14 @@ def test_words_are_those_of_an_epoch(comm: Any, sampler: str, shared_tmp_path: P
 @pytest.mark.parametrize("cut", [False, True])
 def test_the_choice_fits_the_memory_and_a_larger_one_would_not(store: Store, sampler: str, cut: bool) -> None:
     given = settings(sampler, partition_graph=cut)
-    memory = plan_minibatches(replace(given, bulk=12, replication=2), store, 4, slow()).choices[0].memory.peak
+    memory = plan_minibatches(replace(given, bulk=3, replication=2), store, 4, slow()).choices[0].memory.peak
     chosen = plan_minibatches(given, store, 4, with_memory(memory)).choices
-    assert {(choice.way.grid["reps"], choice.bulk >= 12) for choice in chosen} >= {(1, True), (2, True)}
+    assert {(choice.way.grid["reps"], choice.bulk >= 3) for choice in chosen} >= {(1, True), (2, True)}
     assert [choice.seconds for choice in chosen] == sorted(choice.seconds for choice in chosen)
     for choice in {choice.way.grid["reps"]: choice for choice in chosen}.values():
         one = replace(given, grid=dict(choice.way.grid), replication=None, bulk=choice.bulk + 1)
         larger = plan_minibatches(one, store, 4, slow()).choices[0].memory.peak
-        assert choice.memory.peak <= memory < larger or choice.bulk == turns_of(store)
+        assert choice.memory.peak <= memory < larger or choice.bulk == turns_of(store) // BULKS
         if larger > memory:
             with pytest.raises(UserError, match=f"^bulk={choice.bulk + 1}: .* bulk={choice.bulk} would do$"):
                 plan_minibatches(one, store, 4, with_memory(memory))
@@ -108,9 +110,13 @@ def turns_of(store: Store) -> int:
     return 2 * (batches // 8) + -(-(batches % 8) // 4)
 
 
-def test_with_room_for_all_an_epoch_is_sampled_at_once(store: Store) -> None:
-    planned = plan_minibatches(settings(), store, 4, slow())
-    assert {choice.bulk for choice in planned.choices} == {turns_of(store)}
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("cut", [True, False])
+def test_with_room_for_all_an_epoch_has_few_bulks(store: Store, overlap: bool, cut: bool) -> None:
+    """One, where none is sampled behind training: without overlap, or without messages."""
+    for choice in plan_minibatches(settings(partition_graph=cut, overlap=overlap), store, 4, slow()).choices:
+        behind = overlap and (cut or choice.way.grid["rows"] > 1)
+        assert choice.bulk == turns_of(store) // (BULKS if behind else 1)
 
 
 def test_copies_move_fewer_features_and_a_bulk_fewer_rows(store: Store, monkeypatch) -> None:
@@ -127,14 +133,55 @@ def test_copies_move_fewer_features_and_a_bulk_fewer_rows(store: Store, monkeypa
 
 
 def test_a_bulk_takes_what_its_memory_was_planned_as(store: Store) -> None:
-    """The blocks of the largest bulk of an epoch, byte by byte."""
+    """The blocks of the largest two bulks of an epoch that follow each other, byte by byte."""
     planned = plan_minibatches(settings(replication=1, bulk=4, partition_graph=False), store, 1, slow())
     run = Run(store, planned.choices[0].way.settings(replace(settings(), bulk=4, partition_graph=False)))
     assert run.minibatches is not None
     drawn = run.minibatches.sampler.sample_at(run.minibatches.minibatches.epoch(1), epoch=1)
     sizes = list(map(nbytes_of, drawn))
-    most = max(sum(sizes[first : first + 4]) for first in range(0, len(sizes), 4))
+    most = max(sum(sizes[first : first + 8]) for first in range(0, len(sizes), 4))
     assert most <= planned.choices[0].memory.bulk <= 1.5 * most
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("bulk", [1, 4])
+def test_bulks_that_are_held_are_planned(
+    comm: Any, overlap: bool, bulk: int, shared_tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Arrays of minibatches, and of what asks for their features, whenever one is trained."""
+    path = made(shared_tmp_path) if comm.Get_rank() == 0 else ""
+    path = comm.bcast(path)
+    given = settings(replication=1, bulk=bulk, overlap=overlap)
+    run = Run(path, given, comm)
+    assert run.minibatches is not None
+    arrays, held = list[Any](), list[int]()
+    sampled, trained = MinibatchTraining._bulk, MinibatchTraining.propagate
+
+    def watched(self: Any, *arguments: Any) -> Any:
+        bulk = yield from sampled(self, *arguments)
+        for _, sample, (places, rows, _) in bulk:
+            known = [places, *rows.needed.values(), *rows.asked.values()]
+            for block in () if sample is None else sample.blocks:
+                known += [block.cols, block.indptr, block.indices, block.data]
+            whole = [array if array.base is None else array.base for array in known if hasattr(array, "base")]
+            arrays.extend({id(array): weakref.ref(array) for array in whole}.values())
+        return bulk
+
+    def counted(self: Any, *arguments: Any) -> None:
+        live = {id(array): array.nbytes for ref in arrays if (array := ref()) is not None}
+        held.append(sum(live.values()))
+        trained(self, *arguments)
+
+    monkeypatch.setattr(MinibatchTraining, "_bulk", watched)
+    monkeypatch.setattr(MinibatchTraining, "propagate", counted)
+    list(run.minibatches.train(run.optimizer, 1, eval_every=0))
+    run.grid.free()
+    most = comm.allreduce(max(held), MPI.MAX)
+    if comm.Get_rank() == 0:
+        planned = plan_minibatches(given, Store(path), comm.Get_size(), slow()).choices[0].memory.bulk
+        assert 0.9 * most <= planned <= (1.9 if bulk == 1 else 1.5) * most
+    comm.Barrier()
 
 
 def test_rows_read_by_some_minibatches_are_the_mean_over_all_choices_of_them() -> None:

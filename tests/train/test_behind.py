@@ -18,11 +18,11 @@ from distgnn.comm.flight import under_way
 from distgnn.comm.links import Links
 from distgnn.comm.steps import Steps
 from distgnn.errors import PeerError
-from distgnn.nn import GCN, Adam, SageMean
+from distgnn.nn import GCN, Adam, NotFiniteError, SageMean
 from distgnn.operators import make_grid
 from distgnn.operators.moves import told
 from distgnn.sampling import Cluster, FastGCN, GraphSage, Ladies, Partitioned, Replicated, Saint, Shadow
-from distgnn.sampling.fetch import Features
+from distgnn.sampling.fetch import Coming, Features
 from distgnn.sampling.sampler import Sampler
 from distgnn.train import MinibatchTraining
 from distgnn.train.behind import Behind
@@ -253,6 +253,54 @@ def test_a_rank_without_memory_in_a_step_ends_all(
         assert (error.type is MemoryError) == (comm.rank == failed)
         assert not progress.pending()
         np.testing.assert_array_equal((run.model.A @ run.X).block, expected)
+    run.grid.free()
+
+
+@pytest.mark.ranks(3)
+@each("sparse", [False, True])
+def test_a_loss_that_is_not_finite_leaves_nothing_under_way(
+    comm: MPI.Intracomm, sparse: bool, monkeypatch: Any
+) -> None:
+    """All ranks raise the same, with the next bulk and the next features under way."""
+    nothing_is_abandoned(monkeypatch)
+    run = training(comm, "numpy", True, "ladies", X=SPARSE if sparse else GRAPH.features)
+    whole = MinibatchTraining.propagate
+
+    def propagate(self: Any, sample: Any, H: Any, step: int, sums: Any) -> None:
+        whole(self, sample, H, step, sums)
+        sums.loss += np.nan
+
+    monkeypatch.setattr(MinibatchTraining, "propagate", propagate)
+    with pytest.raises(NotFiniteError):
+        list(run.train(Adam(0.05), 1, eval_every=0))
+    assert nothing_left(run)
+    run.grid.free()
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+@each("sparse", [False, True])
+def test_a_rank_that_fails_beside_the_steps_ends_all(
+    comm: MPI.Intracomm, sparse: bool, monkeypatch: Any
+) -> None:
+    """Where no bulk is under way: with the first features, as they are taken, and in an update."""
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    run = training(comm, "numpy", False, X=SPARSE if sparse else GRAPH.features)
+    X = dg.scatter(GRAPH.features, run.model.input_layout)
+    expected = (run.model.A @ X).block.copy()
+    places = [(Coming, "_begin"), (Coming, "take"), (MinibatchTraining, "_update")]
+    for failed, (owner, place) in enumerate(places):
+
+        def failing(*_: Any) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch, pytest.raises((MemoryError, PeerError)) as error:
+            if comm.rank == failed:
+                patch.setattr(owner, place, failing)
+            list(run.train(Adam(0.05), 1, eval_every=0))
+        assert (error.type is MemoryError) == (comm.rank == failed)
+        assert not progress.pending()
+        np.testing.assert_array_equal((run.model.A @ X).block, expected)
     run.grid.free()
 
 

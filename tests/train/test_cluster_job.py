@@ -72,6 +72,8 @@ def test_parts_of_the_order_and_a_resumed_run(comm: Any, shared_tmp_path: Any) -
     run(comm, *words, "--epochs", 2)
     with pytest.raises(dg.UserError, match="parts"):
         run(comm, *words, "--epochs", 4, "--resume", "--parts", "volume:7")
+    with pytest.raises(dg.UserError, match="renormalize"):
+        run(comm, *words, "--epochs", 4, "--resume", "--no-renormalize")
     run(comm, *words, "--epochs", 4, "--resume")
     if comm.Get_rank() == 0:
         whole, parts = ([epoch["loss"] for epoch in events(log, "epoch")] for log in logs)
