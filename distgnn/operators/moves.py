@@ -320,7 +320,7 @@ class Moves(ABC):
         """
         if self.piecewise and (by is SUM or self.fiber is None):
             numbers = None if E is None else E.numbers(self.places[0])
-            return OneStep(self._step(self.blocks[0], H, numbers, T, rounds, self.ends_rows), by)
+            return OneStep(self._step(self.blocks[0], H, numbers, T, rounds), by)
         self.prepare(adjoint=False)
         return Loop(self.grid, (self._onto_rows if E is None else self._rows_of_blocks)(T, H, E, by, rounds))
 
@@ -336,14 +336,15 @@ class Moves(ABC):
         if self.piecewise:
             order = None if E is None else entries.transposition(self.blocks[0])
             numbers = None if E is None else E.numbers(self.places[0], order)
-            return OneStep(self._step(self._all_transposed, G, numbers, F, rounds, self.ends_rows))
+            return OneStep(self._step(self._all_transposed, G, numbers, F, rounds))
         self.prepare(adjoint=True)
         steps = self._onto_columns if E is None else self._columns_of_blocks
         return Loop(self.grid, steps(F, G, E, rounds))
 
-    def _step(self, A: CSR, X: Array, E: Any, out: Array, rounds: bool, last: bool = False) -> Step:
+    def _step(self, A: CSR, X: Array, E: Any, out: Array, rounds: bool) -> Step:
+        """Make the step of all of A, which ends all rows."""
         read = self.grid.rounded(X) if rounds else X
-        return Step(0, A, read, E, out, (0, len(out)), last=last)
+        return Step(0, A, read, E, out, (0, len(out)), last=True)
 
     @cached_property
     def _all_transposed(self) -> CSR:

@@ -105,6 +105,8 @@ class DenseProducts(ABC):
         compare("backward of T W", T=T, G=G)
         if W is not None and isinstance(T, SparseFeatures):
             raise ValueError("sparse features have no gradient; X.to_dense() has one")
+        if out is not None and out.block is T.block and not self.in_place:
+            raise ValueError("dT cannot be made where T is: T is read again when a part is written")
         if W is not None and out is None:
             out = DistDense.empty(T.layout, T.shape, T.dtype)
         dT = None if W is None else out
@@ -215,12 +217,13 @@ class ReplicatedWeights(DenseProducts):
         self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
     ) -> Any:
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
+        in_place = dT is not None and dT.block is T.block
         panels, turns = [], []  # of dW; of G, not yet multiplied by W
         with self._broadcast(G) as blocks:
             for k, actv, G_c in blocks:
                 panels.append(_transposed_times(T, G_c, of_weights))
                 turns.append((k, actv, G_c))
-                if dT is None or W is None or (dT is T and not self._is_last(k)):
+                if dT is None or W is None or (in_place and not self._is_last(k)):
                     continue
                 for number, columns, panel in turns:
                     end = then if self._is_last(number) else None

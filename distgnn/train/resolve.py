@@ -101,6 +101,11 @@ def _rules(s: Settings, model: str) -> Iterator[Rule]:
     yield "tf32", s.tf32 and not single, f"rounds float32 in products, and excludes dtype={s.dtype}"
     wrong = s.mixed_precision and s.wire != "bfloat16"
     yield "mixed_precision", wrong, "needs wire=bfloat16, whose 16 bits it is about"
+    other = NETWORKS[model].convolution is not GCN.convolution
+    problem = f"is for the layers of model=gcn; those of model={model} keep their matrices in float32"
+    yield "mixed_precision", s.mixed_precision and other, problem
+    problem = f"excludes algorithm={ALTERNATING}, which adds up products with weights in float32"
+    yield "mixed_precision", s.mixed_precision and s.algorithm == ALTERNATING, problem
     problem = f"excludes sampler={s.sampler}; it is for the whole graph"
     yield "cuda_graph", s.cuda_graph and s.samples, problem
     Schedule.parse(s.schedule, s.warmup)

@@ -33,7 +33,7 @@ WAYS = [
     {}, {"wire": "float16"}, AGGREGATE, TRANSFORM, {"dropout": 0.4}, {"dropout": 0.4} | AGGREGATE,
     {"bias": True}, {"bias": True} | AGGREGATE, {"layer_norm": True}, {"activation": "elu"},
     {"residual": True} | EVEN, {"recompute": 2}, {"recompute": 2} | AGGREGATE, {"network": "sage"},
-    {"algorithm": "3d"}, {"widths": [20, 33, 17]},
+    {"algorithm": "3d"}, {"widths": [20, 33, 17]}, {"algorithm": "2d"} | TRANSFORM, {"algorithm": "1.5d"},
 ]  # fmt: skip
 #: By order the widths of what passes round in two epochs: the features, where A X is kept, or the gradient of
 #: the loss; and without rooms of 16 bits all that sparse products read.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import distgnn as dg
 from awkward_shapes import awkward
 from chosen_grids import some_grids, wide_grid
 from distgnn.errors import ArgumentError, DisagreementError
 from distgnn.operators import ALGORITHMS, grids, make_grid
+from distgnn.operators.dense import DistDense
 
 from .counts import by_matrix, check_price
 
@@ -236,6 +238,33 @@ def test_chain_of_layers(comm, name, backend):
                         np.testing.assert_allclose(
                             got, expected, rtol=1e-9, atol=1e-9, err_msg=f"{sizes} layer {number}"
                         )
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_gradient_in_the_place_of_the_input(comm, name, backend):
+    """It equals one in memory of its own, on all grids but those whose panels are not all there at a time."""
+    n, rng = 60, np.random.default_rng(5)
+    made = dict[bool, int]()
+    for sizes in grids(name, comm.Get_size()):
+        grid = make_grid(comm, name, sizes, backend=backend)
+        weights = dg.distribute(sp.eye_array(n, format="csr"), grid, name).weights
+        T = dg.scatter(rng.standard_normal((n, 9)), weights.input_layout)
+        G = dg.scatter(rng.standard_normal((n, 6)), weights.output_layout)
+        W = dg.scatter(rng.standard_normal((9, 6)), weights.weight_layout)
+        dW, dT = (dg.gather(X) for X in weights.backward(T, G, W))
+        made[weights.in_place] = made.get(weights.in_place, 0) + 1
+        same = DistDense(T.block, T.layout, T.shape)
+        if not weights.in_place:
+            with pytest.raises(ValueError, match="cannot be made where T is"):
+                weights.backward(T, G, W, same)
+        else:
+            found = [dg.gather(X) for X in weights.backward(T, G, W, same)]
+            with grid.world.together():
+                for one, other in zip(found, (dW, dT), strict=True):
+                    np.testing.assert_array_equal(one, other, err_msg=str(sizes))
+        grid.free()
+    assert made[True] and (comm.Get_size() == 1 or name not in ("2d", "3d-split") or made[False])
 
 
 @pytest.mark.ranks(1, 4)

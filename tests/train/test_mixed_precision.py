@@ -66,6 +66,14 @@ def test_it_is_for_one_rank_with_a_gpu(comm, shared_tmp_path):
             resolved(Settings(wire=wire, mixed_precision=True), 1)
 
 
+@pytest.mark.ranks(1)
+def test_networks_and_algorithms_that_it_would_leave_as_they_are_are_refused(comm):
+    for given in ({"model": "sage"}, {"model": "gat"}, {"model": "gatv2"}, {"algorithm": "3d"}):
+        with pytest.raises(ArgumentError, match=f"^mixed_precision=True: .*{next(iter(given.values()))}"):
+            resolved(Settings(**MIXED, **given), 1)
+    assert resolved(Settings(**MIXED, algorithm="2d"), 1).mixed_precision
+
+
 @pytest.mark.ranks(2)
 def test_several_gpus_are_refused(comm, stand_in, shared_tmp_path):
     store = small_store(shared_tmp_path, comm)
