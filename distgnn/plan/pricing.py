@@ -125,7 +125,9 @@ def bound(settings: Settings, graph: Graph, way: Way, ranks: int, machine: Machi
         ready = ready_rank(way.settings(settings), graph, ranks, most(machine, way))
     except (UserError, BeyondRoom):
         return None
-    return Bound(ready, least_seconds(settings, way, machine, ready, reuse_on(machine, graph)))
+    floors = least_seconds(settings, way, machine, ready, reuse_on(machine, graph))
+    kept = ready if graph.source.symmetric else None  # else Aᵀ was made, aside from the peak
+    return Bound(kept, floors)
 
 
 def priced(

@@ -86,6 +86,13 @@ def test_plans_show_what_plans_of_all_ways_show(part):
     assert out > 0
 
 
+def test_transposes_that_a_bound_makes_are_in_the_peak():
+    graph = Graph.of_size(500, 50_000, 301, 40, symmetric=False, dtype="float64")
+    asked = Settings(algorithm="rdm", grid="2x26", dtype="float64", hidden=(16, 16), recompute=2)
+    full, some = (plan(asked, graph, 52, slow(), complete).choices for complete in (True, False))
+    assert [(c.way, c.peak_bytes) for c in full] == [(c.way, c.peak_bytes) for c in some]
+
+
 def test_messages_and_computations_hide_each_other_as_far_as_they_can():
     on = bytes_alone(0.5, 0.2)
     assert beside(on, 0.0, 4.0) == 4 and beside(on, 3.0, 0.0) == 3
