@@ -12,6 +12,7 @@ import pytest
 
 import distgnn as dg
 from chosen_grids import wide_grid
+from distgnn.arrays.tuning import TUNING
 from distgnn.local import elementwise
 from distgnn.nn.optim import make
 from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, FixedAggregate, sparse_width
@@ -198,7 +199,9 @@ def test_a_narrow_last_layer_takes_no_wide_buffer(comm, name, backend):
 
 
 @pytest.mark.ranks(4)
-def test_panels_of_wide_features_go_with_their_product(comm, backend):
+def test_panels_of_wide_features_go_with_their_product(comm, backend, monkeypatch):
+    for small in ("joined_panels", "joined_panels_on_device"):  # else one panel has the rows of all others
+        monkeypatch.setattr(TUNING, small, 0)
     grid = wide_grid(comm, "1d", backend)
     model = dg.nn.GCN(dg.distribute(PROBLEM.A, grid, "1d"), [PROBLEM.X.shape[1], 2, PROBLEM.classes])
     targets = model.targets(PROBLEM.labels, PROBLEM.split)

@@ -164,7 +164,8 @@ def test_on_a_host_products_read_float32(comm):
 )
 def test_a_product_in_pieces_rounds_once(comm, stand_in, algorithm, aware, launches, monkeypatch):
     """A panel once, where it is another one; G for all ranks at once; all row blocks of a sum at once."""
-    monkeypatch.setattr(TUNING, "small_sum", 0)
+    for size in ("small_sum", "joined_panels_on_device"):
+        monkeypatch.setattr(TUNING, size, 0)
     monkeypatch.setattr(TUNING, "smallest_sum_block_on_device", 1)
     A, X = problem()
     grid = make_grid(comm, algorithm, grids(algorithm, 4)[0], backend=backends.get("cupy"), wire="float16")
