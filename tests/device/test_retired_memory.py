@@ -7,7 +7,7 @@ import gc
 import numpy as np
 
 from distgnn.arrays import backend as backends
-from distgnn.arrays.backend import DONE, PAGE
+from distgnn.arrays.cupy_backend import DONE, PAGE
 from distgnn.comm.staging import Staging
 
 

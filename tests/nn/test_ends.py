@@ -106,7 +106,7 @@ ENDS = {
     ("1d", 4, "transform-first"): (0, 3, 8, 0),
     ("2d", 4, "aggregate-first"): (8, 0, 0, 0),
     ("2d", 4, "transform-first"): (0, 3, 0, 0),
-    ("3d", 1, "aggregate-first"): (8, 0, 0, 0),
+    ("3d", 1, "aggregate-first"): (8, 0, 0, 3),
     ("3d", 4, "aggregate-first"): (2, 0, 0, 0),  # of the layer whose sums no axis cuts
 }
 

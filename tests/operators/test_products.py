@@ -243,7 +243,7 @@ def test_chain_of_layers(comm, name, backend):
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_gradient_in_the_place_of_the_input(comm, name, backend):
-    """It equals one in memory of its own, on all grids but those whose panels are not all there at a time."""
+    """A gradient made there equals one in memory of its own; grids whose panels come one by one refuse."""
     n, rng = 60, np.random.default_rng(5)
     made = dict[bool, int]()
     for sizes in grids(name, comm.Get_size()):

@@ -283,7 +283,7 @@ def test_a_loss_that_is_not_finite_leaves_nothing_under_way(
 def test_a_rank_that_fails_beside_the_steps_ends_all(
     comm: MPI.Intracomm, sparse: bool, monkeypatch: Any
 ) -> None:
-    """Where no bulk is under way: with the first features, as they are taken, and in an update."""
+    """No bulk is under way: with the first features, as they are taken, and in an update."""
     monkeypatch.setattr(progress, "LONG", 0.05)
     run = training(comm, "numpy", False, X=SPARSE if sparse else GRAPH.features)
     X = dg.scatter(GRAPH.features, run.model.input_layout)
