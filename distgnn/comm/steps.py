@@ -76,8 +76,9 @@ def side_by_side(functions: Sequence[Steps[T]]) -> Steps[list[T]]:
             if left:
                 yield
     except BaseException as error:
-        for steps in left.values():
-            abandon(steps, error)
+        with ExitStack() as ends:  # all of them, whatever the end of one raises
+            for steps in reversed(left.values()):
+                ends.callback(abandon, steps, error)
         raise
     return [results[number] for number in range(len(functions))]
 

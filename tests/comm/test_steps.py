@@ -178,3 +178,24 @@ def test_steps_of_one_rank_end(comm: MPI.Intracomm) -> None:
     with pytest.raises(ZeroDivisionError):
         at_once(side_by_side([waits(), fails(), waits()]))
     assert ended == [True, True]
+
+
+@pytest.mark.ranks(1)
+def test_all_functions_end_whatever_the_end_of_one_raises() -> None:
+    ended = list[int]()
+
+    def lasting(number: int) -> Steps[None]:
+        try:
+            yield
+        finally:
+            ended.append(number)
+            if number == 1:
+                raise PeerError("gone")
+
+    for end in (lambda steps: steps.close(), lambda steps: abandon(steps, ValueError())):
+        steps = side_by_side([lasting(number) for number in range(3)])
+        next(steps)
+        with pytest.raises(PeerError):
+            end(steps)
+        assert ended == [0, 1, 2]  # in one order, on all ranks
+        ended.clear()

@@ -71,6 +71,16 @@ def watched(monkeypatch: Any) -> list[int]:
     return taken
 
 
+def ended_by(comm: MPI.Intracomm, run: Any, monkeypatch: Any, failed: int, change: Any) -> None:
+    """Train with this change on one rank, which has no memory then: all ranks end, and wait for nothing."""
+    with monkeypatch.context() as patch, pytest.raises((MemoryError, PeerError)) as error:
+        if comm.rank == failed:
+            patch.setattr(*change)
+        list(run.train(Adam(0.05), 1, eval_every=0))
+    assert (error.type is MemoryError) == (comm.rank == failed)
+    assert not progress.pending()
+
+
 def numbers(run: Any) -> list[Any]:
     return [np.asarray(run.losses), *run.model.get_weights()]
 
@@ -246,12 +256,7 @@ def test_a_rank_without_memory_in_a_step_ends_all(
                 raise MemoryError
             return whole(*arguments)
 
-        with monkeypatch.context() as patch, pytest.raises((MemoryError, PeerError)) as error:
-            if comm.rank == failed:
-                patch.setattr(owner, place, failing)
-            list(run.train(Adam(0.05), 1, eval_every=0))
-        assert (error.type is MemoryError) == (comm.rank == failed)
-        assert not progress.pending()
+        ended_by(comm, run, monkeypatch, failed, (owner, place, failing))
         np.testing.assert_array_equal((run.model.A @ run.X).block, expected)
     run.grid.free()
 
@@ -294,12 +299,7 @@ def test_a_rank_that_fails_beside_the_steps_ends_all(
         def failing(*_: Any) -> None:
             raise MemoryError
 
-        with monkeypatch.context() as patch, pytest.raises((MemoryError, PeerError)) as error:
-            if comm.rank == failed:
-                patch.setattr(owner, place, failing)
-            list(run.train(Adam(0.05), 1, eval_every=0))
-        assert (error.type is MemoryError) == (comm.rank == failed)
-        assert not progress.pending()
+        ended_by(comm, run, monkeypatch, failed, (owner, place, failing))
         np.testing.assert_array_equal((run.model.A @ X).block, expected)
     run.grid.free()
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from distgnn.arrays import backend
 from distgnn.errors import UserError, offered
 from distgnn.local.cuda import csr, launch, native
 from distgnn.local.cuda.instances import KERNELS
@@ -57,10 +58,8 @@ def compile_all(wanted: Sequence[Name]) -> list[str]:
 
 
 def _compiled(name: Name) -> str:
-    import cupy
-
     try:
-        launch.kernel(cupy, *name)
+        launch.kernel(backend.get("cupy").xp, *name)
     except Exception as error:
         return f"{' '.join(name)}: {type(error).__name__}: {' '.join(str(error).split())}"
     return ""
