@@ -76,6 +76,10 @@ def test_a_raw_graph_names_the_command_for_it(monkeypatch, folder: Path, capsys,
         assert f"distgnn prepare {source} {made}" in line and line.endswith(f"{given} makes one of it")
     line = refused(capsys, name, "nowhere", *flags)
     assert line.endswith(f"distgnn prepare SOURCE nowhere {given} writes one")
+    for generated in ("made", "made.dg"):
+        assert main(["generate", "sbm", generated, "--nodes", "40", "--force", "-q"]) == 0
+        line = refused(capsys, name, generated, *flags)
+        assert line.endswith(f"wrote: distgnn prepare {generated} STORE.dg makes a store of it"), line
 
 
 def test_a_missing_checkpoint_names_the_command_that_writes_one(monkeypatch, folder: Path, capsys) -> None:

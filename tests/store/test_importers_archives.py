@@ -57,6 +57,15 @@ def test_coauthor_archive(tmp_path):
         )
         assert np.array_equal(adjacency(source), A) and np.array_equal(all_features(source), X)
         assert source.labels.tolist() == LABELS.tolist() and source.split is None
+        assert source.left == ["node_names of cs.npz"]
+
+
+def test_arrays_of_a_coauthor_archive_that_are_left(tmp_path):
+    path = coauthors(tmp_path / "cs.npz", train_mask=np.ones(N, bool))
+    np.save(tmp_path / "x.npy", np.ones((N, 2)))
+    source = open_source(path, ImportOptions(features=str(tmp_path / "x.npy")))
+    attributes = ", ".join(f"attr_{part}" for part in ("data", "indices", "indptr", "shape"))
+    assert source.left == [f"{attributes}, node_names, train_mask of cs.npz"]
 
 
 def test_coauthor_edges_point_along_rows(tmp_path):

@@ -63,6 +63,14 @@ def test_csv_layout(tmp_path):
         assert source.labels.tolist() == LABELS and source.split.tolist() == [1, 1, 2, 3]
 
 
+def test_of_several_splits_one_is_kept_or_another_given(tmp_path):
+    root = make(tmp_path / "arxiv")
+    write_gz(root / "split" / "random" / "train.csv.gz", "3\n")
+    refused(root, "has 2 splits, random, time; keep one of them or give split=TRAIN/VAL/TEST")
+    source = open_source(root, ImportOptions(split="0.5/0.25/0.25"))
+    assert np.bincount(source.split, minlength=4).tolist() == [0, 2, 1, 1]
+
+
 def test_undirected_by_name_and_by_option(tmp_path):
     symmetric = np.maximum(directed_matrix(), directed_matrix().T)
     by_name = open_source(make(tmp_path / "ogbn_products"))

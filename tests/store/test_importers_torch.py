@@ -145,6 +145,8 @@ def test_arrays_in_an_archive(tmp_path, monkeypatch):
         ({"src": [0], "dst": [1, 2]}, "expected .edges,."),
         ({"edge_index": EDGES, "train_mask": [True]}, "node id 1 lies outside 0..0"),
         ({"edge_index": EDGES, "y": Y, "train_mask": [True]}, "shape .1,., expected .6,."),
+        ({"edge_index": EDGES, "y": Y, "train_mask": [1, 0, 2, 0, 0, 0]}, "node 2 has 2; expected 0 or 1"),
+        ({"edge_index": EDGES, "y": Y, "val_mask": [0, 1, 1, 0, -1, np.nan]}, "node 4 has -1.0; expected 0"),
         ({"edge_index": EDGES, "y": Y, "train_idx": [9]}, "node id 9 lies outside"),
         ({"edge_index": EDGES, "y": Y, "train_idx": [1], "test_idx": [1]}, "node 1 is in another part"),
         ({"edge_index": EDGES, "y": [["a", "b"]] * 6}, "labels have shape .6, 2."),

@@ -53,6 +53,7 @@ from distgnn.files.text import parse_json, read_regular
 from distgnn.store.format.limits import LIMITS
 
 NAME = "manifest.json"
+GRAPH = "graph.json"  # of a graph that was generated, and is no store
 _TEMPORARY = NAME + ".tmp"
 
 
@@ -108,7 +109,8 @@ def _parsed(root: Path, kind: Kind) -> Any:
     except PermissionError as error:
         raise denied(error.filename or root / NAME) from None
     except FileNotFoundError:
-        made = "" if root.suffix == ".dg" else _advice(kind, root)
+        generated = kind is STORE and (root / GRAPH).exists()
+        made = _advice(kind, root) if generated or root.suffix != ".dg" else ""
         raise UserError(f"{root}: not a distgnn {kind.what}, it has no {NAME}{made}") from None
     except (ValueError, OSError) as error:
         raise UserError(f"{root / NAME}: not readable as JSON ({error})") from None
@@ -130,6 +132,8 @@ def _hint(root: Path) -> str:
 
 def _advice(kind: Kind, root: Path) -> str:
     """Name the command that makes a store of the file at this path, or that writes a store or checkpoint."""
+    if (root / GRAPH).exists() and kind is STORE:
+        return f"; it is what distgnn generate wrote: distgnn prepare {root} STORE.dg makes a store of it"
     if root.exists() and kind is STORE:
         out = f"{root.absolute().name.partition('.')[0] or 'graph'}.dg"
         return f"; {kind.command.format(source=root, out=out)} makes one of it"

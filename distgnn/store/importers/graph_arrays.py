@@ -180,6 +180,9 @@ def set_parts(source: Imported, archive: Archive) -> list[str]:
                 values = values[:, 0]
             if values.shape != (n,):
                 raise UserError(f"{where}: shape {values.shape}, expected ({n},)")
+            if (wrong := ~np.isin(values, (0, 1))).any():
+                node = int(np.argmax(wrong))
+                raise UserError(f"{where}: node {node} has {values[node]}; expected 0 or 1 for each node")
             chosen = np.flatnonzero(values)
         else:
             chosen = indices(values.ravel(), n, where)

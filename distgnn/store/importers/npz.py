@@ -22,6 +22,7 @@ from distgnn.store.source import Edges, ImportOptions
 
 ADJACENCY_PREFIXES, ATTRIBUTE_PREFIXES = ("adj_", "adj_matrix."), ("attr_", "attr_matrix.")
 ATTRIBUTE_NAMES = ("attr_matrix", "attr", "features")
+MATRIX = ("data", "indices", "indptr", "shape")
 
 
 def open_source(path: Path, options: ImportOptions) -> Imported:
@@ -67,6 +68,10 @@ def _attributed(archive: Npz, prefix: str, path: Path, options: ImportOptions) -
     source.set_features(table)
     if "labels" in archive:
         source.set_labels(archive.integers("labels"), archive.where("labels"))
+    groups = (prefix, *(() if options.features else ATTRIBUTE_PREFIXES))
+    known = [f"{group}{part}" for group in groups for part in MATRIX]
+    known += [*(() if options.features else ATTRIBUTE_NAMES), *(() if options.labels else ("labels",))]
+    source.note_arrays(archive, [name for name in known if name in archive])
     source.settle_direction(directed=True)
     return source
 

@@ -54,7 +54,8 @@ def open_source(path: Path, options: ImportOptions) -> Imported:
     source = Imported(data_set, edges, n, stream, options)
     source.set_features(table)
     _set_labels(source, raw, options)
-    _set_split(source, path / "split")
+    if options.split is None:
+        _set_split(source, path / "split")
     source.settle_direction(directed=not any(name in data_set for name in UNDIRECTED))
     return source
 
