@@ -108,6 +108,8 @@ def _rules(s: Settings, model: str) -> Iterator[Rule]:
     yield "mixed_precision", s.mixed_precision and s.algorithm == ALTERNATING, problem
     problem = f"excludes sampler={s.sampler}; it is for the whole graph"
     yield "cuda_graph", s.cuda_graph and s.samples, problem
+    problem = f"excludes model={model}, whose attention is between rows of H W"
+    yield "product_order", NETWORKS[model].attends and s.product_order == "aggregate-first", problem
     Schedule.parse(s.schedule, s.warmup)
     wrong = s.check not in (True, False, EVERY) and (isinstance(s.check, str) or s.check < 1)
     yield "check", wrong, f"expected {EVERY}, or a number of updates, at least 1"
@@ -159,6 +161,9 @@ def _rules_of_samples(s: Settings, model: str) -> Iterator[Rule]:
         able = f"{', '.join(defaults.KEEP_OWN[:-1])} and {defaults.KEEP_OWN[-1]}"
         problem = f"needs every vertex's own features, which the samplers {able} keep, not {s.sampler}"
         raise ArgumentError(name, value, problem)
+    ignored = s.sampler == "sage" and NETWORKS[model].attends and s.rescale is False
+    problem = f"changes nothing: it is of the values of A, which attention (model={model}) does not read"
+    yield "rescale", ignored, problem
     problem = f"is not for sampler={SHADOW}, whose subgraphs are what the network is trained on"
     yield "rescale", s.sampler == SHADOW and s.rescale is not None, problem
     for name in ("parts", "renormalize"):

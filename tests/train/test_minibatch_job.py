@@ -181,6 +181,14 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
             ["--model", "sage", "--product-order", "transform-first"],
             "--product-order transform-first: --model sage aggregates first",
         ),
+        (
+            ["--model", "gat", "--product-order", "aggregate-first"],
+            "--product-order aggregate-first: excludes --model gat, whose attention is between rows of H W",
+        ),
+        (
+            ["--sampler", "sage", "--model", "gatv2", "--no-rescale"],
+            "--no-rescale: changes nothing: it is of the values of A, which attention",
+        ),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else None,
 )
