@@ -99,8 +99,11 @@ def apply(
     origins = Origins(warnings=_leave_out_other_algorithms(layers, given))
     origins.given = {name for name, action in flags.items() if action.dest in given}
     for layer in layers:
+        said: dict[str, str] = {}
         for name, (value, source) in layer.items():
             action = flags[name]
+            if (other := said.setdefault(action.dest, name)) != name:
+                raise UserError(f"{source}: {other} and {name} are one setting; give one of them")
             parser.set_defaults(**{action.dest: _convert(parser, action, value, source)})
             action.required = False
             if action.dest not in given:

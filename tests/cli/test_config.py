@@ -325,3 +325,12 @@ def test_printed_settings_tell_where_each_comes_from(tmp_path: Path, monkeypatch
     assert '# log = "a.jsonl" # command line; not in a file' in said
     with pytest.raises(UserError, match="lr"):
         cli.parse(["train", "--lr", "fast", "--print-config"])
+
+
+def test_two_names_of_one_setting_are_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, "[prepare]\ndirected = true\nundirected = true\n")
+    with pytest.raises(UserError, match=r"run.toml: directed and undirected are one setting; give one of"):
+        cli.parse(["prepare", "a", "b", "--config", file])
+    (tmp_path / "run.toml").write_text("directed = true\n")
+    assert cli.parse(["prepare", "a", "b", "--config", file]).directed
+    assert cli.parse(["prepare", "a", "b", "--undirected", "--config", file]).directed is False
