@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 
 class Scores(TypedDict, total=False):
@@ -188,10 +188,14 @@ class Stopped(TypedDict):
 
 
 class Log(TypedDict):
-    """A log that was read: its name, its file and its records; an empty end where the run has not ended."""
+    """A log that was read: its name, its file and its records; an empty end where the run has not ended.
+
+    `first`: the place of the first epoch of the launch whose start and end these are, 0 unless it resumed.
+    """
 
     name: str
     path: Path
     run: Start
     epochs: list[Epoch]
     end: End
+    first: NotRequired[int]

@@ -64,24 +64,30 @@ def read_logs(paths: Sequence[str | Path]) -> list[Log]:
 
 
 def read_log(path: Path) -> Log:
-    """Read the events of a log, which may end within a line; UserError for a log without an epoch."""
-    log: Log = {"name": path.stem, "path": path, "run": {}, "epochs": [], "end": {}}
+    """Read the events of a log, which may end within a line; UserError for a log without an epoch.
+
+    Where a run went on in it, start and end are those of the last launch that trained an epoch.
+    """
+    log: Log = {"name": path.stem, "path": path, "run": {}, "epochs": [], "end": {}, "first": 0}
+    begun = log["run"]
     lines = _read(path).splitlines()
     for number, line in enumerate(lines, 1):
         try:
             event = json.loads(line)
             kind = event["event"]
             check(kind, event)
-            _check_ranks(event, log["run"])
+            _check_ranks(event, begun)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             if number == len(lines) and log["epochs"]:
                 break  # the run was ended while it wrote
             problem = "no event of a log; expected what train with log=FILE writes"
             raise UserError(f"{path}, line {number}: {problem}") from None
         if kind == "epoch":
+            if begun is not log["run"]:
+                log |= {"run": begun, "end": {}, "first": len(log["epochs"])}
             log["epochs"].append(event)
         elif kind == "run":
-            log["run"] = event
+            begun = event
         elif kind == "end":
             log["end"] = event
     if not (log["run"] and log["epochs"]):
@@ -144,15 +150,20 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}: cannot read it ({problem}){near}") from None
 
 
+def of_last_launch(log: Log) -> list[Epoch]:
+    """Return the epochs of the last launch: of its ranks, and those whose words its end has."""
+    return log["epochs"][log.get("first", 0) :]
+
+
 def epoch_seconds(log: Log, mean_of_last: int | None = None) -> float:
-    """Return the seconds of an epoch: the median of all, or the mean of the last ``mean_of_last``."""
-    seconds = [epoch["seconds"] for epoch in log["epochs"]]
+    """Return the seconds of an epoch of the last launch: the median, or the mean of the last so many."""
+    seconds = [epoch["seconds"] for epoch in of_last_launch(log)]
     return statistics.median(seconds) if mean_of_last is None else statistics.mean(seconds[-mean_of_last:])
 
 
 def median_phases(log: Log) -> dict[str, float]:
-    """Return the seconds of each phase that the log has, the median over epochs."""
-    epochs = [epoch["phases"] for epoch in log["epochs"]]
+    """Return the seconds of each phase that the log has, the median over epochs of the last launch."""
+    epochs = [epoch["phases"] for epoch in of_last_launch(log)]
     phases = [phase for phase in colours.PHASES if any(phase in epoch for epoch in epochs)]
     return {phase: statistics.median(epoch.get(phase, 0.0) for epoch in epochs) for phase in phases}
 

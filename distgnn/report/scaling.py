@@ -18,7 +18,7 @@ from distgnn.files.sheet import Sheet
 from distgnn.layout import written
 from distgnn.records import Log
 from distgnn.report import colours, numbers, text
-from distgnn.report.logs import epoch_seconds, read_logs, settings
+from distgnn.report.logs import epoch_seconds, of_last_launch, read_logs, settings
 from distgnn.report.svg import DASHES, Axis, Line, beside, lines
 
 #: Settings that runs of one series need not share.
@@ -123,7 +123,7 @@ def _points(logs: Iterable[Log], mean_of_last: int | None) -> list[Point]:
     best: dict[int, Point] = {}
     for (ranks, grid), same in trials.items():
         seconds = [epoch_seconds(log, mean_of_last) for log in same]
-        words = [max(log["end"]["words"]) / len(log["epochs"]) for log in same if log["end"]]
+        words = [max(log["end"]["words"]) / len(of_last_launch(log)) for log in same if log["end"]]
         mean, most = statistics.mean(seconds), max(words, default=None)
         point = Point(ranks, grid, len(same), mean, min(seconds), max(seconds), most)
         if ranks not in best or mean < best[ranks].seconds:

@@ -16,7 +16,7 @@ import numpy as np
 from distgnn.layout import written
 from distgnn.records import End, Log
 from distgnn.report import colours, numbers
-from distgnn.report.logs import epoch_seconds, median_phases, seconds_by_rank, settings
+from distgnn.report.logs import epoch_seconds, median_phases, of_last_launch, seconds_by_rank, settings
 from distgnn.report.metrics import metric, score, title
 
 
@@ -80,7 +80,7 @@ def runs(logs: Sequence[Log]) -> ReportTable:
 def _run(log: Log) -> list[str]:
     run, end, epochs = log["run"], log["end"], log["epochs"]
     config = run["config"]
-    under_way = statistics.median(epoch.get("flight", 0.0) for epoch in epochs)
+    under_way = statistics.median(epoch.get("flight", 0.0) for epoch in of_last_launch(log))
     exposed = f"{median_phases(log).get('comm', 0.0) / under_way:.0%}" if under_way else ""
     row = [log["name"], colours.way(config), written(run["grid"]), str(len(run["ranks"]))]
     row += ["-".join(map(str, config["widths"])), str(len(epochs)), exact(epochs[-1]["loss"])]

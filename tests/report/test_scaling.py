@@ -10,7 +10,8 @@ import xml.dom.minidom
 import pytest
 
 from distgnn import cli
-from distgnn.report import numbers, scaling, svg
+from distgnn.report import numbers, scaling, svg, tables
+from distgnn.report.logs import read_logs
 from distgnn.report.svg import Axis
 
 from .runs import log
@@ -51,6 +52,27 @@ def test_runs_are_put_into_series(logs):
     (alone,) = found["1d aware"].points
     assert found["1d aware"].speedup(alone) == 2.0  # as if two ranks were perfect
     assert found["1d aware"].colour != found["1d, dropout 0.5, order none"].colour
+
+
+def test_a_run_that_went_on_counts_from_there_on(tmp_path):
+    """Words and ranks of the end are those of the last launch, and so must epochs be that are divided by."""
+    first, then = run(tmp_path, "first", 4, 8.0), run(tmp_path, "then", 2, 1.0, epochs=5)
+    lines = [line.replace('"epoch": ', '"epoch": 1') for line in then.read_text().splitlines()]
+    both = tmp_path / "both.jsonl"
+    both.write_text(first.read_text() + "\n".join(lines) + "\n")
+    (one,) = scaling.of_logs([both])
+    (point,) = one.points
+    assert (point.ranks, point.seconds, point.words) == (2, 1.0, 3e6 / 5)
+    (row,) = tables.runs(read_logs([both])).rows
+    assert row[3] == "2" and "1 s" in row and str(3 + 5) in row
+
+    killed = [line for line in lines if '"end"' not in line]  # the end that is there is of the first launch
+    both.write_text(first.read_text() + "\n".join(killed) + "\n")
+    (point,) = scaling.of_logs([both])[0].points
+    assert (point.ranks, point.seconds, point.words) == (2, 1.0, None)
+    both.write_text(first.read_text() + killed[0] + "\n")  # before its first epoch
+    (point,) = scaling.of_logs([both])[0].points
+    assert (point.ranks, point.seconds, point.words) == (4, 8.0, 1e6)
 
 
 def test_copies_are_series_of_their_own(tmp_path):
