@@ -117,8 +117,9 @@ def answer(args: argparse.Namespace) -> str:
 def check(args: argparse.Namespace) -> None:
     """Raise ArgumentError for arguments that do not go together."""
     given = [name for name in SIZES if getattr(args, name) is not None]
-    if args.store is not None and (given or args.directed):
-        name = (given or ["directed"])[0]
+    of_sizes = given + [name for name in ("multilabel", "directed") if getattr(args, name)]
+    if args.store is not None and of_sizes:
+        name = of_sizes[0]
         problem = "is for a graph without a store; leave out one of them"
         raise ArgumentError(name, getattr(args, name), problem)
     if args.store is None and len(given) < len(SIZES):

@@ -130,6 +130,12 @@ def test_options_of_edges_are_refused_elsewhere(tmp_path: Path) -> None:
     refused(tmp_path / "g.npz", "source_column=a: is for lists of edges", source_column="a")
     path = write(tmp_path / "a.mtx", "%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 2\n")
     refused(path, "weights=True: .*a.mtx has no weights of edges", weights=True)
+    for name, mark in (("separator", "tab"), ("comments", "#"), ("comments", "none")):
+        words = f"{name}={mark}: is for tables in text, and none was read"
+        refused(path, words, **{name: mark})
+        refused(tmp_path / "g.npz", words, **{name: mark})
+    labels = write(tmp_path / "y.csv", "\n".join(f"{node};{node % 2}" for node in range(4)))
+    assert opened(tmp_path / "g.npz", labels=labels, separator="semicolon").classes == 2
 
 
 def test_ids_and_labels_of_two_columns(edges: Path) -> None:

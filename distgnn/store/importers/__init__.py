@@ -83,6 +83,9 @@ def check_used(source: Imported, options: ImportOptions, form: str) -> None:
             raise ArgumentError(name, value, f"names no column that was read; it is for {tables[name]}")
         if value and name not in tables and where:
             raise ArgumentError(name, value, f"{where}; {source.path} has the format {form}")
+    for name in ("separator", "comments"):
+        if (value := getattr(options, name)) is not None and name not in options.used:
+            raise ArgumentError(name, value, "is for tables in text, and none was read")
     if options.missing != "refuse" and "missing" not in options.used:
         raise ArgumentError("missing", options.missing, "is for a table of features, and none was read")
     if options.weights and where and next(source.stream(), (0, 0, 0))[2] is None:

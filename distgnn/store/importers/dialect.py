@@ -126,6 +126,7 @@ def tell(path: Path, options: ImportOptions, whole_lines: bool = False) -> Diale
 
     Raises UserError for another encoding, and for a text that two separators cut evenly.
     """
+    options.used |= {"separator", "comments"}
     marks = "#%" if options.comments is None else options.comments.replace("none", "")
     text, start = _sample(path, marks)
     lines = lines_of(text)
