@@ -154,7 +154,8 @@ def _trained(run: Run, on_epoch: Callable[..., object] | None) -> Trained:
             history.append(record)
             if on_epoch is not None and run.grid.rank == ROOT:
                 on_epoch(record)
-    epoch, s = int(history[-1]["epoch"]), run.settings
+    s, epoch = run.settings, run.first_epoch - 1  # of a checkpoint that has all epochs already
+    epoch = int(history[-1]["epoch"]) if history else epoch
     weights = collected(run.state, epoch)
     if run.best.blocks:
         run.best.restore()

@@ -156,11 +156,11 @@ class Model:
 
     @property
     def loss(self) -> float:
-        """The training loss of the last epoch. UserError: a model that was loaded."""
+        """The training loss of the last epoch. UserError: a model that was loaded, or no epoch was left."""
         if not self.history:
-            raise UserError(
-                f"{self._weights.root}: a saved model has no losses; train with log=FILE for them"
-            )
+            saved = "a saved model has no losses; train with log=FILE for them"
+            problem = saved if self._kept is None else "no epoch was left to train, so there is no loss"
+            raise UserError(f"{self._weights.root}: {problem}")
         return float(self.history[-1]["loss"])
 
     @property

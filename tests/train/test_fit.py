@@ -66,6 +66,22 @@ def test_losses_and_predictions_are_those_of_a_run_on_the_store(comm, shared_tmp
             assert (model.predict() == found["label"]).all()
 
 
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("settings", [{}, {"epochs": 40, "lr": 1e-9, "patience": 2}])
+def test_a_checkpoint_with_all_epochs_gives_its_model(comm, shared_tmp_path, settings) -> None:
+    settings = settings | {"checkpoint": shared_tmp_path / "weights"}
+    model = fitted(comm, **settings)
+    again = fitted(comm, resume=True, **settings)
+    assert (again.epoch, again.history) == (model.epoch, [])
+    assert again.metrics == pytest.approx(model.metrics)
+    with pytest.raises(dg.UserError, match="no epoch was left to train"):
+        _ = again.loss
+    if comm.rank == 0:
+        np.testing.assert_allclose(again.scores(), model.scores(), rtol=1e-5, atol=1e-7)
+    more = fitted(comm, resume=True, **settings | {"epochs": 41, "patience": None})
+    assert more.history[0]["epoch"] == len(model.history) + 1
+
+
 @pytest.mark.ranks(1, 3)
 def test_the_first_rank_sees_every_epoch(comm) -> None:
     seen = []
