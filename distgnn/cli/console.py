@@ -76,7 +76,7 @@ def train(
         return 1
     if speaks and run.end:
         show(summary(run))
-    if report and run.end and (table := run.report()) is not None:
+    if report and (run.end or run.finished) and (table := run.report()) is not None:
         show(table)
     if run.log_lost:
         show(f"distgnn: warning: {run.log_lost}", error=True)

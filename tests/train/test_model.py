@@ -380,6 +380,7 @@ def test_the_commands_print_reports(tmp_path, capsys) -> None:
     table = capsys.readouterr().out.split("\n", 1)[1]
     assert trained.endswith(table) and table.startswith("train: 24 nodes, accuracy ")
     assert str(Predictor(store, weights).report()) == table.rstrip("\n")
+    assert cli.main([*train, "--resume"]) == 0 and capsys.readouterr().out.endswith(table)  # nothing to train
     dg.prepare(EDGES, X, out=tmp_path / "bare.dg")
     words = ["predict", str(tmp_path / "bare.dg"), "--checkpoint", weights, "--out", str(tmp_path / "p.npz")]
     assert cli.main([*words, "--report"]) == 2 and not (tmp_path / "p.npz").exists()
