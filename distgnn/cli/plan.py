@@ -116,6 +116,8 @@ def answer(args: argparse.Namespace) -> str:
 
 def check(args: argparse.Namespace) -> None:
     """Raise ArgumentError for arguments that do not go together."""
+    from distgnn.files.output import check_apart
+
     given = [name for name in SIZES if getattr(args, name) is not None]
     of_sizes = given + [name for name in ("multilabel", "directed") if getattr(args, name)]
     if args.store is not None and of_sizes:
@@ -134,6 +136,7 @@ def check(args: argparse.Namespace) -> None:
         raise ArgumentError("nnz", args.nnz, most)
     if args.store is None and args.order is not None:
         raise ArgumentError("order", args.order, "is one of a store, and there is none")
+    check_apart({"out": args.out, "svg": args.svg}, [*args.logs, *filter(None, [args.store])])
     single = len(args.ranks) == 1
     for name in ("out", "svg", "logs") if single else ("explain", "all"):
         if getattr(args, name):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from distgnn.errors import ArgumentError
 from distgnn.files import leftovers
+from distgnn.files.leftovers import AnyPath
 from distgnn.files.lock import check_unlocked, locked
 
 
@@ -29,6 +30,17 @@ def check_output(argument: str, path: Path, replace: bool) -> None:
     if not (folder := path.resolve().parent).is_dir():  # the parent of a link's target
         raise ArgumentError(argument, path, f"directory {folder} does not exist")
     check_unlocked(path)
+
+
+def check_apart(outputs: Mapping[str, AnyPath | None], inputs: Iterable[AnyPath] = ()) -> None:
+    """Raise ArgumentError for an output, by its argument, that is another one's file or one that is read."""
+    known = {os.path.realpath(path): "is a file that is read" for path in inputs}
+    for argument, path in outputs.items():
+        place = None if path is None else os.path.realpath(path)
+        if place in known:
+            raise ArgumentError(argument, path, f"{known[place]}; give another name")
+        if place is not None:
+            known[place] = f"is what {argument}={path} names, too"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from distgnn import operators
 from distgnn.comm.agree import agree, together
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError, offered
-from distgnn.files.output import check_output
+from distgnn.files.output import check_apart, check_output
 from distgnn.nn.gat import spread
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import checked_loss, checked_metric
@@ -431,6 +431,7 @@ def check_content(store: Store) -> None:
 
 def check_outputs(settings: Settings) -> None:
     """Raise UserError if something would be overwritten, or can't be written."""
+    check_apart({name: getattr(settings, name) for name in ("checkpoint", "log", "trace")})
     if settings.checkpoint:
         checkpoint.check_path(Path(settings.checkpoint), settings.resume, settings.force)
     if settings.log:

@@ -262,6 +262,10 @@ BAD = {
     "no such choice": ([*GRAPH, *MACHINE, "--ranks", 1, "--explain", 99], ["--explain 99", "choices"]),
     "curves of one number": ([*GRAPH, *MACHINE, "--ranks", 4, "--out", "c.html"], ["--out c.html", "1..64"]),
     "curves explained": ([*GRAPH, *MACHINE, "--ranks", "1..4", "--explain", 1], ["--explain 1"]),
+    "one file for two": (
+        [*GRAPH, *MACHINE, "--ranks", "1..4", "--out", "c.svg", "--svg", "./c.svg"],
+        ["--svg ./c.svg: is what --out c.svg names, too"],
+    ),
     "no log": ([*GRAPH, *MACHINE, "--ranks", "1..4", "--logs", "no.jsonl"], ["no.jsonl"]),
     "no such folder": ([*GRAPH, *MACHINE, "--ranks", "1..4", "--svg", "/no/c.svg"], ["--svg /no/c.svg"]),
 }  # fmt: skip

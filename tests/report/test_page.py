@@ -365,3 +365,17 @@ def test_a_loss_that_is_not_finite_is_left_out_of_the_curve(tmp_path):
     path = log(tmp_path / "a.jsonl")
     path.write_text(path.read_text().replace('"loss": 1.0', '"loss": NaN'))
     assert call("report", path, "-o", tmp_path / "page.html") == 0
+
+
+def test_outputs_are_files_of_their_own(tmp_path, capsys):
+    path = log(tmp_path / "run.jsonl")
+    before, link = path.read_bytes(), tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    for words, line in (
+        (["--out", tmp_path / "a.svg", "--figure", tmp_path / "a.svg"], "--figure .*: is what --out .* names"),
+        (["--out", path, "--force"], "--out .*: is a file that is read; give another name"),
+        (["--out", link, "--force"], "--out .*: is a file that is read"),
+    ):
+        assert call("report", path, *words) == 2
+        assert re.search(line, capsys.readouterr().err)
+    assert path.read_bytes() == before and sorted(tmp_path.iterdir()) == [link, path]

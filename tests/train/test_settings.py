@@ -136,3 +136,11 @@ def test_advice_names_arguments(comm, shared_tmp_path) -> None:
         Run(store, settings, comm)
     with pytest.raises(dg.UserError, match="--resume goes on from it, --force replaces it"):
         run(comm, store, "--epochs", 1, "--checkpoint", saved)
+
+
+def test_log_trace_and_checkpoint_are_files_of_their_own(tmp_path: Path) -> None:
+    store, file = small_store(tmp_path), tmp_path / "kept"
+    for first, second in (("checkpoint", "log"), ("log", "trace"), ("checkpoint", "trace")):
+        with pytest.raises(ArgumentError, match=f"{second}=.*: is what {first}=.*kept names, too"):
+            Run(store, Settings(epochs=1, **{first: file, second: tmp_path / "." / "kept"}))  # type: ignore
+    assert not file.exists()
