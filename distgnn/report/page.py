@@ -146,8 +146,8 @@ def details(log: Log, folded: bool = False) -> Section:
 UNFOLDED = 6  # up to this number of runs, the details of each are shown unfolded
 RUNS = """Epoch: the median of its seconds. Under way: the seconds that messages travelled in it; exposed: the
 share of these that rank 0 waited for or drove. Messages: bytes that the ledger charges the busiest rank in
-the whole run, as a rule those that it receives; memory: of the fullest rank. Of a run that went on in its log,
-seconds, messages and memory are those of the last launch."""
+the whole run, as a rule those that it receives; memory: of the fullest rank. Of a run that went on in its
+log seconds, messages and memory are those of the last launch."""
 COINCIDE = "Where curves coincide, the later run is drawn thinner on top of the earlier one."
 EPOCH = "Communication (comm): seconds that rank 0 waited for messages or drove them, not the hidden ones."
 SCALING = """Each point is the fastest grid of a number of ranks, and the mean of its equal runs, with

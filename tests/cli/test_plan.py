@@ -248,7 +248,7 @@ BAD = {
     "no graph": ([*MACHINE, "--ranks", 4], ["store", "--nodes-of-graph", "--nnz", "--features", "--classes"]),
     "half a graph": ([*GRAPH[:4], *MACHINE, "--ranks", 4], ["--features, --classes"]),
     "two graphs": (["a.dg", *GRAPH, *MACHINE, "--ranks", 4], ["--nodes-of-graph 4000"]),
-    "a multilabel store": (["a.dg", "--multilabel", *MACHINE, "--ranks", 4], ["--multilabel: is for a graph"]),
+    "a multilabel store": (["a.dg", "--multilabel", *MACHINE, "--ranks", 4], ["--multilabel: is for"]),
     "a directed store": (["a.dg", "--directed", *MACHINE, "--ranks", 4], ["--directed"]),
     "too many non-zeros": (
         [*"--nodes-of-graph 9 --nnz 82 --features 2 --classes 2".split(), *MACHINE, "--ranks", 2],

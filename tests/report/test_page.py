@@ -372,7 +372,7 @@ def test_outputs_are_files_of_their_own(tmp_path, capsys):
     before, link = path.read_bytes(), tmp_path / "link.jsonl"
     link.symlink_to(path)
     for words, line in (
-        (["--out", tmp_path / "a.svg", "--figure", tmp_path / "a.svg"], "--figure .*: is what --out .* names"),
+        (["--out", tmp_path / "a.svg", "--figure", tmp_path / "a.svg"], "--figure .*: is what --out "),
         (["--out", path, "--force"], "--out .*: is a file that is read; give another name"),
         (["--out", link, "--force"], "--out .*: is a file that is read"),
     ):
