@@ -9,7 +9,7 @@ from distgnn.cli.flags import FIELDS, add_setting, in_groups
 from distgnn.cli.stop import Stop, handled
 from distgnn.train.settings import FOR_MINIBATCHES, NONE, Settings
 
-HELP = "train a GCN or GraphSAGE on a store"
+HELP = "train a GCN, GraphSAGE, GAT or GATv2 on a store"
 REPORT = "print a table of precision, recall and F1 by class, and who is taken for whom"
 
 
