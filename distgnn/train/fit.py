@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields
@@ -22,6 +23,7 @@ from distgnn.store.importers.imported import Imported
 from distgnn.store.importers.names import Names
 from distgnn.store.in_memory import given_features, hold
 from distgnn.store.read.root import ROOT, RootStore
+from distgnn.store.read.store import Store
 from distgnn.train.another import told
 from distgnn.train.checkpoint import Collected, collected
 from distgnn.train.keywords import FitSettings
@@ -135,6 +137,9 @@ def _source(graph: Any, X: Any, y: Any, split: Any, **given: Any) -> Imported:
     """Take the graph, with all that training needs. Local to rank 0."""
     if graph is None:
         raise ArgumentError("graph", None, "training needs edges")
+    if isinstance(graph, (str, os.PathLike, Store)):
+        run = "distgnn.train.Run(STORE, Settings(...)) trains on a store, which dg.prepare makes of files"
+        raise ArgumentError("graph", getattr(graph, "path", graph), f"expected arrays in memory; {run}")
     source = of_arrays(graph, X, y, split, default_split=SPLIT, **given)
     needed = {"graph": source.n, "X": source.width, "y": source.classes}
     expected = {"graph": "edges", "X": "features, an array (nodes, width)"}

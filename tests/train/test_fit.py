@@ -299,6 +299,8 @@ def test_a_person_hears_the_warnings() -> None:
 def test_names_of_pyg_are_answered_before_anything_is_missing() -> None:
     with pytest.raises(ArgumentError, match=r"^edge_index=ndarray: no setting .*did you mean graph\?$"):
         dg.fit(edge_index=EDGES, x=X, y=Y)
+    with pytest.raises(ArgumentError, match=r"^graph=graph.dg: expected arrays in memory; distgnn.train.Run"):
+        dg.fit("graph.dg")
     with pytest.raises(ArgumentError, match="^graph=None: training needs edges"):
         dg.fit(X=X, y=Y)
 
