@@ -192,7 +192,10 @@ def stopped(where: records.Stopped, checkpoint: str | None) -> str:
 
 
 def messages(run: Run) -> str:
-    """Describe the bytes that the ledger charges the busiest rank of a run that has ended."""
+    """Describe the bytes that the ledger charges the busiest rank of a run that has ended, since it began
+    or went on.
+    """
     if run.grid.size == 1:
         return "one rank, no messages"
-    return f"{size(max(run.end['bytes']))} of messages on the busiest rank, in the whole run"
+    when = "in the whole run" if run.first_epoch == 1 else f"since epoch {run.first_epoch}"
+    return f"{size(max(run.end['bytes']))} of messages on the busiest rank, {when}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,12 @@ def test_the_last_line_says_the_bytes_of_messages(store: str, tmp_path: Path) ->
         figures = first["plan"]["measured"]
         assert all(rate > 0 or (rate == 0 and "alpha" in name) for name, rate in figures.items())
         assert first["command"].endswith(f"distgnn train {store} --algorithm=auto --epochs=3 --log={log}")
+
+
+def test_messages_of_a_run_that_went_on_are_those_since_then() -> None:
+    for first, when in ((1, "in the whole run"), (4, "since epoch 4")):
+        run: Any = SimpleNamespace(grid=SimpleNamespace(size=2), end={"bytes": [0, 2048]}, first_epoch=first)
+        assert console.messages(run) == f"2 KiB of messages on the busiest rank, {when}"
 
 
 def test_defaults_and_flags() -> None:
