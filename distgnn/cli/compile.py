@@ -17,13 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile the kernels on rank 0 alone. Returns 1 if one does not compile, else 0.
+    """Compile the kernels on rank 0 alone. Returns 1 on every rank if one does not compile, else 0.
 
     UserError: no GPU can be used here, compiled kernels would not be kept, or there is no such file.
     """
-    from distgnn.comm.launch import is_first
+    from distgnn.cli.first_rank import on_first_rank
 
-    return compiled(args.files) if is_first() else 0
+    return on_first_rank(lambda: compiled(args.files))
 
 
 def compiled(files: list[str]) -> int:

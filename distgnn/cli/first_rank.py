@@ -7,30 +7,32 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from distgnn.cli.stop import interruptible
 from distgnn.comm.launch import PATIENCE, launched
 
+T = TypeVar("T")
 TAG = 75  # of the message of a rank that got a signal
 EVERY = 0.2  # seconds between looks for it
 
 
-def on_first_rank(work: Callable[[], None]) -> None:
-    """Call `work` on rank 0 of the job. Collective: what it raises is raised on every rank.
+def on_first_rank(work: Callable[[], T]) -> T:
+    """Call `work` on rank 0 of the job. Collective: every rank has its result, and what it raises.
 
     A signal to any rank interrupts `work`, which tidies up before the job ends.
     """
     from distgnn.store.write.ranks import of
 
-    world = _world()
+    world, result = _world(), list[T]()
     team = of(world)
     if team.rank == 0:
         with interruptible(), team.together(), _listening(world):
-            work()
+            result.append(work())
     else:
         with interruptible(lambda: _tell(world)), team.together():
             pass
+    return team.gather_objects(result)[0][0]
 
 
 def on_all_ranks(work: Callable[[Any], None]) -> None:

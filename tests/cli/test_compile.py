@@ -7,7 +7,7 @@ import pytest
 from distgnn import cli
 from distgnn.local.cuda import ahead, launch, native
 from distgnn.local.cuda.instances import KERNELS
-from mpi_helpers import gpu
+from mpi_helpers import gpu, mpiexec
 
 
 @pytest.fixture
@@ -68,3 +68,11 @@ def test_without_a_gpu_it_says_so_in_a_line(capsys) -> None:
     assert cli.main(["compile"]) == 2
     line = capsys.readouterr().err
     assert line.startswith("distgnn: error: compile: CuPy ") and line.count("\n") == 1
+
+
+def test_ranks_end_alike() -> None:
+    if gpu.real():
+        pytest.skip("kernels are compiled here")
+    done = mpiexec(2, "-m", "distgnn", "compile")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("distgnn: error: compile: CuPy is missing") and done.err.count("\n") == 1
