@@ -61,6 +61,17 @@ template <class Kind> __device__ inline unsigned short narrowed(float number, in
   return static_cast<unsigned short>(Kind::narrow(x));
 }
 
+// A number as it is computed with: that of 16 bits in float32.
+__device__ inline float number(float x) { return x; }
+__device__ inline double number(double x) { return x; }
+template <class X> __device__ inline float number(X x) { return X::widen(x.bits); }
+
+// A number as it is stored.
+template <class X, class T> __device__ inline X stored(T x, [[maybe_unused]] int* beyond) {
+  if constexpr (sizeof(X) == 2) return X{narrowed<X>(x, beyond)};
+  else return x;
+}
+
 // N neighbouring elements, moved by one instruction (two where they are 32 bytes: 16 is the widest there is).
 template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
   T at[N];

@@ -83,10 +83,6 @@ template <class X> __device__ inline int row_of(int columns, int stride) {
   return sizeof(X) == sizeof(float) ? columns : stride;
 }
 
-// A number in float32.
-__device__ inline float number(float x) { return x; }
-template <class X> __device__ inline float number(X x) { return X::widen(x.bits); }
-
 // A's fragments for 16 of k, in two steps of 8.
 struct Halves {
   float high[2][4], low[2][4];

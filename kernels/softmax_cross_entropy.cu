@@ -1,6 +1,6 @@
 // Masked softmax cross-entropy and its gradient. G lanes of a warp per row, a power of two, which keep its logits in
-// registers and read them once; those of rows that do not fit three times, from DRAM once. Rows that are cut over ranks
-// take array operations (distgnn/nn/loss.py).
+// registers and read them once; those of rows that do not fit three times, from DRAM once. The gradient may be rounded to
+// 16 bits. Rows that are cut over ranks take array operations (distgnn/nn/loss.py).
 
 #include "common.cuh"
 
@@ -34,18 +34,24 @@ template <class T, int V, int K> struct Lane {
       if (start + k * G + first < vectors) x[k] = load<V>(row + (start + k * G + first) * V);
   }
 
-  __device__ inline void write(T* row, int start) const {
+  template <class X> __device__ inline void write(X* row, int start, int* beyond) const {
 #pragma unroll
     for (int k = 0; k < K; k++)
-      if (start + k * G + first < vectors) store(row + (start + k * G + first) * V, x[k]);
+      if (start + k * G + first < vectors) {
+        Pack<X, V> numbers;
+#pragma unroll
+        for (int v = 0; v < V; v++) numbers.at[v] = stored<X>(x[k].at[v], beyond);
+        store(row + (start + k * G + first) * V, numbers);
+      }
   }
 };
 
 // The loss of a row whose first logits, or all, are in `own`, for the lane that has the label's, and writes it; and the
 // row's gradient, (softmax - onehot) scale. By all lanes of a warp. `gradient` may be `row`: a lane writes only what it
 // has read.
-template <class T, int V, int K>
-__device__ inline void of_row(Lane<T, V, K>& own, const T* row, T* gradient, int label, T scale, double* loss) {
+template <class T, class X, int V, int K>
+__device__ inline void of_row(Lane<T, V, K>& own, const T* row, X* gradient, int label, T scale, int* beyond,
+                              double* loss) {
   const int step = own.G * K;
   const bool again = K > 1 && own.vectors > step;  // with K = 1 a row fits
   T highest = lowest<T>(), sum = 0, logit = 0;
@@ -82,7 +88,7 @@ __device__ inline void of_row(Lane<T, V, K>& own, const T* row, T* gradient, int
       const T e = again ? exponential(own.x[k].at[v] - highest) : own.x[k].at[v];
       own.x[k].at[v] = (e * share - T(column == label)) * scale;
     });
-    own.write(gradient, at);
+    own.write(gradient, at, beyond);
   }
   if (labelled) *loss = logarithm(sum) - logit;
 }
@@ -94,12 +100,14 @@ template <class T> constexpr int IN_FLIGHT = sizeof(T) == 4 ? 16 : 4;
 template <class T> constexpr int BLOCKS = sizeof(T) == 8 ? 2 : 0;
 
 // position[r] is the place of row r among the training rows, or -1; labels and losses are indexed by place.
-// gradient[r, :] for all m rows, zero where position[r] is -1. A group of lanes has some rows, one after the other,
-// whose first logits are all on their way before it looks at one. V: divides f, and rows may be read V at a time.
-template <class T, int V, int K>
+// gradient[r, :] for all m rows, in rows of `pitch`, zero where position[r] is -1 and from column f on. A group of lanes
+// has some rows, one after the other, whose first logits are all on their way before it looks at one. V: divides f, and
+// rows may be read and written V at a time. beyond: as of `narrowed`.
+template <class T, class X, int V, int K>
 __global__ void __launch_bounds__(THREADS, BLOCKS<T>)
     softmax_cross_entropy(int64 m, const int* __restrict__ position, const int64* __restrict__ labels,
-                          const T* logits, int f, int G, T scale, T* gradient, double* __restrict__ losses) {
+                          const T* logits, int f, int G, T scale, int pitch, X* gradient, int* beyond,
+                          double* __restrict__ losses) {
   constexpr int R = K * V < IN_FLIGHT<T> ? IN_FLIGHT<T> / (K * V) : 1;
   const int in_warp = threadIdx.x % WARP, group = in_warp / G, lane = in_warp - group * G;
   const int64 first = (flat_index() / WARP * (WARP / G) + group) * R;
@@ -116,8 +124,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<T>)
 #pragma unroll
   for (int r = 0; r < R; r++) {
     const int64 row = first + r;
-    of_row(own[r], logits + row * f, gradient + row * f, label[r], scale, losses + place[r]);
-    if (row < m && place[r] < 0)
-      for (int c = lane; c < f; c += G) gradient[row * f + c] = 0;
+    of_row(own[r], logits + row * f, gradient + row * pitch, label[r], scale, beyond, losses + place[r]);
+    if (row < m)
+      for (int c = (place[r] < 0 ? 0 : f) + lane; c < pitch; c += G) gradient[row * pitch + c] = X{};
   }
 }

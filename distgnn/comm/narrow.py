@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,10 @@ class Narrow:
     def room(self, shape: tuple[int, int], memory: Workspace) -> Any:
         """Lend room of ``memory`` for what nothing but sparse products read; products write its 16 bits."""
         return local.rounded_room(shape, self.kind, self._place(), memory.borrow)
+
+    def again(self, room: Any) -> Any:
+        """Return this :meth:`room` for what is rounded from now on."""
+        return replace(room, beyond=self._place())
 
     def round(self, array: Array) -> None:
         """Round in place."""

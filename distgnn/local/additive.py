@@ -65,7 +65,7 @@ def slope_sums(
 
 
 def _charged(name: str, A: CSR, columns: int, touched: int, like: Array) -> Any:
-    ledger.charge("spmm", name, flops=4 * A.nnz * columns, touched=touched)
+    ledger.charge("spmm", name, flops=4 * A.nnz * columns, touched=touched, shape=(A.nnz, columns))
     return ledger.timed("spmm", name, on=backend.of(like))
 
 

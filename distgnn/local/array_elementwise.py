@@ -71,10 +71,10 @@ def dropout_entries(
 
 
 def binary_cross_entropy(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, out: Array
 ) -> tuple[Array, Array]:
     xp, number = backend.module(logits), logits.dtype.type
-    gradient, losses = logits if overwrite else xp.zeros_like(logits), xp.zeros(len(rows))
+    gradient, losses = xp.zeros_like(logits) if out is None else out, xp.zeros(len(rows))
     for part in blocking.passes(logits, len(rows)):
         z, y = logits[rows[part]], labels[part].astype(logits.dtype)
         small = xp.exp(-abs(z))  # never overflows: log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|))
@@ -83,23 +83,23 @@ def binary_cross_entropy(
         G -= y
         G *= number(share)
         gradient[rows[part]] = G
-    if overwrite:
-        clear_others(logits, rows)
+    if out is not None:
+        clear_others(out, rows)
     return losses, gradient
 
 
 def squared_error(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, out: Array
 ) -> tuple[Array, Array]:
     xp = backend.module(logits)
-    gradient, losses = logits if overwrite else xp.zeros_like(logits), xp.zeros(len(rows))
+    gradient, losses = xp.zeros_like(logits) if out is None else out, xp.zeros(len(rows))
     for part in blocking.passes(logits, len(rows)):
         G = (logits[rows[part]] - labels[part]).astype(logits.dtype)
         losses[part] = (G.astype(np.float64) ** 2).sum(axis=1)
         G *= logits.dtype.type(2 * share)
         gradient[rows[part]] = G
-    if overwrite:
-        clear_others(logits, rows)
+    if out is not None:
+        clear_others(out, rows)
     return losses, gradient
 
 

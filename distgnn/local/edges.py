@@ -65,7 +65,8 @@ def dots(A: CSR, U: Array, V: Array, bounds: Sequence[int], out: Array) -> Array
     """
     on = backend.of(U)
     touched = A.nbytes(*A.header()) + U.nbytes + A.nnz * V.shape[1] * V.itemsize + out.nbytes
-    ledger.charge("spmm", "sddmm", flops=2 * A.nnz * V.shape[1], touched=touched)
+    taken = A.nnz, V.shape[1]
+    ledger.charge("spmm", "sddmm", flops=2 * A.nnz * V.shape[1], touched=touched, shape=taken)
     with ledger.timed("spmm", "sddmm", on=on):
         KERNELS.kernel("dots", U)(A, U, V, bounds, out)
     progress.poll()
@@ -169,7 +170,7 @@ def _run(name: str, A: CSR, out: Array, beside: tuple[Array, ...], *arguments: A
     on, said = backend.of(out), name.replace("_", " ")
     read = sum(array.nbytes for array in beside if array is not None)
     touched = A.nnz * A.indices.itemsize + out.nbytes + read
-    ledger.charge("spmm", said, touched=touched)
+    ledger.charge("spmm", said, touched=touched, shape=(A.nnz, out.shape[1]))
     with ledger.timed("spmm", said, on=on):
         KERNELS.kernel(name, out)(*arguments)
     progress.poll()

@@ -139,18 +139,19 @@ def layer_norm_backward(normal: Array, scales: Array, gain: Array, G: Array) -> 
 
 
 def cross_entropy(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
-) -> tuple[Array, Array] | None:
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, out: Any = None
+) -> tuple[Array, Any] | None:
     """Compute the softmax cross-entropy of these rows in one pass.
 
     Returns float64 losses, and the gradient of their sum over ``count``, 0 in other rows. None where no
     kernel does this block.
 
     rows: int64, rising; labels: int64, the column of each. position: makes, of the number of all rows, int32
-    places of these in ``rows``, or -1. overwrite: put the gradient where the logits were.
+    places of these in ``rows``, or -1. out: for the gradient, made when missing; may be ``logits``, or on a
+    GPU of :func:`rounded_room`, in bfloat16.
     """
     kernel = KERNELS.find("cross_entropy", logits)
-    return None if kernel is None else kernel(logits, rows, labels, position, count, overwrite)
+    return None if kernel is None else kernel(logits, rows, labels, position, count, out)
 
 
 def count_hits(logits: Array, rows: Array, labels: Array, parts: Array) -> Array | None:
@@ -166,31 +167,34 @@ def count_hits(logits: Array, rows: Array, labels: Array, parts: Array) -> Array
 
 
 def binary_cross_entropy(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
-) -> tuple[Array, Array]:
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float,
+    out: Array = None,
+) -> tuple[Array, Array]:  # fmt: skip
     """Compute the binary cross-entropy of all entries of these rows in one pass.
 
     Returns float64 sums of each row's losses, and ``share`` times their gradient, 0 in other rows.
 
-    labels: uint8, 0 or 1, (len(rows), width of the logits); the others as in :func:`cross_entropy`.
+    labels: uint8, 0 or 1, (len(rows), width of the logits); the others as in :func:`cross_entropy`, but the
+    gradient has the type of the logits.
     """
     kernel = KERNELS.kernel("binary_cross_entropy", logits)
-    return kernel(logits, rows, labels, position, share, overwrite)
+    return kernel(logits, rows, labels, position, share, out)
 
 
 def squared_error(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
-) -> tuple[Array, Array]:
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float,
+    out: Array = None,
+) -> tuple[Array, Array]:  # fmt: skip
     """Compute squared differences of all entries of these rows from float labels.
 
     Returns float64 sums of each row's, and ``share`` times their gradient, 0 in other rows. Arguments: as of
     :func:`binary_cross_entropy`.
     """
-    return KERNELS.kernel("squared_error", logits)(logits, rows, labels, position, share, overwrite)
+    return KERNELS.kernel("squared_error", logits)(logits, rows, labels, position, share, out)
 
 
 def column_sums(block: Array) -> Array:
-    """Sum the columns (1, f), in float64."""
+    """Sum the columns (1, f), in float64; on a GPU those of a matrix in 16 bits, too."""
     return KERNELS.kernel("column_sums", block)(block)
 
 
@@ -239,17 +243,15 @@ def average(sums: Array, count: Array, known: float) -> bool:
 
 
 def _softmax_on_gpu(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
-) -> tuple[Array, Array]:
-    place = logits if overwrite else None
-    return cuda.softmax_cross_entropy(logits, position(len(logits)), labels, place, count)
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, out: Any
+) -> tuple[Array, Any]:
+    return cuda.softmax_cross_entropy(logits, position(len(logits)), labels, out, count)
 
 
 def _binary_on_gpu(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, out: Array
 ) -> tuple[Array, Array]:
-    place = logits if overwrite else None
-    losses, gradient = cuda.binary_cross_entropy(logits, position(len(logits)), labels, place, share)
+    losses, gradient = cuda.binary_cross_entropy(logits, position(len(logits)), labels, out, share)
     return losses.astype(np.float64), gradient
 
 

@@ -44,18 +44,18 @@ def activate(
 
 
 def cross_entropy(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, overwrite: bool
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, out: Array
 ) -> tuple[Array, Array]:
-    gradient = logits if overwrite else np.empty_like(logits)
+    gradient = np.empty_like(logits) if out is None else out
     sums, own = np.empty(len(rows), logits.dtype), np.empty(len(rows), logits.dtype)
     host.built().cross_entropy(logits, rows, labels, gradient, sums, own, 1 / count, isa=host.isa())
     return np.log(sums.astype(np.float64)) - own, gradient
 
 
 def binary_cross_entropy(
-    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, overwrite: bool
+    logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], share: float, out: Array
 ) -> tuple[Array, Array]:
-    gradient, losses = logits if overwrite else np.empty_like(logits), np.empty(len(rows))
+    gradient, losses = np.empty_like(logits) if out is None else out, np.empty(len(rows))
     host.built().binary_cross_entropy(logits, rows, labels, gradient, losses, share, isa=host.isa())
     return losses, gradient
 

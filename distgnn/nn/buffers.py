@@ -124,7 +124,7 @@ class LayerProducts:
         self.matrices: dict[str, tuple[Layout, Shape]] = {
             "H": (H, (n, below)), "dH": (H, (n, below)), "S": (H, (n, above)),
             "T": (T, (m, below)), "dT": (T, (m, below)), "d_own": (T, (m, below)),
-            "Y": (Z, (m, above)), "Z": (Z, (m, above)),
+            "Y": (Z, (m, above)), "Z": (Z, (m, above)), "G": (Z, (m, above)),
             "H_like_Z": (Z, (m, above)), "G_like_H": (H, (m, above)),  # of residual connections
             "XW": (H, (n, above)), "AXW": (T, (m, above)), "G_like_AXW": (T, (m, above)),  # of sparse X
         }  # fmt: skip
@@ -216,7 +216,8 @@ class Buffers:
         in_place = self.plan.A.weights.in_place and self.plan.mode.scratch
         if not (alike and in_place) or other in self.kept:
             return getattr(self, name)
-        self.live[name] = self.live.pop(other)
+        X, narrow = self.live.pop(other), self.plan.A.grid.narrow
+        self.live[name] = X.like(narrow.again(X.block)) if narrow and name in self.rounded else X
         self.ended.add(other)
         self._end(*self.plan.over.get(name, ()))
         return self.live[name]

@@ -23,13 +23,13 @@ from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.features import gone
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
-from distgnn.nn.loss import LossRows, Targets, Total, begin_loss, queue_loss
+from distgnn.nn.loss import LossRows, Targets, Total, queue_loss
 from distgnn.nn.metrics import scores
 from distgnn.nn.network_arguments import check, residual_layers
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import AGGREGATE, TRANSFORM, associative
 from distgnn.nn.recomputed import Passed
-from distgnn.nn.rounding import round_between
+from distgnn.nn.rounding import room_for_gradient, round_between
 from distgnn.nn.whole_weights import WholeWeights
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
@@ -340,7 +340,8 @@ class GCN(WholeWeights):
         Z = self._forward(plans, X, epoch)
         try:
             seen = scores(Z, targets) if evaluate else {}
-            begun, G = begin_loss(Z, targets, overwrite=True)
+            total, G = self._loss(Z, targets)
+            begun = total.begin_reading()
         except FloatingPointError as error:
             self.grid.workspace.give_back(Z.block)
             raise self.not_finite(X, str(error), epoch) from None
@@ -362,8 +363,16 @@ class GCN(WholeWeights):
         Z = self._forward(self._plans(True, X, need_input), X, epoch)
         if logits is not None:
             logits[...] = Z.block
-        total, G = queue_loss(Z, targets, overwrite=True)
+        total, G = self._loss(Z, targets)
         return total, *self.backward(G, epoch, need_input, mean_over(targets))
+
+    def _loss(self, Z: DistDense, targets: LossRows) -> tuple[Total, DistDense]:
+        """Compute the loss and its gradient, in the place of Z or in 16 bits. Collective."""
+        room = room_for_gradient((self.layers[-1], self.buffers[-1]), targets)
+        total, G = queue_loss(Z, targets, room is None, room)
+        if room is not None:
+            self.grid.workspace.give_back(Z.block)
+        return total, G
 
     def queue_logits(self, X: Features, need_input: bool, logits: Array) -> None:
         """Compute the logits of the present weights, without dropout, in this array. Collective."""
@@ -409,7 +418,8 @@ class GCN(WholeWeights):
         """
         mode = Mode(keep=True, need_input=False, sparse=isinstance(X, SparseFeatures))
         Z = self._forward(self._planned(graphs, mode), X, step)
-        loss, G = begin_loss(Z, targets, overwrite=True)
+        total, G = self._loss(Z, targets)
+        loss = total.begin_reading()
         gradients = self.backward(G, step)[0]
         return loss(), gradients
 

@@ -44,7 +44,7 @@ class Total(NamedTuple):
     loss: Callable[[float], float]
 
     def begin_reading(self) -> Loss:
-        """Begin to read it; return a function that waits for it."""
+        """Begin to read it; return a function that waits for it, while a device does what is queued."""
         read = read_later(self.on, self.array)
         return lambda: self.loss(float(read()[0]))
 
@@ -258,25 +258,26 @@ def cross_entropy(Z: DistDense, targets: LossRows, overwrite: bool = False) -> t
     The loss is the squared error of numbers, binary where nodes have several classes, else softmax
     cross-entropy; arguments and results are those of each.
     """
-    loss, G = begin_loss(Z, targets, overwrite)
-    return loss(), G
-
-
-def begin_loss(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[Loss, DistDense]:
-    """Compute as :func:`cross_entropy`, but return the loss as a function that waits for it on a device.
-
-    What is queued before it is called goes on meanwhile. Collective; the function is not.
-    """
     total, G = queue_loss(Z, targets, overwrite)
-    return total.begin_reading(), G
+    return total.begin_reading()(), G
 
 
-def queue_loss(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[Total, DistDense]:
-    """Compute as :func:`cross_entropy`, but leave the loss where it is. Collective."""
+def queue_loss(
+    Z: DistDense, targets: LossRows, overwrite: bool = False, out: DistDense | None = None
+) -> tuple[Total, DistDense]:
+    """Compute as :func:`cross_entropy`, but leave the loss where it is. Collective.
+
+    out: room in 16 bits for the gradient, of a loss that :func:`rounds` on a GPU that has all classes.
+    """
     if targets.loss == "softmax":
-        return _of_rows(Z, targets, overwrite)
+        return _of_rows(Z, targets, overwrite, out)
     kernels = {"mse": elementwise.squared_error, "binary": elementwise.binary_cross_entropy}
     return _of_entries(Z, targets, overwrite, NAMES[targets.loss], kernels[targets.loss])
+
+
+def rounds(targets: LossRows) -> bool:
+    """Tell whether a kernel writes the gradient of this loss in 16 bits."""
+    return targets.loss == "softmax" and targets.weights is None
 
 
 def squared_error(Z: DistDense, targets: LossRows, overwrite: bool = False) -> tuple[float, DistDense]:
@@ -316,8 +317,8 @@ def _of_entries(
     ledger.charge("loss", name, touched=3 * Z.block.nbytes)
     with ledger.timed("loss", name, on=layout.grid.backend):
         share = 1 / (targets.count * Z.shape[1])
-        known = targets.train_rows, targets.train_labels, targets.position, share, overwrite
-        losses, gradient = kernel(Z.block, *known)
+        known = targets.train_rows, targets.train_labels, targets.position, share
+        losses, gradient = kernel(Z.block, *known, Z.block if overwrite else None)
         if targets.weights is not None:
             losses *= targets.weights
             gradient[targets.train_rows] *= targets.weights[:, None]
@@ -348,7 +349,9 @@ def softmax_cross_entropy(
     return total.begin_reading()(), G
 
 
-def _of_rows(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Total, DistDense]:
+def _of_rows(
+    Z: DistDense, targets: LossRows, overwrite: bool, out: DistDense | None = None
+) -> tuple[Total, DistDense]:
     """Compute softmax cross-entropy and its gradient. Collective."""
     layout = Z.layout
     targets.check(Z)
@@ -356,7 +359,8 @@ def _of_rows(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Total, D
     with ledger.timed("loss", NAMES["softmax"], on=layout.grid.backend):
         known = targets.train_rows, targets.train_labels, targets.position, targets.count
         whole = layout.grid.count(*layout.col_axes) == 1
-        fused = elementwise.cross_entropy(Z.block, *known, overwrite) if whole else None
+        place = out.block if out is not None else Z.block if overwrite else None
+        fused = elementwise.cross_entropy(Z.block, *known, place) if whole else None
         losses, gradient = fused or _in_phases(Z, targets, overwrite)
         if targets.weights is not None:
             losses *= targets.weights

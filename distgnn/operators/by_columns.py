@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from distgnn import ledger
 from distgnn.arrays.tuning import TUNING
 from distgnn.arrays.workspace import Take
 from distgnn.comm.exchange import Exchange
@@ -110,6 +111,7 @@ class _Swap:
     def to_columns(self, k: int) -> Exchange:
         """Begin to exchange a part of X."""
         me, columns = self.row.rank, self.columns[k]
+        _charge_copies(self.X, columns)
         self.X_k[k][self.rows_of_X[me]] = self.X[:, columns[me]]
         into = {q: self.X_k[k][self.rows_of_X[q]] for q in self.row.others()}
         pack = lambda cut: lambda rows, room: _copy(room, self.X[rows, cut])  # noqa: E731
@@ -118,6 +120,7 @@ class _Swap:
     def _to_rows(self, k: int) -> Exchange:
         """Begin to exchange a part of Y."""
         me = self.row.rank
+        _charge_copies(self.Y, self.columns[k])
         self.Y[:, self.columns[k][me]] = self.Y_k[k][self.rows_of_Y[me]]
         sent = {r: self.Y_k[k][self.rows_of_Y[r]] for r in self.row.others()}
         unpack = lambda cut: lambda rows, room: _copy(self.Y[rows, cut], room)  # noqa: E731
@@ -127,6 +130,12 @@ class _Swap:
         """Return the own rows of other ranks' columns, by rank."""
         shapes = {r: (len(like), columns[r].stop - columns[r].start) for r in self.row.others()}
         return {r: Pieces(shape, like.dtype, move(columns[r])) for r, shape in shapes.items()}
+
+
+def _charge_copies(rows: Array, columns: Sequence[slice]) -> None:
+    """Charge that these columns of the own rows are read in one place and written in another."""
+    numbers = len(rows) * sum(cut.stop - cut.start for cut in columns)
+    ledger.charge("spmm", "copy columns", touched=2 * numbers * rows.itemsize)
 
 
 def _copy(into: Array, numbers: Array) -> None:

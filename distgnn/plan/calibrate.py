@@ -178,11 +178,12 @@ def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Ma
     sparse = measure.sparse_products(budget.part(0.5), scale)
     dense = measure.dense_products(budget.part(0.5), scale)
     rounded = measure.rounded_products(budget.part(0.2), scale)
+    edges = measure.edge_passes(budget.part(0.3), scale)
     passes = measure.dense_passes(budget, scale)
     caches = [float(on.cache_bytes())] if on.cache_bytes() else CACHES
     measured = replace(
         machine, spmm=fit.spmm(sparse, caches, CORES), gemm=fit.gemm(dense),
-        passes=fit.passes(passes, one_call=on.on_device),
+        passes=fit.passes(passes, one_call=on.on_device), edges=fit.edges(edges),
     )  # fmt: skip
     if rounded:
         measured = replace(measured, tf32=fit.gemm(rounded))
@@ -195,6 +196,7 @@ def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Ma
         _of_dense("gemm", dense, measured),
         *([_of_dense("gemm, TF32", rounded, measured.used(True, tf32=True))] if rounded else []),
         *(_of_passes(phase, passes, measured) for phase in ("spmm", *measured.passes.kinds)),
+        *(_of_edges(kind, edges, measured) for kind in measured.edges),
     ]
     return measured, fits
 
@@ -209,6 +211,11 @@ def _of_passes(phase: str, samples: Sequence[Measurement], machine: Machine) -> 
     return fit.of("rows" if phase == "spmm" else phase, "", values, some, machine)
 
 
+def _of_edges(kind: str, samples: Sequence[Measurement], machine: Machine) -> Fit:
+    some = [sample for sample in samples if fit.edge_pass(sample) == kind]
+    return fit.of(kind.replace("_", " "), "", vars(machine.edges[kind]), some, machine)
+
+
 class Scope(NamedTuple):
     """Messages to measure: their kinds, and whether also of groups of some ranks of a level."""
 
@@ -216,12 +223,23 @@ class Scope(NamedTuple):
     parts: bool = True
 
 
+Alone = dict[tuple[int, str], list[Measurement]]  # samples by level and kind
 ALL, BRIEF = Scope(), Scope(collectives.FEW, False)
 
 
 def network(machine: Machine, budget: Budget, grid: Grid, scope: Scope = ALL) -> tuple[Machine, list[Fit]]:
     """Return the links of every level and kind of message, and what a node gets out of it in all."""
     alone, crowded = _series(machine, budget, grid, scope)
+    with grid.world.together():  # one rank fits: where ranks share cores, all would take many times as long
+        fitted: Any = _links(machine, alone, crowded) if grid.rank == 0 else None
+    made: tuple[Machine, list[Fit]] = grid.world.share(fitted)
+    return made
+
+
+def _links(
+    machine: Machine, alone: Alone, crowded: Sequence[Measurement]
+) -> tuple[Machine, list[Fit]]:  # fmt: skip
+    """Fit the links of :func:`network`."""
     levels: list[Level] = []
     for number, level in enumerate(machine.levels):
         samples = {kind: some for (at, kind), some in alone.items() if at == number and kind in KINDS}
@@ -234,10 +252,10 @@ def network(machine: Machine, budget: Budget, grid: Grid, scope: Scope = ALL) ->
         ]
         usual = fit.no_faster(fit.link(every, machine.levels, number, "alltoallv"), measured)
         levels.append(replace(level, **vars(usual), kinds=links))
-    series = grid.world.share(replace(machine, levels=levels))
+    series = replace(machine, levels=levels)
     fits = [_of_link(kind, levels[number], samples, series) for (number, kind), samples in alone.items()]
     if crowded:
-        rate = grid.world.share(fit.injection(crowded, series, len(levels) - 1))
+        rate = fit.injection(crowded, series, len(levels) - 1)
         series = replace(series, levels=[*series.levels[:-1], replace(series.levels[-1], injection=rate)])
         fits.append(fit.of("injection", levels[-1].name, {"injection": rate}, crowded, series))
     return series, sorted(fits, key=lambda sample: sample.level)
@@ -247,9 +265,6 @@ def _of_link(kind: str, level: Level, samples: Sequence[Measurement], machine: M
     if kind not in KINDS:
         return fit.of(f"{kind}, not fitted", level.name, {}, samples, machine)
     return fit.of(kind, level.name, vars(level.kinds[kind]), samples, machine)
-
-
-Alone = dict[tuple[int, str], list[Measurement]]
 
 
 def _series(machine: Machine, budget: Budget, grid: Grid, scope: Scope) -> tuple[Alone, list[Measurement]]:

@@ -17,8 +17,10 @@ from distgnn.plan.clock import Clock, estimate
 from distgnn.plan.cost_model import RELAY, Network
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import (
+    EDGES,
     FASTEST,
     PASSES,
+    EdgeRate,
     Gemm,
     Level,
     Link,
@@ -39,6 +41,7 @@ TRAVELS = ("comm", "sent", "wait")  # phases of steps in which a rank computes n
 LEAST_SKEW = 1e-6  # seconds that are tried: fewer are lost in rounding
 _PASS = {"byte": Passes(0.0, 1.0), "call": Passes(1.0, FREE)}
 _NO_RATES = SpmmRates(0.0, 0.0, 0.0, 0.0)
+_NO_EDGES = dict.fromkeys(vars(EdgeRate(0.0, 0.0, 0.0)), 0.0)
 
 
 @dataclass(frozen=True)
@@ -351,6 +354,22 @@ def _pass(samples: Sequence[Measurement], call: float | None = None) -> Rate:
                    for some in samples]  # fmt: skip
     times = solve(samples, units) | ({} if call is None else {"call": call})
     return Rate(times["call"], rate(times["byte"]))
+
+
+def edges(samples: Sequence[Measurement]) -> dict[str, EdgeRate]:
+    """Return rates of passes over the non-zeros, of each kind that there are samples of."""
+    found = {}
+    for kind in EDGES:
+        if some := [sample for sample in samples if edge_pass(sample) == kind]:
+            units = {name: {kind: EdgeRate(**_NO_EDGES | {name: 1.0})} for name in _NO_EDGES}
+            times = solve(some, {name: replace(_nothing(), edges=unit) for name, unit in units.items()})
+            found[kind] = EdgeRate(**times)
+    return found
+
+
+def edge_pass(sample: Measurement) -> str:
+    """Return the kind of pass over the non-zeros that this is a sample of, as :data:`EDGES` names it."""
+    return sample.steps[0].operation.replace(" ", "_")
 
 
 def beyond(samples: Sequence[Measurement], machine: Machine) -> tuple[float, float]:

@@ -29,6 +29,8 @@ KINDS = (
 )  # fmt: skip
 #: The phases of the ledger whose passes have rates of their own, where a machine gives them.
 PASSES = ("activation", "loss", "optimizer")
+#: The passes of attention over the non-zeros that have rates of their own, where a machine gives them.
+EDGES = ("softmax", "softmax_back", "sddmm", "additive_scores", "slope_sums")
 _SHARE = "a number from 0 to 1"
 FASTEST = 1e15  #: The rate that is written where no time was found.
 
@@ -144,6 +146,20 @@ class Passes(Rate):
 
 
 @dataclass(frozen=True)
+class EdgeRate:
+    """Cost of a pass over the non-zeros, in float32.
+
+    Attributes:
+        call: seconds each; nonzero, nonzero_column: per non-zero, and per non-zero and column: head of a
+            softmax, column of the dense matrices of others.
+    """
+
+    call: float
+    nonzero: float
+    nonzero_column: float
+
+
+@dataclass(frozen=True)
 class Overlap:
     """Messages while a rank computes.
 
@@ -181,6 +197,7 @@ class Machine:
         launch: seconds in which a host queues a step for its device, which computes meanwhile; 0: on hosts.
         captured: in place of `update`, of an epoch that a device runs as CUDA graphs; 0: the same.
         tf32: rates of dense products that round to TensorFloat-32; None: as those of others.
+        edges: of passes over the non-zeros, see :data:`EDGES`; the others take as long as their bytes.
         device: the name of the GPU that the rates are of; empty: of hosts, or of no GPU alone.
         shared_memory: ranks of a node hold A once where they hold the same block of it: on hosts.
         measured: by ``distgnn calibrate``; None where figures have other sources.
@@ -199,6 +216,7 @@ class Machine:
     launch: float = 0.0
     captured: float = 0.0
     tf32: Gemm | None = None
+    edges: Mapping[str, EdgeRate] = field(default_factory=dict)
     device: str = ""
     shared_memory: bool = False
     measured: Measured | None = None
@@ -331,14 +349,14 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
         if not isinstance(value, list):
             raise UserError(f"{where}: levels must be tables: [[levels]]")
         return [_table(Level, entry, where, f"levels[{i}].") for i, entry in enumerate(value)]
-    if name == "kinds":
+    if name in ("kinds", "edges"):
         if not isinstance(value, Mapping):
-            raise UserError(f"{where}: {prefix}kinds must be tables: [{prefix}kinds.NAME]")
-        known, cls = (PASSES, Rate) if prefix == "passes." else (KINDS, Link)
+            raise UserError(f"{where}: {prefix}{name} must be tables: [{prefix}{name}.NAME]")
+        known, cls = _rates(name, prefix)
         for kind in value:
             if kind not in known:
-                raise UserError(f"{where}: unknown field {prefix}kinds.{kind}; known: {', '.join(known)}")
-        return {kind: _table(cls, entry, where, f"{prefix}kinds.{kind}.") for kind, entry in value.items()}
+                raise UserError(f"{where}: unknown field {prefix}{name}.{kind}; known: {', '.join(known)}")
+        return {kind: _table(cls, entry, where, f"{prefix}{name}.{kind}.") for kind, entry in value.items()}
     if name in _TABLES:
         return _table(_TABLES[name], value, where, f"{prefix}{name}.")
     if name == "r2":
@@ -357,6 +375,13 @@ def _value(name: str, value: Any, where: str, prefix: str) -> Any:
             raise UserError(f"{where}: {prefix}{name}={value!r}: expected true or false")
         return value
     return _number(name, value, f"{where}: {prefix}{name}={value!r}")
+
+
+def _rates(name: str, prefix: str) -> tuple[tuple[str, ...], type]:
+    """Return the names and the type of the tables that a table of this name has, after this prefix."""
+    if name == "edges":
+        return EDGES, EdgeRate
+    return (PASSES, Rate) if prefix == "passes." else (KINDS, Link)
 
 
 def _number(name: str, value: Any, what: str) -> float | int:
@@ -399,8 +424,8 @@ def _written(table: Any, prefix: str = "") -> str:
                 f"{json.dumps(kind, ensure_ascii=False)} = {number!r}" for kind, number in value.items()
             )
             tables.append("\n".join([f"\n[{prefix}r2]", *numbers]))
-        elif member.name == "kinds":
-            tables += [f"\n[{prefix}kinds.{kind}]\n{_written(link)}" for kind, link in value.items()]
+        elif member.name in ("kinds", "edges"):
+            tables += [f"\n[{prefix}{member.name}.{kind}]\n{_written(each)}" for kind, each in value.items()]
         elif hasattr(value, "__dataclass_fields__"):
             tables.append(f"\n[{prefix}{member.name}]\n{_written(value, f'{prefix}{member.name}.')}")
     return "\n".join([*lines, *tables])

@@ -25,6 +25,7 @@ from distgnn.comm.group import Comm
 from distgnn.errors import ArgumentError
 from distgnn.layout import partition
 from distgnn.ledger import Ledger
+from distgnn.local import additive, edges
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.operators.dense import DistDense
@@ -40,6 +41,7 @@ Clock = Callable[[], float]
 LEAST, MOST = 3, 15  # batches of calls that are timed
 BATCH = 0.1  # seconds of a batch of quick calls: many turns on a core, more bytes than a link lets burst
 WARM_UP, CAPTURING = 2, 20  # epochs, and those in which kernels are chosen and graphs made
+DEGREE = 32  # non-zeros of a row of which passes over them are measured
 TURNS = 3  # products with overlap and without
 
 
@@ -274,6 +276,34 @@ def dense_passes(budget: Budget, scale: Scale) -> list[Measurement]:
         samples.append(sample(world, f"add to {rows // 2} of {rows} rows of {width}", add, most / 2))
     for _, _, (rows,) in _cases(budget, scale.nodes or scale.rows):
         samples += _passes_of_epochs(budget, rows, scale.widths)
+    return samples
+
+
+def edge_passes(budget: Budget, scale: Scale) -> list[Measurement]:
+    """Measure the passes of attention over the non-zeros of a random matrix, of one head and of eight."""
+    world, samples = budget.world, list[Measurement]()
+    on, random = world.backend, np.random.default_rng(world.rank)
+    cases = (scale.nonzeros, scale.nonzeros // 64), ((1, 16), (1, 64), (8, 64), (8, 128))
+    for most, _, (nonzeros, (heads, width)) in _cases(budget, *cases):
+        k = max(nonzeros // DEGREE, 1)
+        A = CSR.from_scipy(random_rows(random, k, k, DEGREE), on)
+        bounds = [head * width // heads for head in range(heads + 1)]
+        U, V, u, v = (filled(on, (k, columns), 0.01) for columns in (width, width, heads, heads))
+        x, P, T = filled(on, (A.nnz, heads), 0.0), filled(on, (A.nnz, heads), 0.1), filled(on, (k, width))
+        bits = edges.signs_for(A.nnz * heads, on)
+        more = on.zeros((A.nnz, additive.sign_bytes(width)), np.uint8)
+        ways = {
+            "softmax": partial(edges.softmax, A, P, ends=(u, v), slope=0.2, signs=bits),
+            "its adjoint": partial(edges.softmax_back, A, P, x, slope=0.2, signs=bits),
+            "dot products": partial(edges.dots, A, U, V, bounds, x),
+            "scores of GATv2": partial(additive.scores, A, U, V, U[0], bounds, 0.2, x, more),
+            "sums of slopes": partial(additive.slope_sums, A, P, more, 0.2, bounds, T),
+        }
+        what = f"{A.nnz} non-zeros, heads {heads}, width {width}"
+        samples += [
+            sample(world, f"{name}, {what}", run, most / len(ways), clock=budget.clock)
+            for name, run in ways.items()
+        ]
     return samples
 
 

@@ -17,6 +17,7 @@ from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets
 from distgnn.nn.optim import Optimizer, Parameter
 from distgnn.operators.dense import DistDense
+from distgnn.operators.moves import told
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.split import TRAIN
@@ -86,7 +87,8 @@ def train(
             finish = partial(update, optimizer, trained, gradients, dX)
         scores = scores or seen
         if before is not None:
-            before(epoch, scores)
+            with told(model.grid):
+                before(epoch, scores)
         finish()
         return {"loss": loss, **records.named(scores), "lr": optimizer.lr}
 

@@ -137,12 +137,16 @@ class MinibatchTraining:
         begun: Begun | None, epoch: int, _: bool, scores: dict[str, float],
     ) -> Record:  # fmt: skip
         if before is not None:
-            before(epoch, scores)
+            with told(self.grid):
+                before(epoch, scores)
         totals = [*begun.totals] if begun is not None and epoch == begun.epoch else []
         with closing(self.updates(optimizer, epoch, len(totals))) as updates:
             for total in updates:
                 totals.append(total)
-                if pause is not None and len(totals) < sum(turn.updates for turn in self.turns) and pause():
+                with told(self.grid):
+                    within = len(totals) < sum(turn.updates for turn in self.turns)
+                    paused = pause is not None and within and pause()
+                if paused:
                     raise PausedError(Begun(epoch, totals, scores))
         self.losses = [loss / max(nodes, 1) for loss, nodes in totals]
         loss, nodes = np.sum(totals, axis=0)

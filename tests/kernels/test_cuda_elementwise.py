@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distgnn.arrays.tuning import TUNING
 from distgnn.local import cuda, elementwise
+from distgnn.local.narrow import widened
 from kernels.conftest import in_orders, normal, tolerance
 from loops import each
 
@@ -160,6 +162,40 @@ def test_softmax_cross_entropy(gpu, dtype, classes, in_place):
     assert (got is on_gpu) == in_place
     if not in_place:
         np.testing.assert_array_equal(gpu.to_host(on_gpu), logits)
+
+
+@each("classes", [1, 7, 32, 40, 47, 130, 256, 600])
+def test_gradient_of_softmax_in_16_bits(gpu, classes):
+    """The bits of a pass that rounds the gradient in float32, with zeros behind each row."""
+    m, beyond = 29, gpu.xp.zeros(1, np.int32)
+    logits = gpu.asarray(20 * normal((m, classes), np.float32))
+    position = np.full(m, -1, np.int32)
+    position[2:25] = np.arange(23)
+    labels = gpu.asarray(np.random.default_rng(5).integers(0, classes, 23))
+    known = logits, gpu.asarray(position), labels
+    losses, gradient = cuda.softmax_cross_entropy(*known)
+    expected = cuda.rounded(gradient, "bfloat16", beyond)
+    room = cuda.Rounded(gpu.xp.full_like(expected.bits, 7), "bfloat16", (m, classes), beyond)
+    got_losses, got = cuda.softmax_cross_entropy(*known, room)
+    assert got is room
+    np.testing.assert_array_equal(gpu.to_host(got.bits), gpu.to_host(expected.bits))
+    np.testing.assert_array_equal(gpu.to_host(got_losses), gpu.to_host(losses))
+    assert not gpu.to_host(beyond)[0]
+    wide = gpu.asarray(np.zeros((m, classes + 9), np.float32))
+    for wrong in (wide, cuda.rounded(wide, "bfloat16", beyond)):
+        with pytest.raises(ValueError, match="softmax_cross_entropy: gradient must be"):
+            cuda.softmax_cross_entropy(*known, wrong)
+
+
+@each("kind", ["bfloat16", "float16"])
+@each("shape", [(0, 5), (3, 5), (11, 1), (700, 40), (9, 33), (2100, 3)])
+def test_sums_of_columns_in_16_bits(gpu, kind, shape, monkeypatch):
+    """What stands behind the rows is not summed."""
+    monkeypatch.setattr(TUNING, "summed_rows", 4)
+    read = cuda.rounded(gpu.asarray(normal(shape, np.float32)), kind, gpu.xp.zeros(1, np.int32))
+    read.bits[:, shape[1] :] = 15000
+    wide = gpu.asarray(gpu.to_host(widened(read)))
+    np.testing.assert_array_equal(*(gpu.to_host(cuda.column_sums(X)) for X in (read, wide)))
 
 
 @each("dtype", DTYPES)

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import distgnn as dg
 from distgnn.arrays.tuning import TUNING
 from distgnn.arrays.workspace import Workspace
+from distgnn.comm.narrow import check_overflow
 from distgnn.errors import WireOverflowError
 from distgnn.local import cuda
 from distgnn.nn.buffers import LayerProducts
@@ -35,11 +36,11 @@ WAYS = [
     {"residual": True} | EVEN, {"recompute": 2}, {"recompute": 2} | AGGREGATE, {"network": "sage"},
     {"algorithm": "3d"}, {"widths": [20, 33, 17]}, {"algorithm": "2d"} | TRANSFORM, {"algorithm": "1.5d"},
 ]  # fmt: skip
-#: By order the widths of what passes round in two epochs: the features, where A X is kept, or the gradient of
-#: the loss; and without rooms of 16 bits all that sparse products read.
+#: By order the widths of what passes round in two epochs: the features, where A X is kept; and without rooms
+#: of 16 bits all that sparse products read.
 PASSES = {
     "aggregate-first": ([17], [17, *[24, 32, 16, 16, 32, 24] * 2]),
-    "transform-first": ([18] * 2, [24, 32, 16, 18, 18, 16, 32, 24] * 2),
+    "transform-first": ([], [24, 32, 16, 18, 18, 16, 32, 24] * 2),
 }
 
 
@@ -131,6 +132,28 @@ def test_numbers_that_do_not_fit_are_seen(comm, stand_in):
         model.forward(X)
 
 
+@each("mixed", [False, True])
+def test_sums_of_gradients_of_16_bits_are_mixed_precision(comm, stand_in, mixed):
+    """Gradients of biases are sums of columns, which have float32 in any other precision."""
+    with passes() as widths:
+        trained(comm, bias=True, mixed=mixed, **TRANSFORM)
+    assert widths == ([] if mixed else [18, 16, 32, 24] * 2)
+
+
+def test_a_gradient_that_does_not_fit_is_one_where_another_matrix_was(comm, stand_in):
+    """dT, which a product puts in the place of T, is of the backward pass."""
+    grid = make_grid(comm, "1d", backend="cupy", wire="float16")
+    grid.mixed = True
+    A = dg.distribute(sp.eye_array(N, format="csr", dtype=np.float32), grid, "1d")
+    model = NETWORKS["gcn"](A, [WIDTH, 24, CLASSES], **AGGREGATE)
+    model.set_weights([np.full((WIDTH, 24), 0.01, np.float32), np.full((24, CLASSES), 300, np.float32)])
+    Z = model.forward(dg.scatter(np.ones((N, WIDTH), np.float32), model.input_layout), 1, keep=True)
+    G = Z.like(Z.block * 0 + 100)
+    model.backward(G, 1)
+    with pytest.raises(WireOverflowError, match="a gradient of the backward pass is too large"):
+        check_overflow(grid)
+
+
 @each("way", WAYS)
 def test_mixed_precision(comm, stand_in, way):
     """Losses of networks whose matrices have 16 bits, with our dense products and with others, are near."""
@@ -154,7 +177,7 @@ def test_as_cuda_graphs(comm, stand_in, monkeypatch):
 
 
 def test_mixed_precision_takes_half_the_memory(comm, stand_in, monkeypatch):
-    """All matrices have 16 bits but the logits and their gradient, which the loss makes."""
+    """All matrices have 16 bits but the logits."""
     lent = []
     borrow = Workspace.borrow
 
@@ -163,7 +186,7 @@ def test_mixed_precision_takes_half_the_memory(comm, stand_in, monkeypatch):
         return borrow(self, shape, dtype)
 
     monkeypatch.setattr(Workspace, "borrow", noted)
-    for order in (AGGREGATE, TRANSFORM):
+    for order in (AGGREGATE, TRANSFORM, AGGREGATE | {"bias": True}, TRANSFORM | {"bias": True}):
         lent.clear()
         trained(comm, mixed=True, **order)
         sizes = [size for shape, size in lent if shape[0] == N and shape[1:] != (CLASSES,)]

@@ -17,9 +17,22 @@ from distgnn.plan import calibrate as calibration
 from distgnn.plan import collectives, fit, machine, measure
 from distgnn.plan.calibrate import ALONE, CACHES, IN_TURNS, by_nodes, calibrate
 from distgnn.plan.clock import estimate
+from distgnn.plan.cost_model import compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.fit import Measurement
-from distgnn.plan.machine import Gemm, Level, Link, Machine, Overlap, Passes, Rate, Spmm, SpmmRates
+from distgnn.plan.machine import (
+    EDGES,
+    EdgeRate,
+    Gemm,
+    Level,
+    Link,
+    Machine,
+    Overlap,
+    Passes,
+    Rate,
+    Spmm,
+    SpmmRates,
+)
 
 KINDS = {
     "bcast": Link(2e-5, 3e9), "alltoallv": Link(1e-5, 1e9, 7e-5), "allreduce": Link(4e-5, 2e9),
@@ -63,6 +76,11 @@ def passes():
     ]
 
 
+def edge_passes():
+    names, shapes = ("softmax back", "sddmm"), [(m, k) for m in (100, 10**4, 10**6) for k in (1, 8, 64)]
+    return [ProgramStep("spmm", name, "", "", touched=8, shape=shape) for name in names for shape in shapes]
+
+
 def messages(kind):
     """Make the samples of groups that cross the network and no other level."""
     found, shape = [], STRAIGHT if kind == "sums" else ()
@@ -101,6 +119,20 @@ def test_rates_of_kernels_are_found(noise, near):
     for phase in ("spmm", "activation"):
         rate, known = of_passes.rate(phase), KNOWN.passes.rate(phase)
         assert (rate.call, rate.bandwidth) == pytest.approx((known.call, known.bandwidth), rel=near)
+
+
+@pytest.mark.parametrize(("noise", "near"), [(0.0, 1e-6), (0.1, 0.3)])
+def test_rates_of_passes_over_non_zeros_are_found(noise, near):
+    known = {"softmax_back": EdgeRate(1e-6, 2e-9, 3e-10), "sddmm": EdgeRate(2e-6, 1e-9, 5e-11)}
+    on = replace(KNOWN, edges=known)
+    samples = timed([Measurement("", 0.0, [step]) for step in edge_passes()], on, noise)
+    assert fit.edges(samples).keys() == known.keys()
+    for kind, rate in fit.edges(samples).items():
+        assert vars(rate) == pytest.approx(vars(known[kind]), rel=near)
+    step = ProgramStep("spmm", "sddmm", "", "", touched=10**9, shape=(10**6, 64))
+    assert compute_seconds(on, step) == pytest.approx(2e-6 + 1e6 * (1e-9 + 64 * 5e-11))
+    assert compute_seconds(on, step, 8) == pytest.approx(2e-6 + 1e6 * (1e-9 + 128 * 5e-11))
+    assert compute_seconds(KNOWN, step) == pytest.approx(1e-6 + 1e9 / 2e10)
 
 
 @pytest.mark.parametrize(("noise", "near"), [(0.0, 1e-6), (0.1, 0.25)])
@@ -259,6 +291,7 @@ def test_a_measured_machine_can_be_read(comm, shared_tmp_path, monkeypatch):
     assert (ALONE in found.notes) == (not several) and IN_TURNS not in found.notes
     kinds = {(one.kind, one.level) for one in found.fits}
     assert {("spmm", ""), ("gemm", ""), ("rows", ""), ("activation", ""), ("epochs", "")} <= kinds
+    assert list(read.edges) == list(EDGES) and {(kind.replace("_", " "), "") for kind in EDGES} <= kinds
     if several:
         links = {"bcast", "alltoall", "alltoallv", "allreduce", "sums", "reduce", "allgather"}
         links.add("reduce_scatter")

@@ -35,6 +35,7 @@ def tables(**changed):
                  "in_core": dict(rates)},
         "gemm": dense, "tf32": dict(dense),
         "passes": {"call": 1e-6, "bandwidth": 1e11, "kinds": {"loss": {"call": 1e-5, "bandwidth": 1e9}}},
+        "edges": {"sddmm": {"call": 1e-6, "nonzero": 2e-9, "nonzero_column": 3e-11}},
         "overlap": {"progress": 0.5, "slowdown": 0.1},
         "measured": {"ranks": 2, "date": "2026-01-01", "r2": {"bcast node": 0.99, "gemm": -0.5}},
     }  # fmt: skip
@@ -78,6 +79,7 @@ def test_every_field_is_written():
     assert machine.levels[0].kinds["bcast"].alpha == 1e-6
     assert machine.levels[0].links == 3
     assert machine.passes.rate("loss").call == 1e-5
+    assert machine.edges["sddmm"].nonzero == 2e-9
     assert machine.levels[1].ranks is None
 
 
@@ -107,12 +109,14 @@ def test_a_missing_field_is_named(path):
         of(content)
 
 
-@pytest.mark.parametrize("path", ["color", "spmm.cached.rows", "levels.1.latency", "levels.0.kinds.gather"])
+@pytest.mark.parametrize("path", ["color", "spmm.cached.rows", "levels.1.latency", "levels.0.kinds.gather",
+                                  "edges.spmm"])
 def test_an_unknown_field_is_named_beside_those_known(path):
     content = copy.deepcopy(tables())
     table, last = at(content, path)
     table[last] = 1.0
-    with pytest.raises(UserError, match=rf"unknown field {told(path)}; known: .*(name|row|ranks|bcast)"):
+    some = "(name|row|ranks|bcast|sddmm)"
+    with pytest.raises(UserError, match=rf"unknown field {told(path)}; known: .*{some}"):
         of(content)
 
 
@@ -135,6 +139,8 @@ ABSURD = [
     ("levels.0.kinds", 3, "must be tables"),
     ("passes.kinds", 3, "must be tables"),
     ("passes.kinds.loss.bandwidth", -1, "expected a number from 1"),
+    ("edges", 3, "must be tables"),
+    ("edges.sddmm.nonzero", 1.0, "expected seconds from 0 to 0.001"),
     ("levels.0.ranks", 0, "expected a whole number, 1 or more"),
     ("levels.0.ranks", 2.5, "expected a whole number, 1 or more"),
     ("levels.0.links", 0, "expected a whole number, 1 or more"),

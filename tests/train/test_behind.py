@@ -232,6 +232,28 @@ def test_an_error_of_one_rank_between_updates_ends_all(comm: MPI.Intracomm, monk
     run.grid.free()
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+@each("given", ["before", "pause"])
+def test_an_error_of_a_function_that_is_called_in_an_epoch_ends_all(
+    comm: MPI.Intracomm, monkeypatch: Any, given: str
+) -> None:
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    run = training(comm, "numpy", True, "ladies")
+    for failed in range(comm.size):
+
+        def fails(*_: Any, failed: int = failed) -> bool:
+            if run.grid.rank == failed:
+                raise ZeroDivisionError
+            return False
+
+        with pytest.raises((ZeroDivisionError, PeerError)) as error:
+            list(run.train(Adam(0.05), 2, eval_every=0, **{given: fails}))
+        assert (error.type is ZeroDivisionError) == (run.grid.rank == failed)
+        assert not progress.pending()
+    run.grid.free()
+
+
 @pytest.mark.ranks(3, 4)
 @pytest.mark.abandons
 @pytest.mark.parametrize("cut", [True, False])

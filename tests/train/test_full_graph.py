@@ -9,6 +9,8 @@ import pytest
 
 import distgnn as dg
 from chosen_grids import each_grid, wide, wide_grid
+from distgnn import progress
+from distgnn.errors import PeerError
 from distgnn.nn.optim import make
 from distgnn.operators import grids, make_grid
 from distgnn.operators.sources import MatrixSource
@@ -275,6 +277,23 @@ def test_training_leaves_features_and_labels_alone(comm, name, backend):
         (X.block, targets.labels, targets.train_labels, targets.parts), copies, strict=True
     ):
         np.testing.assert_array_equal(on.to_host(array), copy)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.abandons
+def test_an_error_of_what_is_called_before_an_update_ends_all(comm, monkeypatch):
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    model, X, targets = PROBLEM.model(wide_grid(comm, "1d", "numpy"), "1d")
+    for failed in range(comm.size):
+
+        def fails(epoch, scores, failed=failed):
+            if epoch == 2 and comm.rank == failed:
+                raise ZeroDivisionError
+
+        with pytest.raises((ZeroDivisionError, PeerError)) as error:
+            list(train(model, X, targets, make("adam"), 3, before=fails))
+        assert (error.type is ZeroDivisionError) == (comm.rank == failed)
+        assert not progress.pending()
 
 
 @pytest.mark.ranks(1, 2)

@@ -14,6 +14,7 @@ from distgnn import rng
 from distgnn.arrays import backend
 from distgnn.arrays.tuning import TUNING
 from distgnn.local.cuda.launch import WARP, Array, blocks_for, c_type, check, lanes_for, launch, library
+from distgnn.local.cuda.narrow import Rounded, pitch, stored
 from distgnn.local.epilogue import Ending, Epilogue, Kept, Mask
 
 SUMMED_PARTS = 512  # of the rows whose columns are summed, at most
@@ -119,43 +120,50 @@ def layer_norm_backward(normal: Array, scales: Array, gain: Array, G: Array) -> 
 
 def column_sums(block: Array) -> Array:
     """See ``local.elementwise.column_sums``; in one launch, or two of many rows."""
-    xp, (m, f) = library(block), block.shape
-    check("column_sums", (m, f), block.dtype, block=block)
+    (m, f), (kind, read, across) = block.shape, stored(block)
+    xp = library(read)
+    check("column_sums", (m, int(across)), read.dtype, block=read)
     height = max(-(-m // SUMMED_PARTS), TUNING.summed_rows)  # of m alone, as sums follow it
     parts, lanes = max(-(-m // height), 1), lanes_for(f)
     turns = [(m, height, parts, np.dtype(np.float64))] * (parts > 1)
     for rows, at_a_time, count, dtype in [*turns, (parts if turns else m, m, 1, block.dtype)]:
-        read, block = block, xp.empty((count, f), dtype)
-        sizes = np.int64(rows), np.int32(f), np.int32(lanes), np.int64(at_a_time)
-        name = f"column_sums<{c_type(read)},{c_type(block)}>"
-        launch(xp, "column_sums.cu", name, (count, -(-f // lanes)), *sizes, read, block)
-    return block
+        sums = xp.empty((count, f), dtype)
+        sizes = np.int64(rows), np.int32(f), np.int32(lanes), np.int64(at_a_time), across
+        name = f"column_sums<{kind},{c_type(sums)}>"
+        launch(xp, "column_sums.cu", name, (count, -(-f // lanes)), *sizes, read, sums)
+        kind, read, across = stored(sums)
+    return sums
 
 
 def softmax_cross_entropy(
-    logits: Array, position: Array, labels: Array, gradient: Array = None, count: int | None = None
-) -> tuple[Array, Array]:
+    logits: Array, position: Array, labels: Array, gradient: Any = None, count: int | None = None
+) -> tuple[Array, Any]:
     """Compute the losses, float64, and the gradient of ``local.elementwise.cross_entropy``.
 
     position: int32 (m), the place of a row among the training rows, or -1; gradient: made when missing, may
-    be ``logits``; count: by default of these training rows.
+    be ``logits``, or in bfloat16; count: by default of these training rows.
     """
     xp, (m, classes), number = library(logits), logits.shape, logits.dtype.type
     gradient = xp.empty(logits.shape, logits.dtype) if gradient is None else gradient
-    check("softmax_cross_entropy", (m, classes), logits.dtype, logits=logits, gradient=gradient)
+    kind, numbers, across = stored(gradient)
+    rounded = isinstance(gradient, Rounded)
+    check("softmax_cross_entropy", (m, classes), np.float32 if rounded else logits.dtype, logits=logits)
+    check("softmax_cross_entropy", (m, classes), logits.dtype, gradient=None if rounded else gradient)
+    check("softmax_cross_entropy", (m, pitch(classes)), np.uint16, gradient=numbers if rounded else None)
     check("softmax_cross_entropy", (m,), np.int32, position=position)
     check("softmax_cross_entropy", (labels.size,), np.int64, labels=labels)
     losses = xp.empty(labels.size, np.float64)
     share = number(1 / max(labels.size if count is None else count, 1))
     wide, on = 16 // logits.itemsize, backend.of(logits)
-    V = 1 if classes % wide or (on.address(logits) | on.address(gradient)) % 16 else wide
+    V = 1 if classes % wide or (on.address(logits) | on.address(numbers)) % 16 else wide
     K = 1 if V > 1 and classes <= V * WARP else 4
     rows = max(wide * wide // (K * V), 1)  # of a group, IN_FLIGHT numbers
     lanes = lanes_for(-(-classes // (V * K)))
-    name = f"softmax_cross_entropy<{c_type(logits)},{V},{K}>"
-    arguments = np.int64(m), position, labels, logits, np.int32(classes), np.int32(lanes), share, gradient
+    name = f"softmax_cross_entropy<{c_type(logits)},{kind},{V},{K}>"
+    arguments = np.int64(m), position, labels, logits, np.int32(classes), np.int32(lanes), share
+    out = across, numbers, gradient.beyond if rounded else None, losses
     blocks = blocks_for(-(-m // rows) * lanes)
-    launch(xp, "softmax_cross_entropy.cu", name, blocks, *arguments, losses)
+    launch(xp, "softmax_cross_entropy.cu", name, blocks, *arguments, *out)
     return losses, gradient
 
 

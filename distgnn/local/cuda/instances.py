@@ -58,10 +58,10 @@ KERNELS = {
         *_each("keep_positive", _ELEMENTS),
     ],
     "layer_norm.cu": [*_each("layer_norm", _ELEMENTS), *_each("layer_norm_backward", _ELEMENTS)],
-    "column_sums.cu": _each("column_sums", _ELEMENTS, _ELEMENTS),
+    "column_sums.cu": _each("column_sums", (*_ELEMENTS, *_HALVES), _ELEMENTS),
     "softmax_cross_entropy.cu": [
-        *_each("softmax_cross_entropy", ("float",), ("4,1", "4,4", "1,4")),
-        *_each("softmax_cross_entropy", ("double",), ("2,1", "2,4", "1,4")),
+        *_each("softmax_cross_entropy", ("float",), ("float", "Bfloat16"), ("4,1", "4,4", "1,4")),
+        *_each("softmax_cross_entropy", ("double",), ("double",), ("2,1", "2,4", "1,4")),
     ],
     "scores.cu": _each("count_hits", _ELEMENTS),
     "binary_cross_entropy.cu": _each("binary_cross_entropy", _ELEMENTS),

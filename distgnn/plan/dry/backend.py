@@ -178,10 +178,10 @@ def _dropout(block: ShapeArray, out: ShapeArray, *_: Any) -> ShapeArray:
 
 
 def _loss(
-    logits: ShapeArray, rows: ShapeArray, labels: Any, position: Any, share: float, overwrite: bool
+    logits: ShapeArray, rows: ShapeArray, labels: Any, position: Any, share: float, out: ShapeArray | None
 ) -> tuple[ShapeArray, ShapeArray]:
     """Return the losses of these rows, and the gradient."""
-    return rows.astype(np.float64), logits if overwrite else logits.copy()
+    return rows.astype(np.float64), logits.copy() if out is None else out
 
 
 def _column_sums(block: ShapeArray) -> ShapeArray:
