@@ -39,7 +39,7 @@ from pathlib import Path
 from gpu_steps import ROOT, Check, Command, Machine, Step, end, started
 
 SECONDS = 560.0  # from the beginning to the end of the last step, but for the time that this takes to end
-SUBJECTS = "spmm narrow_spmm edges elementwise aggregate optimizers extract sampling".split()
+SUBJECTS = "spmm narrow_spmm gemm edges elementwise aggregate optimizers extract sampling".split()
 KERNELS = [f"tests/kernels/test_cuda_{name}.py" for name in SUBJECTS]
 ROOMS = [f"tests/{room}" for room in ("local", "operators", "nn", "arrays", "comm", "sampling", "train")]
 RANK_TESTS = ["tests/operators/test_products.py", "tests/comm", "tests/nn"]

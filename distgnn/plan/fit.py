@@ -358,13 +358,13 @@ def _pass(samples: Sequence[Measurement], call: float | None = None) -> Rate:
 
 def edges(samples: Sequence[Measurement]) -> dict[str, EdgeRate]:
     """Return rates of passes over the non-zeros, of each kind that there are samples of."""
-    found = {}
+    rates = {}
     for kind in EDGES:
         if some := [sample for sample in samples if edge_pass(sample) == kind]:
             units = {name: {kind: EdgeRate(**_NO_EDGES | {name: 1.0})} for name in _NO_EDGES}
             times = solve(some, {name: replace(_nothing(), edges=unit) for name, unit in units.items()})
-            found[kind] = EdgeRate(**times)
-    return found
+            rates[kind] = EdgeRate(**times)
+    return rates
 
 
 def edge_pass(sample: Measurement) -> str:

@@ -190,7 +190,7 @@ def test_gradient_of_softmax_in_16_bits(gpu, classes):
 @each("kind", ["bfloat16", "float16"])
 @each("shape", [(0, 5), (3, 5), (11, 1), (700, 40), (9, 33), (2100, 3)])
 def test_sums_of_columns_in_16_bits(gpu, kind, shape, monkeypatch):
-    """What stands behind the rows is not summed."""
+    """Numbers behind the rows are not summed."""
     monkeypatch.setattr(TUNING, "summed_rows", 4)
     read = cuda.rounded(gpu.asarray(normal(shape, np.float32)), kind, gpu.xp.zeros(1, np.int32))
     read.bits[:, shape[1] :] = 15000
