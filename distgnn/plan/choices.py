@@ -13,7 +13,7 @@ from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
-from distgnn.plan.pricing import Choice, Infeasible, amount, bound, bounds, least_bytes, priced, widths_of
+from distgnn.plan.pricing import Choice, Infeasible, amount, bound, least_bytes, priced, widths_of
 from distgnn.train import room
 from distgnn.train.resolve import resolved
 from distgnn.train.settings import AUTO, Settings
@@ -95,15 +95,15 @@ def plan(
         raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     shapes = [(graph, way) for order, graph in graphs.items() for way in ways(settings, ranks, order)]
-    before = {} if complete else bounds(settings, shapes, ranks, machine)
-    floors = [min(before[number].floors) if number in before else 0.0 for number in range(len(shapes))]
+    bounds = [None if complete else bound(settings, *shape, ranks, machine) for shape in shapes]
+    floors = [min(found or [0.0]) for found in bounds]
     by_number: dict[int, list[Choice | Infeasible]] = {}
     best, left_out = _Best(), list[float]()
     for number in sorted(range(len(shapes)), key=floors.__getitem__):
-        graph, way = shapes[number]
-        least, limit = before.pop(number, None), best.limit(way)
+        (graph, way), limit = shapes[number], best.limit(shapes[number][1])
         if floors[number] <= limit:
-            by_number[number] = priced(settings, graph, ranks, machine, way, least, limit, complete)
+            how = bounds[number], limit, complete
+            by_number[number] = priced(settings, graph, ranks, machine, way, *how)
             best.add([result for result in by_number[number] if isinstance(result, Choice)])
         if not by_number.get(number):
             left_out.append(floors[number])
@@ -210,10 +210,10 @@ def overlapping(planned: Plan) -> str | None:
     limit = CLEAR * planned.best.seconds
     for way in list(shapes.values())[:FEW]:
         asked = settings, planned.graphs[way.order]
-        least = bound(*asked, way, planned.ranks, planned.machine)
-        if least and min(least.floors) > limit:
+        floors = bound(*asked, way, planned.ranks, planned.machine)
+        if min(floors or [0.0]) > limit:
             continue
-        again = priced(*asked, planned.ranks, planned.machine, way, least, limit)
+        again = priced(*asked, planned.ranks, planned.machine, way, floors, limit)
         best += [option for option in again if isinstance(option, Choice)]
     fastest = min(best, key=lambda option: option.seconds, default=planned.best)
     if fastest.seconds > limit:

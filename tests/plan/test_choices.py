@@ -315,7 +315,7 @@ def test_ways_are_left_out_that_would_not_be_shown(wire):
     assert len(missing) == count
     assert min(shapes[shape].seconds for shape in missing) >= times * full.best.seconds
     for choice in shapes.values():
-        assert 0 < min(bound(settings, graph, choice.way, 16, machine).floors) <= choice.seconds
+        assert 0 < min(bound(settings, graph, choice.way, 16, machine)) <= choice.seconds
     line = f"... and {count} that take at least {times:.3g} times the first, left out"
     assert line in tables.text(part) and "left out" not in tables.text(full)
 
