@@ -47,7 +47,8 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         self, shape: Any, dtype: Any = float, strides: Shape | None = None, address: int | None = None
     ) -> None:
         self.shape: Shape = tuple(map(int, shape)) if isinstance(shape, (tuple, list)) else (int(shape),)
-        self.dtype, self.size = np.dtype(dtype), math.prod(self.shape)
+        self.dtype: np.dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
+        self.size = math.prod(self.shape)
         self._strides = strides  # None: row by row
         self.address = _allocate(self.nbytes) if address is None else address
         self.known: np.ndarray | range | None = None
@@ -256,6 +257,10 @@ class ShapeMatrix:
 
     def columns_read(self) -> Any:
         """Return int64, rising: as many columns as have a non-zero in the mean, if each is anywhere."""
+        return self._columns
+
+    @cached_property
+    def _columns(self) -> ShapeArray:
         width = self.shape[1]
         count = columns_filled(width, self.nnz) if self.filled is None else self.filled[1]
         columns = ShapeArray((count,), np.int64)
