@@ -121,7 +121,8 @@ def priced(
         if (needed := least_bytes(s, graph, ranks)) > max(machine.memory, room.LITTLE):
             problem = f"a rank needs at least {amount(needed)} and has {amount(machine.memory)}"
             return [Infeasible(way, problem, needed)]
-        dry = counted(settings, graph, ranks, way, math.inf if complete else most(machine, way))
+        room_of_rank = math.inf if complete else most(machine, way)
+        dry = counted(settings, graph, ranks, way, room_of_rank, computes_on_device(machine))
     except UserError as error:
         return [Infeasible(way, str(error))]
     except BeyondRoom as error:
@@ -203,12 +204,18 @@ def _divided(costs: Costs, holders: int) -> Costs:
 
 
 def counted(
-    settings: Settings, graph: Graph, ranks: int, way: Way, most: float = math.inf
+    settings: Settings, graph: Graph, ranks: int, way: Way, most: float = math.inf, device: bool = False
 ) -> DryRun:  # fmt: skip
-    """Return the dry run of a way to train, with its steps. ``most``: as of :func:`dry_run`."""
+    """Return the dry run of a way to train, with its steps. ``most``, ``device``: as of :func:`dry_run`."""
     all_ranks = COVERED_RANKS if way.sparsity_aware == "cover" else ALL_RANKS
     busiest = ranks > all_ranks or isinstance(graph.source, Histogram)
-    return dry_run(way.settings(settings), graph, ranks, busiest, evaluation=False, most=most)
+    given = way.settings(settings)
+    return dry_run(given, graph, ranks, busiest, evaluation=False, most=most, device=device)
+
+
+def computes_on_device(machine: Machine) -> bool:
+    """Tell whether ranks of a machine compute on GPUs whose work their hosts queue."""
+    return bool(machine.device) or machine.launch > 0
 
 
 def unsuitable(way: Way, graph: Graph, settings: Settings) -> str | None:

@@ -34,10 +34,21 @@ from distgnn.plan.dry.shapes import Functions, ShapeArray, ShapeMatrix
 
 
 class ShapeBackend(Backend):
-    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``)."""
+    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``).
+
+    Args:
+        queues: they stand for arrays of a device, whose work the host queues.
+    """
 
     name = "shapes"
     xp = Functions()
+
+    def __init__(self, queues: bool = False) -> None:
+        self._queues = queues
+
+    @property
+    def queues(self) -> bool:
+        return self._queues
 
     def bind(self, device: int) -> str:
         return "nothing"
@@ -75,7 +86,7 @@ class ShapeBackend(Backend):
         return TUNING.launched_numbers
 
 
-SHAPES = ShapeBackend()
+SHAPES, QUEUED_SHAPES = ShapeBackend(), ShapeBackend(queues=True)
 backend.register(ShapeArray, SHAPES)
 
 

@@ -25,7 +25,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.plan.dry.absent import OneOfMany
-from distgnn.plan.dry.backend import SHAPES
+from distgnn.plan.dry.backend import QUEUED_SHAPES, SHAPES
 from distgnn.plan.dry.busiest import busiest_of
 from distgnn.plan.dry.graphs import Graph, Histogram, Spread
 from distgnn.plan.dry.ranks import run_all
@@ -88,7 +88,7 @@ class DryRun:
 
 def dry_run(
     settings: Settings, graph: Graph, ranks: int, busiest: bool | None = None, *, evaluation: bool = True,
-    node: int | None = None, most: float = math.inf,
+    node: int | None = None, most: float = math.inf, device: bool = False,
 ) -> DryRun:  # fmt: skip
     """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
@@ -98,6 +98,7 @@ def dry_run(
         evaluation: also count an evaluation of the whole graph.
         node: ranks of a node, which are consecutive; default: all.
         most: bytes beyond which a busiest rank need not be run to its end.
+        device: ranks compute on GPUs, whose work the host queues: products are then joined as there.
 
     Raises:
         ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
@@ -106,13 +107,13 @@ def dry_run(
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
-    busiest = ranks > 64 if busiest is None else busiest
+    busiest, on = ranks > 64 if busiest is None else busiest, QUEUED_SHAPES if device else SHAPES
     _check(s, graph, busiest, node)
     if busiest:
-        with ready_rank(s, graph, ranks, node, most) as ready, repeats(ready.model):
+        with ready_rank(s, graph, ranks, node, most, on) as ready, repeats(ready.model):
             costs, grid = _counted(ready, evaluation)
             return DryRun(grid, [costs] * ranks)
-    results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation), node)
+    results = run_all(ranks, lambda comm: _counted(_prepared(comm, on, s, graph), evaluation), node)
     return DryRun(results[0][1], [costs for costs, _ in results])
 
 
@@ -163,7 +164,8 @@ class _Prepared(NamedTuple):
 
 @contextmanager
 def ready_rank(
-    s: Settings, graph: Graph, ranks: int, node: int | None = None, most: float = math.inf
+    s: Settings, graph: Graph, ranks: int, node: int | None = None, most: float = math.inf,
+    on: Backend = SHAPES,
 ) -> Iterator[_Prepared]:  # fmt: skip
     """Prepare the busiest rank, whose books are kept inside.
 
@@ -171,10 +173,10 @@ def ready_rank(
     evenly, it is the one of a sample of ranks that holds the most.
 
     Args:
-        s, graph: as a run resolves and loads them; node, most: as of :func:`dry_run`.
+        s, graph: as a run resolves and loads them; node, most: as of :func:`dry_run`; on: the backend.
     """
     with ledger.apart() as books:
-        last = _prepared(OneOfMany(ranks, ranks - 1, node), SHAPES, s, graph)
+        last = _prepared(OneOfMany(ranks, ranks - 1, node), on, s, graph)
         rank, held = busiest_of(last.model, last.model.grid), _held(last)
         if rank == ranks - 1 and graph.even:
             books.most = most
@@ -183,11 +185,11 @@ def ready_rank(
     sample = [] if graph.even else np.linspace(0, ranks - 1, SAMPLE + 1, dtype=int)[:-1].tolist()
     for other in sample:
         with ledger.apart():
-            own = _held(_prepared(OneOfMany(ranks, other, node), SHAPES, s, graph))
+            own = _held(_prepared(OneOfMany(ranks, other, node), on, s, graph))
             rank, held = (other, own) if own > held else (rank, held)
     with ledger.apart() as books:
         books.most = most
-        yield _prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph)
+        yield _prepared(OneOfMany(ranks, rank, node), on, s, graph)
 
 
 def _held(ready: _Prepared) -> int:
