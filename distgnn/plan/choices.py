@@ -11,9 +11,12 @@ from typing import Any
 
 from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
+from distgnn.nn.gcn import GCN
+from distgnn.nn.networks import NETWORKS
+from distgnn.nn.sage import SageMean
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
-from distgnn.plan.pricing import Choice, Infeasible, amount, bound, least_bytes, priced, widths_of
+from distgnn.plan.pricing import Choice, Infeasible, amount, bound, least_bytes, orders, priced, widths_of
 from distgnn.train import room
 from distgnn.train.resolve import resolved
 from distgnn.train.settings import AUTO, Settings
@@ -98,13 +101,16 @@ def plan(
     bounds = [None if complete else bound(settings, *shape, ranks, machine) for shape in shapes]
     floors = [min(found or [0.0]) for found in bounds]
     by_number: dict[int, list[Choice | Infeasible]] = {}
-    best, left_out = _Best(), list[float]()
+    best, left_out, in_rows = _Best(), list[float](), dict[Any, list[Choice]]()
     for number in sorted(range(len(shapes)), key=floors.__getitem__):
         (graph, way), limit = shapes[number], best.limit(shapes[number][1])
         if floors[number] <= limit:
-            how = bounds[number], limit, complete
-            by_number[number] = priced(settings, graph, ranks, machine, way, *how)
-            best.add([result for result in by_number[number] if isinstance(result, Choice)])
+            key, how = (way.order, way.sparsity_aware), (bounds[number], limit, complete)
+            known = as_1d(settings, way, in_rows.get(key, []))
+            by_number[number] = known or priced(settings, graph, ranks, machine, way, *how)
+            found = [result for result in by_number[number] if isinstance(result, Choice)]
+            best.add(found)
+            in_rows |= {key: found} if way.algorithm == "1d" else {}
         if not by_number.get(number):
             left_out.append(floors[number])
     results = [result for _, some in sorted(by_number.items()) for result in some]
@@ -114,6 +120,18 @@ def plan(
         return plan(settings, graphs, ranks, machine)  # with the peaks that the least memory is known by
     beyond = (len(left_out), min(left_out) / choices[0].seconds) if left_out else None
     return Plan(machine, ranks, choices, infeasible, settings, graphs, beyond)
+
+
+def as_1d(settings: Settings, way: Way, of_1d: Sequence[Choice]) -> list[Choice | Infeasible]:
+    """Return the choices of 1D as those of a way whose ranks do the same: all stand in rows, and own them.
+
+    Of networks with attention, the edges of `rdm` take memory for columns, of which it has one block.
+    """
+    in_rows = way.as_1d and way.algorithm in operators.SPARSITY_AWARE
+    if not in_rows or NETWORKS.get(settings.model or "gcn") not in (GCN, SageMean):
+        return []
+    (grid,) = orders(settings, way)
+    return [replace(choice, way=replace(way, grid=grid)) for choice in of_1d]
 
 
 class _Best:
