@@ -99,7 +99,7 @@ def plan(
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     shapes = [(graph, way) for order, graph in graphs.items() for way in ways(settings, ranks, order)]
     bounds = [None if complete else bound(settings, *shape, ranks, machine) for shape in shapes]
-    floors = [min(found or [0.0]) for found in bounds]
+    floors = [min(least or [0.0]) for least in bounds]
     by_number: dict[int, list[Choice | Infeasible]] = {}
     best, left_out, in_rows = _Best(), list[float](), dict[Any, list[Choice]]()
     for number in sorted(range(len(shapes)), key=floors.__getitem__):
@@ -108,9 +108,9 @@ def plan(
             key, how = (way.order, way.sparsity_aware), (bounds[number], limit, complete)
             known = as_1d(settings, way, in_rows.get(key, []))
             by_number[number] = known or priced(settings, graph, ranks, machine, way, *how)
-            found = [result for result in by_number[number] if isinstance(result, Choice)]
-            best.add(found)
-            in_rows |= {key: found} if way.algorithm == "1d" else {}
+            fitting = [result for result in by_number[number] if isinstance(result, Choice)]
+            best.add(fitting)
+            in_rows |= {key: fitting} if way.algorithm == "1d" else {}
         if not by_number.get(number):
             left_out.append(floors[number])
     results = [result for _, some in sorted(by_number.items()) for result in some]

@@ -29,7 +29,7 @@ WORD_OF_A = 4  # bytes of a number, or of an index, of a block of A on its way, 
 
 
 class Received(NamedTuple):
-    """What a rank receives of a group.
+    """Messages that a rank receives from a group.
 
     Attributes:
         kind: of the messages, as ``machine.KINDS`` names it, or "" where it may be any.

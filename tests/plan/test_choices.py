@@ -322,7 +322,7 @@ def test_ways_are_left_out_that_would_not_be_shown(wire):
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
 def test_ways_that_stand_in_rows_cost_what_1d_costs(model):
-    """Their choices are those of 1D, and those of their own dry runs."""
+    """Choices of 1D stand for them, and are those of their own dry runs."""
     more = {"train_features": True, "wire": "bfloat16"} if model == "gcn" else {}
     settings, graph = Settings(hidden=(32, 16), model=model, **more), Graph.of_size(9000, 200_000, 40, 9)
     choices, alike = plan(settings, graph, 24, slow()).choices, 0

@@ -54,7 +54,7 @@ def test_rows_are_found_in_the_cache_of_a_core_in_that_of_all_or_nowhere():
 
 @each("algorithm", ["1d", "1.5d", "rdm"])
 def test_plans_for_devices_join_what_comes_as_runs_on_devices_do(algorithm):
-    """Of eight block rows seven come, one after the other on hosts, and at once where a host queues."""
+    """Seven block rows come, one after the other on hosts, and at once where a host queues."""
     graph, settings = Graph.of_size(4000, 60_000, 16, 8), Settings(algorithm=algorithm, sparsity_aware=False)
     sizes = {"1d": {"rows": 8}, "1.5d": {"rows": 8, "reps": 1}, "rdm": {"rows": 8, "cols": 2}}[algorithm]
     ranks = math.prod(sizes.values())

@@ -486,7 +486,7 @@ def test_columns_read_are_those_of_non_zeros_drawn_at_random():
 
 
 def test_of_means_the_busiest_rank_is_that_of_the_sums():
-    """Of 4 x 4 ranks those receive rows that multiply other blocks than their own, and not the last one."""
+    """Ranks receive rows that multiply other blocks than their own; the last of 4 x 4 does not."""
     settings = Settings(algorithm="1.5d", grid={"rows": 4, "reps": 4}, sparsity_aware=True, model="sage")
     uniform = Graph.of_size(1600, 64_000, 25, 13)
     everybody = [costs.epoch.words for costs in dry_run(settings, uniform, 16, False).ranks]

@@ -145,14 +145,15 @@ def test_ways_of_which_nothing_is_known_have_no_bound():
     assert bound(Settings(), graph, replace(way, grid={"rows": 5000}), 5000, on) is None  # refused
 
 
-@pytest.mark.parametrize(
-    ("models", "uneven"), [(("gcn",), False), (("sage", "gat"), False), (("gcn", "sage"), True)]
-)
-def test_plans_show_what_plans_of_all_ways_show(models, uneven):
-    out = 0
-    for seed in range(100, 103):
+@pytest.mark.parametrize("kind", ["gcn", "sage and gat", "uneven"])
+def test_plans_show_what_plans_of_all_ways_show(kind):
+    out, uneven = 0, kind == "uneven"
+    models = ("gcn", "sage") if uneven else tuple(kind.split(" and "))
+    for seed in (100, 104) if uneven else range(100, 103):
         settings, graph, ranks, on = drawn(seed, most=32, models=models, uneven=uneven)
-        settings = replace(settings, algorithm=random.Random(seed).choice([None, "1.5d", "3d-split", "rdm"]))
+        ranks, on = (8, slow(bandwidth=1e6)) if uneven else (ranks, on)
+        algorithm = random.Random(seed).choice([None, "1.5d", "3d-split", "rdm"])
+        settings = replace(settings, algorithm="3d-split" if uneven else algorithm)
         full, some = (plan(settings, graph, ranks, on, complete) for complete in (True, False))
         shown = [
             [(str(c.way), c.estimate, c.peak_bytes, c.record()) for _, c in tables.shown(found, False)]
