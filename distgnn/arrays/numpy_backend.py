@@ -46,6 +46,11 @@ class Backend:
     holders = 1
     makes = True
 
+    @property
+    def queues(self) -> bool:
+        """True where the host queues work for a device, which waits for it."""
+        return self.on_device
+
     def once(self, make: Callable[[], list[Any]]) -> list[Any]:
         """Return the blocks that one of the holders makes."""
         return make()

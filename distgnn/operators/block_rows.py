@@ -169,8 +169,7 @@ class BlockRows(Algorithm):
         if self.column.size == 1:
             return Panels(1, last, False)
         received = max(self.shape) // self.grid.shape.get("reps", 1) * TUNING.fetched_row_bytes
-        on_device = self.grid.backend.on_device
-        most = TUNING.joined_panels_on_device if on_device else TUNING.joined_panels
+        most = TUNING.joined_panels_on_device if self.grid.backend.queues else TUNING.joined_panels
         return None if received <= most and not large else Panels(panels, last, large)
 
 

@@ -11,9 +11,12 @@ from typing import Any
 
 from distgnn import operators
 from distgnn.errors import ArgumentError, UserError
+from distgnn.nn.gcn import GCN
+from distgnn.nn.networks import NETWORKS
+from distgnn.nn.sage import SageMean
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.machine import Machine, read
-from distgnn.plan.pricing import Choice, Infeasible, amount, bound, bounds, least_bytes, priced, widths_of
+from distgnn.plan.pricing import Choice, Infeasible, amount, bound, least_bytes, orders, priced, widths_of
 from distgnn.train import room
 from distgnn.train.resolve import resolved
 from distgnn.train.settings import AUTO, Settings
@@ -95,16 +98,19 @@ def plan(
         raise ArgumentError("ranks", ranks, "must be a whole number, at least 1")
     infeasible = list(gridless(settings, ranks, next(iter(graphs), None)))
     shapes = [(graph, way) for order, graph in graphs.items() for way in ways(settings, ranks, order)]
-    before = {} if complete else bounds(settings, shapes, ranks, machine)
-    floors = [min(before[number].floors) if number in before else 0.0 for number in range(len(shapes))]
+    bounds = [None if complete else bound(settings, *shape, ranks, machine) for shape in shapes]
+    floors = [min(least or [0.0]) for least in bounds]
     by_number: dict[int, list[Choice | Infeasible]] = {}
-    best, left_out = _Best(), list[float]()
+    best, left_out, in_rows = _Best(), list[float](), dict[Any, list[Choice]]()
     for number in sorted(range(len(shapes)), key=floors.__getitem__):
-        graph, way = shapes[number]
-        least, limit = before.pop(number, None), best.limit(way)
+        (graph, way), limit = shapes[number], best.limit(shapes[number][1])
         if floors[number] <= limit:
-            by_number[number] = priced(settings, graph, ranks, machine, way, least, limit, complete)
-            best.add([result for result in by_number[number] if isinstance(result, Choice)])
+            key, how = (way.order, way.sparsity_aware), (bounds[number], limit, complete)
+            known = as_1d(settings, way, in_rows.get(key, []))
+            by_number[number] = known or priced(settings, graph, ranks, machine, way, *how)
+            fitting = [result for result in by_number[number] if isinstance(result, Choice)]
+            best.add(fitting)
+            in_rows |= {key: fitting} if way.algorithm == "1d" else {}
         if not by_number.get(number):
             left_out.append(floors[number])
     results = [result for _, some in sorted(by_number.items()) for result in some]
@@ -114,6 +120,18 @@ def plan(
         return plan(settings, graphs, ranks, machine)  # with the peaks that the least memory is known by
     beyond = (len(left_out), min(left_out) / choices[0].seconds) if left_out else None
     return Plan(machine, ranks, choices, infeasible, settings, graphs, beyond)
+
+
+def as_1d(settings: Settings, way: Way, of_1d: Sequence[Choice]) -> list[Choice | Infeasible]:
+    """Return the choices of 1D as those of a way whose ranks do the same: all stand in rows, and own them.
+
+    Of networks with attention, the edges of `rdm` take memory for columns, of which it has one block.
+    """
+    in_rows = way.as_1d and way.algorithm in operators.SPARSITY_AWARE
+    if not in_rows or NETWORKS.get(settings.model or "gcn") not in (GCN, SageMean):
+        return []
+    (grid,) = orders(settings, way)
+    return [replace(choice, way=replace(way, grid=grid)) for choice in of_1d]
 
 
 class _Best:
@@ -210,10 +228,10 @@ def overlapping(planned: Plan) -> str | None:
     limit = CLEAR * planned.best.seconds
     for way in list(shapes.values())[:FEW]:
         asked = settings, planned.graphs[way.order]
-        least = bound(*asked, way, planned.ranks, planned.machine)
-        if least and min(least.floors) > limit:
+        floors = bound(*asked, way, planned.ranks, planned.machine)
+        if min(floors or [0.0]) > limit:
             continue
-        again = priced(*asked, planned.ranks, planned.machine, way, least, limit)
+        again = priced(*asked, planned.ranks, planned.machine, way, floors, limit)
         best += [option for option in again if isinstance(option, Choice)]
     fastest = min(best, key=lambda option: option.seconds, default=planned.best)
     if fastest.seconds > limit:

@@ -203,8 +203,9 @@ class Clock:
                     total += slowed
                 times -= again
                 continue
-            pending, taken = _pending(busy, hidden), slowed
-            if pending < hidden:  # all is there before the computation ends
+            taken = slowed
+            if busy[0][0].seconds < hidden and (pending := _pending(busy, hidden)) < hidden:
+                # all is there before the computation ends
                 taken = seconds + pending / overlap.progress * overlap.slowdown / (1 + overlap.slowdown)
             total += taken
             self._go_on(taken * overlap.progress)
@@ -225,19 +226,20 @@ class Clock:
 
     def _go_on(self, seconds: float) -> None:
         """Let so many seconds pass for the transfers under way."""
-        for lane in self.lanes.values():
+        for lane in filter(None, self.lanes.values()):
             left = seconds
             while lane and left > 0:
                 first = lane[0]
-                share = min(left / first.seconds, 1.0)
-                self.arrived[first.key] += share * first.nbytes
-                left -= first.seconds
-                if share < 1:
+                if left < first.seconds:
+                    share = left / first.seconds
+                    self.arrived[first.key] += share * first.nbytes
                     first.nbytes *= 1 - share
                     first.seconds *= 1 - share
-                else:
-                    self.going[first.key] -= lane.out
-                    lane.popleft()
+                    break
+                self.arrived[first.key] += first.nbytes
+                left -= first.seconds
+                self.going[first.key] -= lane.out
+                lane.popleft()
 
 
 def _pending(busy: Iterable[_Lane], enough: float) -> float:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from functools import cache, cached_property
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +22,13 @@ from distgnn.layout import Axes
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import KINDS, SUMS, Link, Machine, SpmmRates
 from distgnn.plan.reuse import EVEN, Reuse
+from distgnn.plan.shares import Received
 
 #: What is sent straight from rank to rank; all else goes around a ring, or up and down a tree.
 DIRECT = ("alltoall", "alltoallv", "send", "receive")
 #: What is passed on from rank to rank, one panel after the other. While one starts, the bytes of others are
 #: under way: the longer of the two counts.
 RELAY = "bcast"
-NEEDED = "alltoallv"  # by which needed rows come
 Stand = tuple[tuple[int, ...], tuple[int, ...]]
 FLOAT = 4  # bytes of the numbers that rates are given for
 
@@ -54,7 +54,7 @@ class Network:
         self.machine, self.axes = machine, Axes(grid, 0)
         self._routes: dict[tuple[str, str, bool], Route] = {}
         self._places: dict[str, Stand] = {}
-        self._least: dict[tuple[str, bool], tuple[int | None, float]] = {}
+        self._least: dict[tuple[str, str], tuple[bool, Route]] = {}  # whether its level is known
 
     def together(self, group: str) -> list[int]:
         """Count the ranks of this group that share a unit of each level, from the innermost; at last, all.
@@ -75,43 +75,48 @@ class Network:
     def seconds(self, step: ProgramStep) -> tuple[int, float]:
         """Return the level that a transfer takes, and its seconds alone."""
         route = self.route(step)
-        direct = step.operation in DIRECT or bool(step.shape)
+        direct = _is_direct(step)
         messages = step.messages if direct or step.operation == "bcast" else min(step.messages, 1)
         alpha, nbytes = messages * route.alpha, step.nbytes * route.byte
         seconds = route.call + (max(alpha, nbytes) if step.operation == RELAY else alpha + nbytes)
         return route.level, seconds * (messages > 0)
 
-    def least(self, nbytes: Mapping[tuple[str, bool], float]) -> float:
-        """Return for how long so many bytes keep the busiest level, at the least.
+    def least(self, received: Iterable[Received]) -> float:
+        """Return for how long what is received keeps the busiest level, at the least.
 
-        Args:
-            nbytes: by group, and whether they are those of needed rows. Other messages are of any kind, of
-                those that take the same level; of others the longest counts.
+        Messages of a kind that is not known are of any, of those that take the same level; of others the
+        longest counts.
         """
-        busy, longest = defaultdict[int | None, float](float), 0.0
-        for (group, needed), some in nbytes.items():
-            if (group, needed) not in self._least:
-                kinds = [(NEEDED, ())] if needed else self._unlike
-                steps = [ProgramStep("comm", kind, group, "", shape=shape) for kind, shape in kinds]
-                routes = [self.route(step) for step in steps]
-                levels = {route.level for route in routes}
-                level = levels.pop() if len(levels) == 1 else None
-                self._least[group, needed] = level, min(route.byte for route in routes)
-            level, byte = self._least[group, needed]
-            longest = max(longest, some * byte)
-            if level is not None:
-                busy[level] += some * byte
+        busy, longest = defaultdict[int, float](float), 0.0
+        for group, kind, nbytes, messages in received:
+            key = group, kind
+            if key not in self._least:
+                steps = [_of_kind(kind)] if kind else self._unlike
+                routes = [self.route(step._replace(group=group)) for step in steps]
+                self._least[key] = len({route.level for route in routes}) == 1, min(routes, key=_byte)
+            known, route = self._least[key]
+            seconds = nbytes * route.byte
+            if kind == RELAY:
+                seconds = max(messages * route.alpha, seconds) + messages * route.call
+            elif kind:
+                seconds += messages * route.alpha + route.call
+            longest = max(longest, seconds)
+            if known:
+                busy[route.level] += seconds
         return max([longest, *busy.values()])
 
-    @cached_property
-    def _unlike(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Operations, and shapes, whose routes differ; of an all-reduce straight from rank to rank, any."""
-        kinds: dict[Any, tuple[str, tuple[int, ...]]] = {}
-        for kind in KINDS:
-            links = tuple(self._link(level, kind) for level in range(len(self.machine.levels)))
-            operation = ("allreduce", (1,)) if kind == SUMS else (kind, ())
-            kinds.setdefault((kind in DIRECT, kind == SUMS, links), operation)
-        return list(kinds.values())
+    @property
+    def _unlike(self) -> list[ProgramStep]:
+        """Transfers whose routes differ: of every kind, and sums on one rank that go straight to it."""
+        known = self.machine.routes
+        if "unlike" not in known:
+            steps = [*map(_of_kind, KINDS), ProgramStep("comm", "reduce", "", "", shape=(1,))]
+            kinds: dict[Any, ProgramStep] = {}
+            for kind, step in zip((*KINDS, "reduce"), steps, strict=True):
+                links = tuple(self._link(level, kind) for level in range(len(self.machine.levels)))
+                kinds.setdefault((_is_direct(step), kind == SUMS, links), step)
+            known["unlike"] = list(kinds.values())
+        return known["unlike"]
 
     def skew(self, group: str) -> float:
         """Return seconds that ranks of a group wait for the last of them."""
@@ -119,7 +124,7 @@ class Network:
 
     def route(self, step: ProgramStep) -> Route:
         """Return the cost of such a transfer, however large it is."""
-        direct = step.operation in DIRECT or bool(step.shape)
+        direct = _is_direct(step)
         kind = SUMS if step.operation == "allreduce" and direct else step.operation
         key = kind, step.group, direct
         if key not in self._routes:
@@ -181,6 +186,20 @@ class Network:
 
     def _link(self, level: int, kind: str) -> Link:
         return self.machine.levels[level].link(kind)
+
+
+def _is_direct(step: ProgramStep) -> bool:
+    return step.operation in DIRECT or bool(step.shape)
+
+
+def _of_kind(kind: str) -> ProgramStep:
+    """Return a transfer of a kind; sums of ours go straight from rank to rank."""
+    operation, shape = ("allreduce", (1,)) if kind == SUMS else (kind, ())
+    return ProgramStep("comm", operation, "", "", shape=shape)
+
+
+def _byte(route: Route) -> float:
+    return route.byte
 
 
 @cache

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from distgnn.comm.group import Comm
 from distgnn.nn.gcn import GCN
@@ -74,27 +74,12 @@ def formula(
     return Formula(section, text, f"GB/s into a rank along {rates}", lines, price.messages, seconds)
 
 
-class Part(NamedTuple):
-    """A product of an epoch, at whose end nothing of it is under way.
+def epoch(model: GCN, train_features: bool) -> Price | None:
+    """Price an epoch: products, those with weights, and sums of biases; None for layers of other kinds.
 
-    Attributes:
-        price: of what it receives; A: the matrix; layer: of the network.
-        width: columns that A multiplies, or None where the weights do; adjoint: Aᵀ multiplies.
-        need: of the weights' products after the loss, whether they make the gradient of the layer's input;
-            None: they are the product before it.
+    Norms, the loss, residual connections and the optimiser are left out.
     """
-
-    price: Price
-    A: Any
-    layer: GraphConvolution
-    width: int | None = None
-    adjoint: bool = False
-    need: bool | None = None
-
-
-def parts(model: GCN, train_features: bool) -> list[Part] | None:
-    """List the products of an epoch; None for layers of other kinds than graph convolutions."""
-    every, n = list[Part](), model.A.shape[0]
+    total, late, n = FREE, Counter[Comm](), model.A.shape[0]
     for layer, (A, _) in zip(model.layers, model.graphs, strict=True):
         if type(layer) is not GraphConvolution:
             return None
@@ -102,27 +87,14 @@ def parts(model: GCN, train_features: bool) -> list[Part] | None:
         kept = not need and layer.options.keep_aggregate and not layer.options.dropout
         first = layer.order(A, need, kept) == AGGREGATE
         width = layer.shape[0 if first else 1]
-        forward, back = A.weights.prices(n, layer.shape, A.dtype.itemsize, need)
-        dense = [Part(forward, A, layer)]
-        sparse = [] if first and kept else [Part(A.prices.product(width), A, layer, width)]
-        every += [*dense, *sparse, Part(back, A, layer, need=need)]
+        dense, back = A.weights.prices(n, layer.shape, A.dtype.itemsize, need)
+        sparse = FREE if first and kept else A.prices.product(width)
+        total += dense + sparse + back
         if need or not first:
-            every.append(Part(A.prices.adjoint(width), A, layer, width, adjoint=True))
+            total += A.prices.adjoint(width)
         if layer.index < model.first_kept(len(model.layers)):  # it is gone through again
             on = (layer.index + 1) % model.recompute > 0  # to the next
-            every += dense + sparse if on else sparse if first else []
-    return every
-
-
-def epoch(model: GCN, train_features: bool) -> Price | None:
-    """Price an epoch: products, those with weights, and sums of biases; None for layers of other kinds.
-
-    Norms, the loss, residual connections and the optimiser are left out.
-    """
-    if (every := parts(model, train_features)) is None:
-        return None
-    total, late, n = sum((part.price for part in every), FREE), Counter[Comm](), model.A.shape[0]
-    for layer, (A, _) in zip(model.layers, model.graphs, strict=True):
+            total += dense + sparse if on else sparse if first else FREE
         out = A.weights.output_layout
         rows = A.grid.along(*out.row_axes)
         if layer.b is not None:

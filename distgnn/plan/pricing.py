@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -16,14 +16,14 @@ from distgnn.ledger import BeyondRoom
 from distgnn.plan.clock import Estimate, Program, estimate
 from distgnn.plan.cost_model import Network
 from distgnn.plan.dry.graphs import Graph, Histogram
-from distgnn.plan.dry.run import Costs, DryRun, ReadyRank, dry_run, ready_rank
-from distgnn.plan.least import least_seconds, orders
+from distgnn.plan.dry.run import Costs, DryRun, dry_run
+from distgnn.plan.least import least_seconds
 from distgnn.plan.machine import Machine
 from distgnn.plan.reuse import EVEN, Reuse
 from distgnn.train import room
 from distgnn.train.resolve import resolved, takes_one
 from distgnn.train.settings import Settings
-from distgnn.train.ways import Way
+from distgnn.train.ways import Sizes, Way, axis_orders, named_sizes
 
 #: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
 ALL_RANKS = 16
@@ -84,61 +84,34 @@ class Infeasible:
         return self.way.record(node) | {"reason": self.reason}
 
 
-@dataclass(frozen=True)
-class Bound:
-    """Bound of a way to train, from before its dry run.
+def bound(settings: Settings, graph: Graph, way: Way, ranks: int, machine: Machine) -> list[float] | None:
+    """Return the seconds that a way to train takes at least, by order of the axes.
 
-    Attributes:
-        ready: the rank that has the most to do, or None; floors: seconds at least, by order of the axes.
+    None where nothing is known, and for a way that is refused, which says why when it is priced.
     """
-
-    ready: ReadyRank | None
-    floors: list[float]
-
-
-def bounds(
-    settings: Settings, shapes: Sequence[tuple[Graph, Way]], ranks: int, machine: Machine
-) -> dict[int, Bound]:
-    """Return the bounds that there are, by number of the shape. Block rows are those of 1D where all ranks
-    stand in rows.
-    """
-    known, in_rows = dict[int, Bound](), dict[Any, Bound]()
-    for number, (graph, way) in enumerate(shapes):
-        key, rows = (way.order, way.sparsity_aware), way.algorithm in operators.SPARSITY_AWARE
-        if way.as_1d and rows and key in in_rows:
-            known[number] = Bound(None, in_rows[key].floors)
-        elif (own := bound(settings, graph, way, ranks, machine)) is not None:
-            known[number] = own
-            if way.algorithm == "1d":
-                in_rows[key] = own
-    return known
-
-
-def bound(settings: Settings, graph: Graph, way: Way, ranks: int, machine: Machine) -> Bound | None:
-    """Prepare a way to train, and find the least seconds that it takes; None where non-zeros may be spread
-    unevenly, with sparse features, or for a way that is refused or has no room, which says why when it is
-    priced.
-    """
-    if not graph.even or graph.feature_nnz is not None or unsuitable(way, graph, settings):
+    if unsuitable(way, graph, settings):
         return None
     try:
-        ready = ready_rank(way.settings(settings), graph, ranks, most(machine, way))
-    except (UserError, BeyondRoom):
+        s = resolved(way.settings(settings), ranks)
+    except UserError:
         return None
-    floors = least_seconds(settings, way, machine, ready, reuse_on(machine, graph))
-    kept = ready if graph.source.symmetric else None  # else Aᵀ was made, aside from the peak
-    return Bound(kept, floors)
+    return least_seconds(s, graph, way, orders(settings, way), machine, reuse_on(machine, graph))
+
+
+def orders(settings: Settings, way: Way) -> Iterator[Sizes]:
+    """Yield the grid of a way with its axes in every order that makes a difference."""
+    return axis_orders(way.grid, list(named_sizes(settings, way.algorithm)))
 
 
 def priced(
     settings: Settings, graph: Graph, ranks: int, machine: Machine, way: Way,
-    before: Bound | None = None, limit: float = math.inf, complete: bool = True,
+    floors: Sequence[float] | None = None, limit: float = math.inf, complete: bool = True,
 ) -> list[Choice | Infeasible]:  # fmt: skip
     """Price a shape of a grid, with its axes in every order that makes a difference.
 
     Args:
-        before: its bound, where that is known; it is used up.
-        limit: seconds above which an order is left out where it takes as many at least.
+        floors: seconds that it takes at least, by order, where that is known; limit: those above which an
+            order is left out.
         complete: whether the peak of a way is wanted for which there is no room.
     """
     if problem := unsuitable(way, graph, settings):
@@ -148,8 +121,8 @@ def priced(
         if (needed := least_bytes(s, graph, ranks)) > max(machine.memory, room.LITTLE):
             problem = f"a rank needs at least {amount(needed)} and has {amount(machine.memory)}"
             return [Infeasible(way, problem, needed)]
-        ready = before.ready if before else None
-        dry = counted(settings, graph, ranks, way, ready, math.inf if complete else most(machine, way))
+        room_of_rank = math.inf if complete else most(machine, way)
+        dry = counted(settings, graph, ranks, way, room_of_rank, computes_on_device(machine))
     except UserError as error:
         return [Infeasible(way, str(error))]
     except BeyondRoom as error:
@@ -161,10 +134,10 @@ def priced(
         costs.epoch.steps, costs.model = [], None  # of many ways they would fill the memory
     on, itemsize = used(machine, settings, dry), np.dtype(settings.dtype).itemsize
     estimates, fit, peaks = dict[Any, Estimate](), list[Choice | Infeasible](), list[int]()
-    floors, slow = before.floors if before else repeat(0.0), False
+    slow = False
     steps = (step for program in programs for step in program.kinds)
     transfers = {(step[1], step[2], not step[-1]): step for step in steps if step[0] == "comm"}.values()
-    for grid, floor in zip(orders(settings, way), floors, strict=before is not None):
+    for grid, floor in zip(orders(settings, way), floors or repeat(0.0), strict=floors is not None):
         held = held_once(dry, machine, replace(way, grid=grid))
         peaks.append(max(sum(costs.peak.values()) for costs in held.ranks))
         if peaks[-1] > machine.memory:
@@ -221,8 +194,9 @@ def held_once(dry: DryRun, machine: Machine, way: Way) -> DryRun:
     if axis is None or not machine.shared_memory:
         return dry
     holders = Network(machine, way.grid).together(axis)[max(len(machine.levels) - 2, 0)]
-    kinds = {id(costs): _divided(costs, holders) for costs in dry.ranks}
-    return replace(dry, ranks=[kinds[id(costs)] for costs in dry.ranks])
+    kinds = {id(costs): costs for costs in dry.ranks}
+    divided = {key: _divided(costs, holders) for key, costs in kinds.items()}
+    return replace(dry, ranks=[divided[id(costs)] for costs in dry.ranks])
 
 
 def _divided(costs: Costs, holders: int) -> Costs:
@@ -230,13 +204,18 @@ def _divided(costs: Costs, holders: int) -> Costs:
 
 
 def counted(
-    settings: Settings, graph: Graph, ranks: int, way: Way, ready: ReadyRank | None = None,
-    most: float = math.inf,
+    settings: Settings, graph: Graph, ranks: int, way: Way, most: float = math.inf, device: bool = False
 ) -> DryRun:  # fmt: skip
-    """Return the dry run of a way to train, with its steps. ``ready``, ``most``: of :func:`dry_run`."""
+    """Return the dry run of a way to train, with its steps. ``most``, ``device``: as of :func:`dry_run`."""
     all_ranks = COVERED_RANKS if way.sparsity_aware == "cover" else ALL_RANKS
     busiest = ranks > all_ranks or isinstance(graph.source, Histogram)
-    return dry_run(way.settings(settings), graph, ranks, busiest, evaluation=False, ready=ready, most=most)
+    given = way.settings(settings)
+    return dry_run(given, graph, ranks, busiest, evaluation=False, most=most, device=device)
+
+
+def computes_on_device(machine: Machine) -> bool:
+    """Tell whether ranks of a machine compute on GPUs whose work their hosts queue."""
+    return bool(machine.device) or machine.launch > 0
 
 
 def unsuitable(way: Way, graph: Graph, settings: Settings) -> str | None:

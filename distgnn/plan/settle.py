@@ -205,8 +205,9 @@ def _planned(s: Settings, orders: Sequence[str], store: Store, ranks: int, machi
     again by where its non-zeros are. Only then is known what sparsity-aware ways send; others seldom take
     less than where all blocks are as full. Covers are counted where they may save enough of needed rows.
     """
-    planned = plan(s, _graphs(s, orders, store, exact=False), ranks, machine)
-    if store.nnz > EXACT or not planned.choices:
+    large = store.nnz > EXACT  # then nothing but the best is wanted
+    planned = plan(s, _graphs(s, orders, store, exact=False), ranks, machine, complete=not large)
+    if large or not planned.choices:
         return planned
     itself = _graphs(s, orders, store, exact=True)
     choices, full, best = list[Choice](), planned.infeasible, math.inf

@@ -15,7 +15,7 @@ from distgnn.plan import Graph, Known, tables
 from distgnn.plan.choices import plan
 from distgnn.plan.explain import explain
 from distgnn.plan.machine import Measured, Overlap, read
-from distgnn.plan.pricing import bound
+from distgnn.plan.pricing import bound, priced
 from distgnn.train.settings import Settings
 from distgnn.train.ways import Way, axis_orders, ways
 
@@ -315,9 +315,26 @@ def test_ways_are_left_out_that_would_not_be_shown(wire):
     assert len(missing) == count
     assert min(shapes[shape].seconds for shape in missing) >= times * full.best.seconds
     for choice in shapes.values():
-        assert 0 < min(bound(settings, graph, choice.way, 16, machine).floors) <= choice.seconds
+        assert 0 < min(bound(settings, graph, choice.way, 16, machine)) <= choice.seconds
     line = f"... and {count} that take at least {times:.3g} times the first, left out"
     assert line in tables.text(part) and "left out" not in tables.text(full)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_ways_that_stand_in_rows_cost_what_1d_costs(model):
+    """Choices of 1D stand for them, and are those of their own dry runs."""
+    more = {"train_features": True, "wire": "bfloat16"} if model == "gcn" else {}
+    settings, graph = Settings(hidden=(32, 16), model=model, **more), Graph.of_size(9000, 200_000, 40, 9)
+    choices, alike = plan(settings, graph, 24, slow()).choices, 0
+    for choice in choices:
+        if choice.way.as_1d and choice.way.algorithm in SPARSITY_AWARE:
+            (own,) = priced(settings, graph, 24, slow(), choice.way)
+            assert own.record() == choice.record() and own.estimate == choice.estimate
+            first = next(c for c in choices if c.way.grid == {"rows": 24} and (
+                c.way.sparsity_aware == choice.way.sparsity_aware
+            ))  # fmt: skip
+            alike += choice.dry is first.dry
+    assert alike == (0 if model == "gat" else 4)
 
 
 def test_a_dry_run_ends_where_the_memory_does():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +18,10 @@ from distgnn.plan.cost_model import compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.explain import explain
 from distgnn.plan.machine import Gemm, Spmm, SpmmRates, known, of_device, read
+from distgnn.plan.pricing import priced
 from distgnn.plan.reuse import EVEN, Reuse
 from distgnn.train.settings import Settings
+from distgnn.train.ways import ways
 from loops import each
 
 from .machines import slow
@@ -47,6 +50,28 @@ def test_rows_are_found_in_the_cache_of_a_core_in_that_of_all_or_nowhere():
     assert compute_seconds(on, wide) == pytest.approx(5)  # all of nothing is found
     alone = replace(on, spmm=replace(spmm, in_core=None))
     assert compute_seconds(alone, SPARSE, reuse=EVEN) == pytest.approx(5 * (0.5 * 10 + 0.5 * 100))
+
+
+@each("algorithm", ["1d", "1.5d", "rdm"])
+def test_plans_for_devices_join_what_comes_as_runs_on_devices_do(algorithm):
+    """Seven block rows come, one after the other on hosts, and at once where a host queues."""
+    graph, settings = Graph.of_size(4000, 60_000, 16, 8), Settings(algorithm=algorithm, sparsity_aware=False)
+    sizes = {"1d": {"rows": 8}, "1.5d": {"rows": 8, "reps": 1}, "rdm": {"rows": 8, "cols": 2}}[algorithm]
+    ranks = math.prod(sizes.values())
+    (way,) = (way for way in ways(settings, ranks) if way.grid == sizes)
+    host, queued = read("dgx-a100"), replace(slow(), launch=1e-5)
+    host = replace(host, device="")
+
+    def calls(machine):
+        (choice, *_) = priced(settings, graph, ranks, machine, way)
+        products = choice.dry.ranks[-1].epoch.entries()
+        return sum(entry["calls"] for entry in products if entry["operation"] == "spmm")
+
+    by_machine = [calls(machine) for machine in (host, read("dgx-a100"), queued, slow())]
+    assert by_machine[0] == by_machine[3] == 4 * by_machine[1] == 4 * by_machine[2]
+    planned = plan(replace(settings, grid=sizes), graph, ranks, read("dgx-a100"))
+    kernels = explain(planned, planned.best).kernels
+    assert sum(row["calls"] for row in kernels if row["operation"] == "spmm") == by_machine[1]
 
 
 def test_a_device_waits_for_a_host_that_takes_longer_to_queue():

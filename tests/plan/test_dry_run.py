@@ -485,6 +485,15 @@ def test_columns_read_are_those_of_non_zeros_drawn_at_random():
         assert A.columns_read().dtype == np.int64
 
 
+def test_of_means_the_busiest_rank_is_that_of_the_sums():
+    """Ranks receive rows that multiply other blocks than their own; the last of 4 x 4 does not."""
+    settings = Settings(algorithm="1.5d", grid={"rows": 4, "reps": 4}, sparsity_aware=True, model="sage")
+    uniform = Graph.of_size(1600, 64_000, 25, 13)
+    everybody = [costs.epoch.words for costs in dry_run(settings, uniform, 16, False).ranks]
+    (busiest,) = {costs.epoch.words for costs in dry_run(settings, uniform, 16, True).ranks}
+    assert busiest == pytest.approx(max(everybody), rel=0.02) and everybody[-1] < 0.9 * busiest
+
+
 def test_of_uneven_blocks_the_fullest_is_the_busiest():
     ends, cells = partition(400, 4), np.full((4, 4), 100)
     cells[1] = cells[:, 1] = 3000

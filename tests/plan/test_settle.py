@@ -3,6 +3,7 @@ named.
 """
 
 import shlex
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from distgnn import cli
 from distgnn.errors import ArgumentError, UserError
 from distgnn.gallery import rmat
 from distgnn.operators import ALGORITHMS, grids
-from distgnn.plan import Graph, dry_run, settle
+from distgnn.plan import Graph, Settled, dry_run, settle
 from distgnn.plan.choices import plan
 from distgnn.plan.machine import read, with_nodes_of
 from distgnn.plan.minibatches import plan_minibatches
@@ -58,6 +59,15 @@ def store(tmp_path_factory):
 
     orders = {"order": ("random", "original", "double"), "partitions": [Wanted("random", 4)]}
     return made(tmp_path_factory.mktemp("settle"), Communities(), **orders)
+
+
+def test_large_stores_are_settled_by_the_best_of_all_ways(store, monkeypatch):
+    monkeypatch.setattr(sys.modules[Settled.__module__], "EXACT", 0)
+    graphs = {name: Graph.of_store(store, name, exact=False) for name in store.orders}
+    full, settled = plan(AUTO, graphs, 8, FAR), settle(AUTO, store, 8, FAR)
+    assert (settled.way, settled.seconds) == (full.best.way, full.best.seconds)
+    some = plan(AUTO, graphs, 8, FAR, complete=False)
+    assert len(some.choices) < len(full.choices) and some.best.record() == full.best.record()
 
 
 @pytest.mark.parametrize("ranks", [1, 4])

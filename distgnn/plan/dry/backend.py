@@ -34,10 +34,21 @@ from distgnn.plan.dry.shapes import Functions, ShapeArray, ShapeMatrix
 
 
 class ShapeBackend(Backend):
-    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``)."""
+    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``).
+
+    Args:
+        queues: they stand for arrays of a device, whose work the host queues.
+    """
 
     name = "shapes"
     xp = Functions()
+
+    def __init__(self, queues: bool = False) -> None:
+        self._queues = queues
+
+    @property
+    def queues(self) -> bool:
+        return self._queues
 
     def bind(self, device: int) -> str:
         return "nothing"
@@ -75,7 +86,7 @@ class ShapeBackend(Backend):
         return TUNING.launched_numbers
 
 
-SHAPES = ShapeBackend()
+SHAPES, QUEUED_SHAPES = ShapeBackend(), ShapeBackend(queues=True)
 backend.register(ShapeArray, SHAPES)
 
 
@@ -102,10 +113,15 @@ def _row_starts(A: CSR, first: int, last: int) -> Range:
 
 def _columns(A: CSR, bounds: Sequence[int], on: Backend, thin: bool) -> list[CSR]:
     """Return columns: all have as many non-zeros."""
-    before = [A.nnz * end // max(A.shape[1], 1) for end in bounds]
-    sizes = zip(pairwise(bounds), pairwise(before), strict=True)
-    cut = [ShapeMatrix((A.shape[0], b - a), j - i, A.dtype) for (a, b), (i, j) in sizes]
+    cut = _cut(A.shape, A.nnz, A.dtype, tuple(bounds))
     return [CSR.from_scipy(block, on, thin=thin) for block in cut]
+
+
+@cache
+def _cut(shape: tuple[int, int], nnz: int, dtype: Any, bounds: Sequence[int]) -> list[ShapeMatrix]:
+    before = [nnz * end // max(shape[1], 1) for end in bounds]
+    sizes = zip(pairwise(bounds), pairwise(before), strict=True)
+    return [ShapeMatrix((shape[0], b - a), j - i, dtype) for (a, b), (i, j) in sizes]
 
 
 @cache

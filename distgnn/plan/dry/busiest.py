@@ -11,7 +11,7 @@ import numpy as np
 from distgnn.comm.grid import Grid
 from distgnn.layout import Axes, Cut, Layout, shares
 from distgnn.nn.gcn import GCN
-from distgnn.operators.base import Operator
+from distgnn.nn.sage import NeighbourMean
 from distgnn.operators.block_rows import BlockRows
 from distgnn.operators.split_3d import Split3D, layer_stages
 from distgnn.operators.summa_2d import Panel, Summa2D
@@ -25,12 +25,15 @@ def busiest_of(model: GCN, grid: Grid) -> int:
     sizes = _Sizes(grid)
     held = sum(sizes.held(layout, shape) for layout, shape in _matrices(model))
     most = np.flatnonzero(held == np.max(held))
-    roles = [role for A in _operators(model) for role in _roles(getattr(A, "algorithm", A), sizes.coords)]
+    roles = [role for A in algorithms(model) for role in _roles(A, sizes.coords)]
     return int(most[np.lexsort((most, *(role[most] for role in reversed(roles))))[-1]])
 
 
-def _operators(model: GCN) -> list[Operator]:
-    return list({id(graph.A): graph.A for graph in model.graphs}.values())
+def algorithms(model: GCN) -> list[Any]:
+    """List the algorithms of a network's matrices, each once; of means over neighbours, that of the sums."""
+    matrices = (graph.A.A if isinstance(graph.A, NeighbourMean) else graph.A for graph in model.graphs)
+    every = [getattr(A, "algorithm", A) for A in matrices]
+    return list({id(A): A for A in every}.values())
 
 
 def _matrices(model: GCN) -> Iterator[tuple[Layout, Shape]]:

@@ -54,12 +54,21 @@ def exchanged(
     taken = {i: A for i, A in enumerate(given) if A is not None and i != comm.rank}
     kind = index_type(int(max(rows, default=0)), height)
     for part in (kind, kind, dtype):
-        sent, into = ({j: ShapeArray((A.nnz,), part) for j, A in some.items()} for some in (left, taken))
+        sent, into = (_arrays(some, part) for some in (left, taken))
         all_to_all(comm, sent, into, "adjacency")
     return {i: _transposed(A, (height, int(rows[i]))) for i, A in taken.items()}
 
 
+def _arrays(blocks: dict[int, Any], dtype: Any) -> dict[int, ShapeArray]:
+    """Make an array for the entries of each block; of as many, one."""
+    alike = {count: ShapeArray((count,), dtype) for count in {A.nnz for A in blocks.values()}}
+    return {j: alike[A.nnz] for j, A in blocks.items()}
+
+
 def _transposed(A: Any, shape: tuple[int, int]) -> Any:
-    if isinstance(A, ShapeMatrix):
-        return ShapeMatrix(shape, A.nnz, A.dtype, A.T.filled)
-    return A.T.tocsr()
+    return _turned(A, shape) if isinstance(A, ShapeMatrix) else A.T.tocsr()
+
+
+@cache
+def _turned(A: ShapeMatrix, shape: tuple[int, int]) -> ShapeMatrix:
+    return ShapeMatrix(shape, A.nnz, A.dtype, A.T.filled)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from distgnn.nn.gcn import GCN
+from distgnn.operators.algorithm import Algorithm
+from distgnn.plan.dry.busiest import algorithms
 from distgnn.plan.dry.recorder import Recorder, add, aside
 
 PRODUCTS = ("multiply", "multiply_adjoint")
@@ -42,14 +44,13 @@ class Repeats:
 @contextmanager
 def repeats(model: GCN) -> Iterator[None]:
     """Repeat products of a network's matrices inside."""
-    matrices = {id(graph.A): graph.A for graph in model.graphs}.values()
-    algorithms = [A.algorithm for A in matrices if hasattr(A, "algorithm")]
-    for algorithm in algorithms:
+    matrices = [A for A in algorithms(model) if isinstance(A, Algorithm)]
+    for algorithm in matrices:
         for name in PRODUCTS:
             setattr(algorithm, name, Repeats(algorithm, getattr(algorithm, name)))
     try:
         yield
     finally:
-        for algorithm in algorithms:
+        for algorithm in matrices:
             for name in PRODUCTS:
                 delattr(algorithm, name)

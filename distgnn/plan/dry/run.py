@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
 from distgnn.layout import Cut, Layout
-from distgnn.ledger import Books, Ledger
+from distgnn.ledger import Ledger
 from distgnn.nn import optim
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import Targets
@@ -23,7 +25,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.plan.dry.absent import OneOfMany
-from distgnn.plan.dry.backend import SHAPES
+from distgnn.plan.dry.backend import QUEUED_SHAPES, SHAPES
 from distgnn.plan.dry.busiest import busiest_of
 from distgnn.plan.dry.graphs import Graph, Histogram, Spread
 from distgnn.plan.dry.ranks import run_all
@@ -86,7 +88,7 @@ class DryRun:
 
 def dry_run(
     settings: Settings, graph: Graph, ranks: int, busiest: bool | None = None, *, evaluation: bool = True,
-    node: int | None = None, ready: ReadyRank | None = None, most: float = math.inf,
+    node: int | None = None, most: float = math.inf, device: bool = False,
 ) -> DryRun:  # fmt: skip
     """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
@@ -95,8 +97,8 @@ def dry_run(
             like it; default: for more than 64.
         evaluation: also count an evaluation of the whole graph.
         node: ranks of a node, which are consecutive; default: all.
-        ready: the busiest rank of the same run, where it is known; it is used up.
         most: bytes beyond which a busiest rank need not be run to its end.
+        device: ranks compute on GPUs, whose work the host queues: products are then joined as there.
 
     Raises:
         ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
@@ -105,24 +107,14 @@ def dry_run(
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
-    busiest = ranks > 64 if busiest is None else busiest
+    busiest, on = ranks > 64 if busiest is None else busiest, QUEUED_SHAPES if device else SHAPES
     _check(s, graph, busiest, node)
     if busiest:
-        ready = ready or _ready(s, graph, ranks, node, most)
-        return _busiest(ready, ranks, evaluation, most)
-    results = run_all(ranks, lambda comm: _counted(_prepared(comm, SHAPES, s, graph), evaluation), node)
+        with ready_rank(s, graph, ranks, node, most, on) as ready, repeats(ready.model):
+            costs, grid = _counted(ready, evaluation)
+            return DryRun(grid, [costs] * ranks)
+    results = run_all(ranks, lambda comm: _counted(_prepared(comm, on, s, graph), evaluation), node)
     return DryRun(results[0][1], [costs for costs, _ in results])
-
-
-def ready_rank(settings: Settings, graph: Graph, ranks: int, most: float = math.inf) -> ReadyRank:
-    """Prepare a rank of a graph with evenly spread non-zeros that has the most to do.
-
-    Errors as of :func:`dry_run`.
-    """
-    s = resolved(settings, ranks)
-    graph = multiplied(s, graph)
-    _check(s, graph, True, None)
-    return _ready(s, graph, ranks, None, most)
 
 
 def count(comm: Any, backend: Backend | str | None, settings: Settings, graph: Graph) -> Costs:
@@ -170,40 +162,34 @@ class _Prepared(NamedTuple):
     setup: Ledger
 
 
-@dataclass(frozen=True)
-class ReadyRank:
-    """A rank that is ready to train and has the most to do, and the books that it keeps."""
+@contextmanager
+def ready_rank(
+    s: Settings, graph: Graph, ranks: int, node: int | None = None, most: float = math.inf,
+    on: Backend = SHAPES,
+) -> Iterator[_Prepared]:  # fmt: skip
+    """Prepare the busiest rank, whose books are kept inside.
 
-    ready: _Prepared
-    books: Books
+    Even cuts give the last rank the largest blocks, so that it is asked first. If non-zeros are not spread
+    evenly, it is the one of a sample of ranks that holds the most.
 
-
-def _ready(s: Settings, graph: Graph, ranks: int, node: int | None, limit: float) -> ReadyRank:
-    """Prepare the busiest rank. Even cuts give the last rank the largest blocks, so that it is asked first.
-
-    If non-zeros are not spread evenly, the one of a sample of ranks that holds the most.
+    Args:
+        s, graph: as a run resolves and loads them; node, most: as of :func:`dry_run`; on: the backend.
     """
     with ledger.apart() as books:
-        last = _prepared(OneOfMany(ranks, ranks - 1, node), SHAPES, s, graph)
-        rank, most = busiest_of(last.model, last.model.grid), _held(last)
+        last = _prepared(OneOfMany(ranks, ranks - 1, node), on, s, graph)
+        rank, held = busiest_of(last.model, last.model.grid), _held(last)
         if rank == ranks - 1 and graph.even:
-            return ReadyRank(last, books)
+            books.most = most
+            yield last
+            return
     sample = [] if graph.even else np.linspace(0, ranks - 1, SAMPLE + 1, dtype=int)[:-1].tolist()
     for other in sample:
         with ledger.apart():
-            held = _held(_prepared(OneOfMany(ranks, other, node), SHAPES, s, graph))
-            rank, most = (other, held) if held > most else (rank, most)
+            own = _held(_prepared(OneOfMany(ranks, other, node), on, s, graph))
+            rank, held = (other, own) if own > held else (rank, held)
     with ledger.apart() as books:
-        books.most = limit
-        return ReadyRank(_prepared(OneOfMany(ranks, rank, node), SHAPES, s, graph), books)
-
-
-def _busiest(ready: ReadyRank, ranks: int, evaluation: bool, limit: float) -> DryRun:
-    """Run the busiest rank."""
-    with ledger.apart(ready.books), repeats(ready.ready.model):
-        ready.books.most = limit
-        costs, grid = _counted(ready.ready, evaluation)
-        return DryRun(grid, [costs] * ranks)
+        books.most = most
+        yield _prepared(OneOfMany(ranks, rank, node), on, s, graph)
 
 
 def _held(ready: _Prepared) -> int:

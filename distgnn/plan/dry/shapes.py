@@ -47,7 +47,8 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         self, shape: Any, dtype: Any = float, strides: Shape | None = None, address: int | None = None
     ) -> None:
         self.shape: Shape = tuple(map(int, shape)) if isinstance(shape, (tuple, list)) else (int(shape),)
-        self.dtype, self.size = np.dtype(dtype), math.prod(self.shape)
+        self.dtype: np.dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
+        self.size = math.prod(self.shape)
         self._strides = strides  # None: row by row
         self.address = _allocate(self.nbytes) if address is None else address
         self.known: np.ndarray | range | None = None
@@ -116,8 +117,8 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __getitem__(self, key: Any) -> Any:
         if type(key) is slice and key.step is None and self.shape:
             return self._rows(*key.indices(self.shape[0])[:2])
-        if type(key) is int and self.known is not None and self.ndim == 1:
-            return self.known[key]
+        if type(key) is int and len(self.shape) == 1:
+            return self._number(key) if self.known is None else self.known[key]
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(part, (ShapeArray, np.ndarray, list)) for part in keys):
             return ShapeArray(_picked(self.shape, keys), self.dtype)
@@ -125,6 +126,10 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.known = None
+
+    def _number(self, place: int) -> ShapeArray:
+        stride = self.dtype.itemsize if self._strides is None else self._strides[0]
+        return _view((), self.dtype, self.address + range(self.shape[0])[place] * stride, (), 1)
 
     def _rows(self, first: int, last: int) -> ShapeArray:
         height, count = max(self.shape[0], 1), last - first if last > first else 0
@@ -252,12 +257,21 @@ class ShapeMatrix:
 
     def columns_read(self) -> Any:
         """Return int64, rising: as many columns as have a non-zero in the mean, if each is anywhere."""
+        return self._columns
+
+    @cached_property
+    def _columns(self) -> ShapeArray:
         width = self.shape[1]
-        missed = (1 - 1 / width) ** self.nnz if width else 0
-        count = min(round(width * (1 - missed)), self.nnz) if self.filled is None else self.filled[1]
+        count = columns_filled(width, self.nnz) if self.filled is None else self.filled[1]
         columns = ShapeArray((count,), np.int64)
         columns.known = range(width) if count == width else None
         return columns
+
+
+def columns_filled(width: int, nonzeros: int) -> int:
+    """Return how many of so many columns have a non-zero in the mean, if each is anywhere."""
+    missed = (1 - 1 / width) ** nonzeros if width else 0
+    return min(round(width * (1 - missed)), nonzeros)
 
 
 class Functions:
