@@ -52,7 +52,8 @@ class GCN(WholeWeights):
         dropout: probability with which entries of every layer's input, the features included, are dropped.
         bias: add a bias to every layer.
         product_order: "aggregate-first", (A H) W, "transform-first", A (H W), or "auto": in each layer the
-            one that multiplies fewer columns by A per epoch. `3d` can only aggregate first.
+            one that multiplies fewer columns by A per epoch, of equals the one that takes less memory. `3d`
+            can only aggregate first.
         keep_aggregate: keep A X of features that are neither trained nor dropped, so that the first layer
             multiplies by A once and never again.
         residual: Z = A H W + b + H in every layer but the last whose fan in and fan out are equal, with H
@@ -95,8 +96,8 @@ class GCN(WholeWeights):
         widths = [int(width) for width in widths]
         self.activation = activation or self.activation
         switches = keep_aggregate, residual, layer_norm
-        options = Options(seed, dropout, bias, product_order, *switches, self.activation)
-        A.grid.world.agree({"widths": widths, "recompute": recompute, **asdict(options)})
+        options = Options(seed, dropout, bias, product_order, *switches, self.activation, int(recompute))
+        A.grid.world.agree({"widths": widths, **asdict(options)})
         check(A, widths, dropout, product_order)
         if self.activation not in ACTIVATIONS:
             raise ArgumentError("activation", activation, offered(activation, ACTIVATIONS))
