@@ -44,7 +44,7 @@ def place(layout, Z, labels, split):
 
 @pytest.mark.ranks(4)
 def test_passes_over_few_rows_change_no_bit(comm, backend, monkeypatch):
-    """Of cut classes: rows are gone through in passes, whose own classes are looked for in each."""
+    """Rows of logits whose classes are cut are gone through in passes, which look for own classes in each."""
     Z, labels, _ = problem()
     split, found = np.ones(N, np.uint8) * (labels >= 0), []
     for numbers in (1 << 16, 8):
