@@ -69,7 +69,7 @@ class Planes:
 
     @cached_property
     def outer(self) -> dict[int, int]:
-        """By layer, the layer of whose shards on each node this one's are rows. Collective the first time.
+        """Layers of whose shards on each node another layer's are rows, by that. Collective the first time.
 
         One that comes later is loaded before its time only where all ranks are on one node: there it takes no
         more than this one would.
@@ -88,10 +88,10 @@ class Planes:
         own = next((of for of in held if contains(of, window)), None)
         wanted = partial(contains, inner=window) if own is None else None
         lent = of_mate(self.grid.world, self.grid.node, wanted, held)
-        found = lent if own is None else (own, held[own])
-        if found is None:
+        key_and_shard = lent if own is None else (own, held[own])
+        if key_and_shard is None:
             return None
-        ((first, _), _), block = found
+        ((first, _), _), block = key_and_shard
         rows = block.row_block(window[0][0] - first, window[0][1] - first)
         if rows is not block:
             ledger.holds(rows, "adjacency", rows.indptr.nbytes)
