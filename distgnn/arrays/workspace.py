@@ -161,6 +161,15 @@ class Workspace:
         finally:
             self._lives = self._followed = None
 
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Leave what is borrowed inside out of the life times that a pass shows: later ones lack it."""
+        lives, self._lives = self._lives, self._lives if self._followed else None
+        try:
+            yield
+        finally:
+            self._lives = lives
+
     def borrow(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Borrow a C-contiguous array of any content, until it is given back.
 

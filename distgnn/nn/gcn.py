@@ -96,8 +96,8 @@ class GCN(WholeWeights):
         widths = [int(width) for width in widths]
         self.activation = activation or self.activation
         switches = keep_aggregate, residual, layer_norm
-        options = Options(seed, dropout, bias, product_order, *switches, self.activation, int(recompute))
-        A.grid.world.agree({"widths": widths, **asdict(options)})
+        options = Options(seed, dropout, bias, product_order, *switches, self.activation)
+        A.grid.world.agree({"widths": widths, "recompute": recompute, **asdict(options)})
         check(A, widths, dropout, product_order)
         if self.activation not in ACTIVATIONS:
             raise ArgumentError("activation", activation, offered(activation, ACTIVATIONS))

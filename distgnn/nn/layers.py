@@ -52,7 +52,6 @@ class Options:
     residual: bool
     layer_norm: bool
     activation: str = RELU
-    recompute: int = 0
 
 
 class GraphConvolution:
@@ -197,7 +196,7 @@ class GraphConvolution:
 
     def order(self, A: Operator, need_input: bool, fixed_input: bool) -> str:
         """Choose the order of products; a fixed input is the same in every epoch."""
-        goes = self.index > 0 and self.options.recompute < 2 and "H" not in self.activation.kept
+        goes = self.index > 0 and "H" not in self.activation.kept
         return choose(A, self.options.product_order, self.shape, need_input, fixed_input, goes)
 
 

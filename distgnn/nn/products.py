@@ -10,7 +10,7 @@ product of a layer that computed A (H W), taking Aᵀ for the identity, which do
 
 Where both orders multiply as many columns, memory decides. Aggregate first holds H and A H at a time, and
 then A H and Z in the place of H; transform first H, H W and A (H W), a matrix more. But it keeps nothing
-beside H, which is less where H stays in any case: features, inputs of layers that are gone through again.
+beside H, which is less where H stays in any case, as features do.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class FixedAggregate:
     def multiply(self, A: Operator, X: DistDense, buffers: Buffers) -> DistDense:
         """Return T = A X, multiplied the first time. Collective then."""
         if self.kept is None or self.kept[0] is not A or self.kept[1]() is not X.block:
-            T = A.multiply(X)
+            with A.grid.workspace.once():
+                T = A.multiply(X)
             A.grid.workspace.clear()  # later products may be narrower
             if self.suffices and isinstance(X, OwnedFeatures):
                 X.let_go()

@@ -148,6 +148,26 @@ def test_what_was_noted_is_lent_again(backend):
     assert found[0] == found[1] and found[0][0] == 128
 
 
+def test_what_is_borrowed_once_is_in_no_plan(backend):
+    """Where a pass that was shown borrows it again, it is placed like what no pass has shown."""
+    workspace = Workspace(backend)
+
+    def a_pass(with_it):
+        with workspace.repeated("pass"):
+            wide = workspace.borrow((64,), np.uint8)
+            if with_it:
+                with workspace.once(), workspace.lend((1000,), np.uint8) as first:
+                    assert backend.address(first) != backend.address(wide)
+            workspace.give_back(wide)
+            narrow = workspace.borrow((8,), np.uint8)
+            workspace.give_back(narrow)
+
+    for with_it, borrowed in ((True, 0), (False, 64), (False, 64), (True, 1064), (False, 0), (False, 64)):
+        a_pass(with_it)
+        workspace.clear() if with_it and borrowed == 0 else None
+        assert workspace.borrowed == borrowed, (with_it, borrowed)
+
+
 def test_the_ledger_holds_what_the_workspace_holds(backend):
     workspace = Workspace(backend, "activations")
     with Ledger() as ledger:
