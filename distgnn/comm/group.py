@@ -177,7 +177,8 @@ class Comm(Wires):
         if array.shape[0] != parts[-1]:
             raise ValueError(f"reduce_scatter: {array.shape[0]} rows given, the partition covers {parts[-1]}")
         narrow = self.narrows(array, narrow)
-        straight = (self._sums_straight(array) or array.nbytes > TUNING.sum_chunk) and not narrow
+        large = array.nbytes > max(TUNING.sum_chunk, TUNING.small_sum)
+        straight = (large or self._sums_straight(array)) and not narrow
         size = self.wire_type(array, narrow).itemsize
         self.charge.share("reduce_scatter", matrix, array, by_tiers=straight, itemsize=size)
         if self.size == 1 and out is None:

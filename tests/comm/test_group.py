@@ -109,7 +109,8 @@ def test_reduce_scatter_rows(group):
 
 def test_large_sums_are_scattered_a_chunk_at_a_time(group, monkeypatch):
     """In the order of the ranks, to the bit, not by an MPI that takes room for a whole part."""
-    monkeypatch.setattr(TUNING, "sum_chunk", 64)
+    for limit in ("sum_chunk", "small_sum"):
+        monkeypatch.setattr(TUNING, limit, 64)
     monkeypatch.setattr(group, "_reduce_scatter", None)
     height, rng = 40 * group.size, np.random.default_rng(0)
     for dtype in (np.float32, np.float64):
