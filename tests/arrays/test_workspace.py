@@ -149,7 +149,7 @@ def test_what_was_noted_is_lent_again(backend):
 
 
 def test_what_is_borrowed_once_is_in_no_plan(backend):
-    """Where a pass that was shown borrows it again, it is placed like what no pass has shown."""
+    """A pass that borrows it all the same has it placed like what no pass has shown."""
     workspace = Workspace(backend)
 
     def a_pass(with_it):
