@@ -163,6 +163,17 @@ class CSR:
             self.cached[key] = self._view(first, last)
         return self.cached[key]
 
+    def row_block(self, first: int, last: int) -> CSR:
+        """Return these rows as a block of its own: views, whose entries count from 0.
+
+        For all rows it returns the block itself.
+        """
+        if (first, last) == (0, self.shape[0]):
+            return self
+        rows = self._view(first, last)
+        del rows.pattern["first entry"]
+        return rows
+
     @property
     def first_entry(self) -> int:
         """The number of entries that come before these rows in the block that they are a view of."""

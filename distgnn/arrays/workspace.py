@@ -3,8 +3,8 @@
 A fresh large array costs a page fault every 4 KiB, often as much as the product.
 
 A :class:`Workspace` keeps arrays from epoch to epoch (MG-GCN section 4.2): buffers that are borrowed and
-given back, of which an L-layer network of one width has L + 1 out at a time, and rooms: buffers that belong
-to a name, such as the two panels that a pipelined product receives into.
+given back, of which an L-layer network of one width has L + 1 out at a time, beside the two panels that a
+pipelined product receives into; and rooms: buffers that belong to a name, in the same memory every time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from distgnn.arrays.life_times import Lives, Place, Plan
 
 Array = Any
 Take = Callable[[str, tuple[int, ...], Any], Array]
+Borrow = Callable[[tuple[int, ...], Any], Array]
 
 _workspaces: weakref.WeakSet[Workspace] = weakref.WeakSet()
 
@@ -65,6 +66,13 @@ class _Loan(NamedTuple):
     number: int
 
 
+class Note(NamedTuple):
+    """Address of an array that was borrowed, and its bytes; 0 where it was given back."""
+
+    address: int
+    size: int
+
+
 class Workspace:
     """Buffers of one backend. Not shared between threads.
 
@@ -73,12 +81,11 @@ class Workspace:
 
     Attributes:
         reserved: bytes of all buffers, lent or not; borrowed: of those without a name.
-        loans: how many arrays were borrowed so far.
     """
 
     def __init__(self, backend: Backend, purpose: str = "layers") -> None:
         self.backend, self.purpose = backend, purpose
-        self.reserved = self.borrowed = self.loans = 0
+        self.reserved = self.borrowed = 0
         self._named: dict[str, Array] = {}
         self._held: set[str] = set()
         self._buffers: list[_Buffer] = []
@@ -88,6 +95,7 @@ class Workspace:
         self._strayed = False  # from what was shown
         self._plans: dict[Hashable, Plan] = {}
         self._shown = Counter[Hashable]()
+        self._notes: list[Note] | None = None
         _workspaces.add(self)
 
     @contextmanager
@@ -153,20 +161,30 @@ class Workspace:
         finally:
             self._lives = self._followed = None
 
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Leave what is borrowed inside out of the life times that a pass shows: later ones lack it."""
+        lives, self._lives = self._lives, self._lives if self._followed else None
+        try:
+            yield
+        finally:
+            self._lives = lives
+
     def borrow(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Borrow a C-contiguous array of any content, until it is given back.
 
         It is the smallest gap in a buffer that is large enough, else a new buffer in place of the largest.
         """
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        self.loans += 1
         if size == 0:
             return self.backend.empty(shape, dtype)
         buffer, start = self._planned(size) or self._found(size)
         buffer.lent[start] = start + size
         array = buffer.memory[start : start + size].view(dtype).reshape(shape)
         number = -1 if self._lives is None else self._lives.begin(size)
-        self._lent[self.backend.address(array)] = _Loan(buffer, start, self._lives, number)
+        address = self.backend.address(array)
+        self._lent[address] = _Loan(buffer, start, self._lives, number)
+        self._note(address, size)
         return array
 
     def _planned(self, size: int) -> tuple[_Buffer, int] | None:
@@ -222,11 +240,45 @@ class Workspace:
     @contextmanager
     def lend(self, shape: tuple[int, ...], dtype: Any) -> Iterator[Array]:
         """Lend an array of :meth:`borrow` for as long as the context lasts."""
-        array = self.borrow(shape, dtype)
+        with self.lending() as borrow:
+            yield borrow(shape, dtype)
+
+    @contextmanager
+    def lending(self) -> Iterator[Borrow]:
+        """Lend arrays as long as the context lasts: it gives ``borrow(shape, dtype)``, as :meth:`borrow`."""
+        arrays: list[Array] = []
+
+        def borrow(shape: tuple[int, ...], dtype: Any) -> Array:
+            arrays.append(self.borrow(shape, dtype))
+            return arrays[-1]
+
         try:
-            yield array
+            yield borrow
         finally:
-            self.give_back(array)
+            for array in arrays:
+                self.give_back(array)
+
+    @contextmanager
+    def noted(self) -> Iterator[list[Note]]:
+        """Give notes of what is borrowed and given back inside, for :meth:`lend_again`."""
+        outer, self._notes = self._notes, []
+        try:
+            yield self._notes
+        finally:
+            self._notes = outer
+
+    def lend_again(self, notes: Iterable[Note]) -> None:
+        """Borrow and give back as before: arrays of the same bytes, in the same order."""
+        again: dict[int, Array] = {}
+        for address, size in notes:
+            if size:
+                again[address] = self.borrow((size,), np.uint8)
+            elif address in again:
+                self.give_back(again.pop(address))
+
+    def _note(self, address: int, size: int) -> None:
+        if self._notes is not None:
+            self._notes.append(Note(address, size))
 
     def forget(self, array: Array) -> None:
         """Forget a borrowed array that won't be given back, with all of its buffer."""
@@ -255,6 +307,7 @@ class Workspace:
         if address not in self._lent:
             return []
         loan = self._lent.pop(address)
+        self._note(address, 0)
         del loan.buffer.lent[loan.start]
         if loan.lives is not None:
             loan.lives.end(loan.number)

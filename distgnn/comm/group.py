@@ -171,12 +171,14 @@ class Comm(Wires):
     ) -> Any:
         """Sum over the group; rank ``i`` keeps rows ``parts[i]:parts[i+1]``, in ``out`` where that is given.
 
-        ``array`` is left as scratch. ``narrow``: what other ranks add may travel in 16 bits.
+        ``array`` is left as scratch. ``narrow``: what other ranks add may travel in 16 bits. Large arrays are
+        summed a chunk at a time: MPI libraries take room for a whole part.
         """
         if array.shape[0] != parts[-1]:
             raise ValueError(f"reduce_scatter: {array.shape[0]} rows given, the partition covers {parts[-1]}")
         narrow = self.narrows(array, narrow)
-        straight = self._sums_straight(array) and not narrow
+        large = array.nbytes > max(TUNING.sum_chunk, TUNING.small_sum)
+        straight = (large or self._sums_straight(array)) and not narrow
         size = self.wire_type(array, narrow).itemsize
         self.charge.share("reduce_scatter", matrix, array, by_tiers=straight, itemsize=size)
         if self.size == 1 and out is None:

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distgnn import local
-from distgnn.arrays.workspace import Take
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -72,10 +71,10 @@ class NodeRows:
         for q in sorted({q for needs in wanted.values() for q in needs}):
             for r, rows in in_turns({r: needs[q] for r, needs in wanted.items() if q in needs}).items():
                 carried[r][q] = rows
-        self.near = Rows(grid, comm, {q: r for q, r in self.needed.items() if q not in away}, "near rows")
-        self.far = Rows(grid, comm, carried[comm.rank], "rows carried")
+        self.near = Rows(grid, comm, {q: r for q, r in self.needed.items() if q not in away})
+        self.far = Rows(grid, comm, carried[comm.rank])
         of_mates = {r: _places(away, needs) for r, needs in carried.items() if r != comm.rank}
-        self.mates = Rows(grid, comm, {r: there for r, (there, _) in of_mates.items()}, "rows of mates")
+        self.mates = Rows(grid, comm, {r: there for r, (there, _) in of_mates.items()})
         here = [_places(away, carried[comm.rank])[1], *(here for _, here in of_mates.values())]
         back = np.concatenate(here)  # of what lies at each place of the two, its place among the needed
         self.back, self.order = on.asarray(back, np.int64), on.asarray(np.argsort(back), np.int64)
@@ -143,13 +142,9 @@ class NodeRows:
     @contextmanager
     def _scratch(self, like: Array) -> Iterator[tuple[Array, Array, Array]]:
         """Lend room for the rows that are carried and those of mates: together, and each."""
-        with self.grid.workspace.rooms() as take:
-            yield self._cut(take, like)
-
-    def _cut(self, take: Take, like: Array) -> tuple[Array, Array, Array]:
         shape = self.far.received + self.mates.received, like.shape[1]
-        scratch = take("rows of other nodes", shape, like.dtype)
-        return scratch, scratch[: self.far.received], scratch[self.far.received :]
+        with self.grid.workspace.lend(shape, like.dtype) as scratch:
+            yield scratch, scratch[: self.far.received], scratch[self.far.received :]
 
 
 class Arriving:

@@ -14,7 +14,6 @@ from typing import Any
 
 from distgnn.arrays.csr import CSR, Shape
 from distgnn.arrays.tuning import TUNING
-from distgnn.arrays.workspace import Take
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
 from distgnn.comm.relay import upstream
@@ -25,7 +24,7 @@ from distgnn.comm.sums import Sums
 def broadcast(
     grid: Grid, comm: Comm, matrix: str, roots: Sequence[int], own: Callable[[int], Any],
     shapes: Sequence[tuple[int, int]], dtype: Any, turns: Sequence[int] | None = None,
-    buffers: int | None = None, room: str = "panel",
+    buffers: int | None = None,
 ) -> Iterator[Iterator[Any]]:  # fmt: skip
     """Give ``own(stage)`` of each stage's root to all ranks of ``comm``, by stage; see :meth:`Comm.relay`.
 
@@ -37,32 +36,42 @@ def broadcast(
         own: the panel of a stage of which this rank is the root, C-contiguous.
         turns: the stages in the order in which this rank takes them (see ``relay.py``).
         buffers: how many panels are under way at most; default: ``TUNING.relay_buffers``.
-        room: what the rooms of the workspace are called; two broadcasts at a time need two names.
     """
-    sizes = [math.prod(shape) for shape in shapes]
-    most = max((size for size, root in zip(sizes, roots, strict=True) if root != comm.rank), default=0)
-
-    rooms: dict[tuple[int, Shape], Any] = {}
-
-    def panel(stage: int, buffer: int) -> Any:
-        if roots[stage] == comm.rank:
-            return own(stage)
-        shape = shapes[stage]
-        if (buffer, shape) not in rooms:
-            memory = take(f"{room} {buffer}", (most,), dtype)
-            rooms[buffer, shape] = memory[: sizes[stage]].reshape(shape)
-        return rooms[buffer, shape]
-
     turns = range(len(roots)) if turns is None else turns
     how: dict[str, Any] = {"overlap": grid.overlap, "buffers": buffers, "narrow": True}
-    with grid.workspace.rooms() as take, comm.relay(roots, turns, panel, matrix, **how) as panels:
-        yield panels
+    with _rooms(grid, comm, roots, shapes, dtype, buffers or TUNING.relay_buffers) as rooms:
+        views: dict[tuple[int, Shape], Any] = {}
+
+        def panel(stage: int, buffer: int) -> Any:
+            if roots[stage] == comm.rank:
+                return own(stage)
+            key = buffer, shapes[stage]
+            if key not in views:
+                views[key] = _shaped(rooms[buffer], shapes[stage])
+            return views[key]
+
+        with comm.relay(roots, turns, panel, matrix, **how) as panels:
+            yield panels
+
+
+@contextmanager
+def _rooms(
+    grid: Grid, comm: Comm, roots: Sequence[int], shapes: Sequence[Shape], dtype: Any, most: int
+) -> Iterator[list[Any]]:  # fmt: skip
+    """Lend memory for any of other ranks' panels, ``most`` times at most."""
+    sizes = [math.prod(shape) for shape, root in zip(shapes, roots, strict=True) if root != comm.rank]
+    with grid.workspace.lending() as borrow:
+        yield [borrow((max(sizes),), dtype) for _ in range(min(most, len(sizes)))]
+
+
+def _shaped(room: Any, shape: Shape) -> Any:
+    return room[: math.prod(shape)].reshape(shape)
 
 
 @contextmanager
 def summed(
     grid: Grid, comm: Comm, roots: Sequence[int], own: Callable[[int], Any],
-    shapes: Sequence[tuple[int, int]], dtype: Any, room: str = "partial panel",
+    shapes: Sequence[tuple[int, int]], dtype: Any,
 ) -> Iterator[Iterator[Any]]:  # fmt: skip
     """Give room for each stage's panel, for the caller to fill, and sum it over ``comm`` on the stage's root.
 
@@ -71,25 +80,27 @@ def summed(
 
     Args:
         roots: by stage, where the sum goes; own: its place there, C-contiguous; shapes: of the panels.
-        room: what the rooms of the workspace are called.
     """
-    with grid.workspace.rooms() as take, comm.sums(grid.workspace, grid.overlap) as sums:
-        yield _panels_to_sum(sums, take, comm.rank, roots, own, shapes, dtype, room)
+    with (
+        _rooms(grid, comm, roots, shapes, dtype, TUNING.sums_under_way) as rooms,
+        comm.sums(grid.workspace, grid.overlap) as sums,
+    ):
+        yield _panels_to_sum(sums, rooms, comm.rank, roots, own, shapes)
 
 
 def _panels_to_sum(
-    sums: Sums, take: Take, rank: int, roots: Sequence[int], own: Callable[[int], Any],
-    shapes: Sequence[tuple[int, int]], dtype: Any, room: str,
+    sums: Sums, rooms: Sequence[Any], rank: int, roots: Sequence[int], own: Callable[[int], Any],
+    shapes: Sequence[tuple[int, int]],
 ) -> Iterator[Any]:  # fmt: skip
-    rooms, lent = cycle(range(TUNING.sums_under_way)), deque[int]()
+    turns, lent = cycle(rooms), deque[int]()
     for stage, (root, shape) in enumerate(zip(roots, shapes, strict=True)):
         if root == rank:
             panel = own(stage)
         else:
-            if len(lent) == TUNING.sums_under_way:
+            if len(lent) == len(rooms):
                 sums.finish(lent.popleft())
             lent.append(root)
-            panel = take(f"{room} {next(rooms)}", shape, dtype)
+            panel = _shaped(next(turns), shape)
         yield panel
         sums.start(panel, root)
 
@@ -106,8 +117,7 @@ def broadcast_at_once(
     """
     places, height = _below_another(roots, shapes, comm.rank)
     how: dict[str, Any] = {"overlap": grid.overlap, "buffers": len(roots) + 1, "narrow": True}
-    with grid.workspace.rooms() as take:
-        whole = take("panels", (height, shapes[0][1] if shapes else 0), dtype)
+    with grid.workspace.lend((height, shapes[0][1] if shapes else 0), dtype) as whole:
         panel = lambda stage, buffer: whole[places[stage]] if stage in places else own(stage)  # noqa: E731
         with comm.relay(roots, upstream(comm, roots), panel, matrix, at_once=True, **how) as panels:
             yield _own_first(panels, len(roots) - len(places), len(places), whole)
@@ -132,8 +142,10 @@ def summed_at_once(
     of the context. Arguments are those of :func:`summed`, and so is what the ledger is charged.
     """
     places, height = _below_another(roots, shapes, comm.rank)
-    with grid.workspace.rooms() as take, comm.sums(grid.workspace, grid.overlap) as sums:
-        whole = take("partial panels", (height, shapes[0][1] if shapes else 0), dtype)
+    with (
+        grid.workspace.lend((height, shapes[0][1] if shapes else 0), dtype) as whole,
+        comm.sums(grid.workspace, grid.overlap) as sums,
+    ):
         mine = [own(stage) for stage in range(len(roots)) if stage not in places]
         yield iter([*mine, whole] if places else mine)
         for stage, root in enumerate(roots):

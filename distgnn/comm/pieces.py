@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.arrays.tuning import TUNING
-from distgnn.arrays.workspace import Take
+from distgnn.arrays.workspace import Borrow
 
 Array = Any
 
@@ -60,18 +60,18 @@ class Piece:
     left: int = 0
 
 
-def rooms(take: Take, name: str, moved: Sequence[Pieces], in_turn: bool) -> list[Array]:
-    """Take rooms of one dimension from a workspace: for a few pieces, or for all rows, one by rank."""
+def rooms(borrow: Borrow, moved: Sequence[Pieces], in_turn: bool) -> list[Array]:
+    """Borrow rooms of one dimension from a workspace: for a few pieces, or for all rows, one by rank."""
     some = [pieces for pieces in moved if pieces.size]
     if not some:
         return []
     if not in_turn:
         ends = [0, *accumulate(pieces.size for pieces in some)]
-        whole = take(name, (ends[-1],), some[0].dtype)
+        whole = borrow((ends[-1],), some[0].dtype)
         return [whole[first:last] for first, last in pairwise(ends)]
     count = min(TUNING.packed_at_a_time, sum(len(pieces.cuts()) for pieces in some))
     numbers = max(min(rows_at_a_time(pieces.shape[1]) * pieces.shape[1], pieces.size) for pieces in some)
-    whole = take(name, (count * numbers,), some[0].dtype)
+    whole = borrow((count * numbers,), some[0].dtype)
     return [whole[room * numbers : (room + 1) * numbers] for room in range(count)]
 
 

@@ -39,7 +39,6 @@ class Rows:
         grid: its workspace holds what is packed; ``overlap``: rows travel while the caller computes.
         comm: the ranks that share the matrices; rank r holds block r.
         needed: by rank, distinct rising rows of its block. The rank itself may be among them.
-        room: the name of the memory that is lent for what is packed.
         at_once: ask the ranks now. Otherwise nothing but ``asking`` works until all of its steps are taken.
 
     Attributes:
@@ -56,11 +55,9 @@ class Rows:
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray], room: str = "rows",
-        at_once: bool = True,
-    ) -> None:  # fmt: skip
+        self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray], at_once: bool = True
+    ) -> None:
         self.grid, self.comm, self.me = grid, comm, comm.rank
-        self.room = room
         self.needed = {q: rows for q, rows in needed.items() if rows.size}
         self.places = consecutive({q: rows.size for q, rows in self.needed.items()})
         self.received = sum(rows.size for rows in self.needed.values())
@@ -102,8 +99,8 @@ class Rows:
         """
         receives, how = self._others(self.places, into), {"narrow": narrow, "in_pieces": self.comm.in_pieces}
         pieces = self._to_pack(X, self.comm.wire_type(X, narrow))
-        with self.grid.workspace.rooms() as take:
-            few = rooms(take, f"{self.room} packed", [*pieces.values()], self.comm.in_pieces)
+        with self.grid.workspace.lending() as borrow:
+            few = rooms(borrow, [*pieces.values()], self.comm.in_pieces)
             with self.comm.exchange(receives, matrix, self.grid.overlap, rooms=few, **how) as arriving:
                 for r, rows in self.asked.items():
                     if r == self.me:
@@ -146,7 +143,7 @@ class Rows:
             RuntimeError: the context is left before all items were asked for.
         """
         with (
-            self._room(f"{self.room} added", self.asked, Y, Y.dtype) as came,
+            self._room(self.asked, Y) as came,
             self.comm.exchange(list(came.items()), "sums", self.grid.overlap, narrow=True) as exchange,
         ):
             items = self._sent(exchange, Y, work)
@@ -207,13 +204,10 @@ class Rows:
         return [(q, whole[place]) for q, place in places.items() if q != self.me]
 
     @contextmanager
-    def _room(
-        self, name: str, ranks: Iterable[int], like: Array, dtype: np.dtype
-    ) -> Iterator[dict[int, Array]]:
+    def _room(self, ranks: Iterable[int], like: Array) -> Iterator[dict[int, Array]]:
         """Lend memory for the rows that each of these ranks needs, but for this one."""
         sizes = {r: self.sizes[r] for r in ranks if r != self.me}
-        with self.grid.workspace.rooms() as take:
-            whole = take(name, (sum(sizes.values()), *like.shape[1:]), dtype)
+        with self.grid.workspace.lend((sum(sizes.values()), *like.shape[1:]), like.dtype) as whole:
             yield dict(self._others(consecutive(sizes), whole))
 
 

@@ -102,20 +102,25 @@ class NodeMemory(Backend):
 _LASTING: WeakKeyDictionary[CSR, str] = WeakKeyDictionary()
 
 
-def of_mate(world: Comm, node: Hashable, wanted: Hashable, held: Mapping[Any, CSR]) -> CSR | None:
-    """Map the block of this key that a rank of the node has in lasting memory; None where nobody has it.
+def of_mate(
+    world: Comm, node: Hashable, wanted: Callable[[Any], bool] | None, held: Mapping[Any, CSR]
+) -> tuple[Any, CSR] | None:
+    """Map a block that is wanted and that a rank of the node has in lasting memory; return also its key.
 
-    Collective over ``world``. The ledger counts it where it was made.
+    None where nobody has any. Collective over ``world``. The ledger counts it where it was made.
 
     Args:
-        node: equal on ranks of a node. wanted: the key, None for nothing. held: blocks of this rank by key.
+        node: equal on ranks of a node. wanted: tells whether a block is, by its key; None: none is.
+        held: blocks of this rank by key.
     """
     offered = {key: (*block.recipe(), _LASTING[block]) for key, block in held.items() if block in _LASTING}
     every = world.gather_objects((node, offered))
     with world.together():  # the files stay open until all have mapped them
-        mates = (theirs for theirs_of, theirs in every if theirs_of == node and wanted in theirs)
-        block = next((_block(*theirs[wanted]) for theirs in mates), None)
-        return None if block is None else block.read_only()
+        mates = (theirs.items() for theirs_of, theirs in every if theirs_of == node and wanted is not None)
+        some = (offer for theirs in mates for offer in theirs if wanted is not None and wanted(offer[0]))
+        key, recipe = next(some, (None, None))
+        block = None if recipe is None else _block(*recipe)
+        return None if block is None else (key, block.read_only())
     raise AssertionError("unreachable: together() raises")
 
 

@@ -196,7 +196,8 @@ class GraphConvolution:
 
     def order(self, A: Operator, need_input: bool, fixed_input: bool) -> str:
         """Choose the order of products; a fixed input is the same in every epoch."""
-        return choose(A, self.options.product_order, self.shape, need_input, fixed_input)
+        goes = self.index > 0 and "H" not in self.activation.kept
+        return choose(A, self.options.product_order, self.shape, need_input, fixed_input, goes)
 
 
 def copy_rows(X: DistDense, out: DistDense) -> DistDense:

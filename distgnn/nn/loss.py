@@ -11,6 +11,7 @@ caller gives them up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,10 @@ import numpy as np
 from distgnn import ledger
 from distgnn.arrays import backend, blocking
 from distgnn.arrays.backend import Backend
+from distgnn.arrays.workspace import Borrow
 from distgnn.comm.staging import read_later
 from distgnn.errors import ArgumentError
-from distgnn.layout import Cut, Layout
+from distgnn.layout import Cut, Layout, Range
 from distgnn.ledger import holds
 from distgnn.local import elementwise
 from distgnn.nn.columns import Columns
@@ -356,12 +358,13 @@ def _of_rows(
     layout = Z.layout
     targets.check(Z)
     ledger.charge("loss", NAMES["softmax"], touched=3 * Z.block.nbytes)
-    with ledger.timed("loss", NAMES["softmax"], on=layout.grid.backend):
+    timed = ledger.timed("loss", NAMES["softmax"], on=layout.grid.backend)
+    with timed, layout.grid.workspace.lending() as borrow:
         known = targets.train_rows, targets.train_labels, targets.position, targets.count
         whole = layout.grid.count(*layout.col_axes) == 1
         place = out.block if out is not None else Z.block if overwrite else None
         fused = elementwise.cross_entropy(Z.block, *known, place) if whole else None
-        losses, gradient = fused or _in_phases(Z, targets, overwrite)
+        losses, gradient = fused or _in_phases(Z, targets, overwrite, borrow)
         if targets.weights is not None:
             losses *= targets.weights
             gradient[targets.train_rows] *= targets.weights[:, None]
@@ -370,25 +373,28 @@ def _of_rows(
     return Total(layout.grid.backend, loss, lambda total: total / targets.count), Z.like(gradient)
 
 
-def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array, Array]:
-    """Compute the gradient without weights, and the rows' losses, in shares where classes are cut."""
+def _in_phases(
+    Z: DistDense, targets: LossRows, overwrite: bool, borrow: Borrow
+) -> tuple[Array, Array]:  # fmt: skip
+    """Compute the gradient without weights, and the rows' losses, in shares where classes are cut.
+
+    ``borrow``: as of a workspace, for what there is of a row.
+    """
     logits, layout, share = Z.block, Z.layout, 1 / targets.count
     xp, across = backend.module(logits), layout.grid.along(*layout.col_axes)
     gradient = logits if overwrite else xp.zeros_like(logits)
-    rows, labels = targets.train_rows, targets.train_labels
+    rows, own_class = targets.train_rows, partial(_own_class, xp, Z.col_range, targets)
     blocks = blocking.passes(logits, len(rows))
-    highest = xp.full(len(rows), -np.inf, dtype=logits.dtype)
+    highest, sums, losses = (borrow((len(rows),), dtype) for dtype in (logits.dtype, logits.dtype, float))
+    for array, begun in ((highest, -np.inf), (sums, 0), (losses, 0)):
+        array[...] = begun
     for part in blocks:
         highest[part] = logits[rows[part]].max(axis=1)
     across.allreduce(highest, "max", "loss")
 
-    first, last = Z.col_range
-    here = xp.flatnonzero((labels >= first) & (labels < last))  # nodes whose own class is in this block
-    place = rows[here], labels[here] - first
-    losses = xp.zeros(len(rows))
-    losses[here] -= logits[place] - highest[here]  # read before they may be overwritten
-    sums = xp.zeros(len(rows), dtype=logits.dtype)
     for part in blocks:
+        here, place = own_class(part)
+        losses[part][here] -= logits[place] - highest[part][here]  # read before they may be overwritten
         E = logits[rows[part]]
         E -= highest[part, None]
         xp.exp(E, out=E)
@@ -396,10 +402,18 @@ def _in_phases(Z: DistDense, targets: LossRows, overwrite: bool) -> tuple[Array,
         gradient[rows[part]] = E
     across.allreduce(sums, matrix="loss")
     if layout.grid.index(*layout.col_axes) == 0:  # all ranks of a row have the sums, one counts them
-        losses += xp.log(sums.astype(np.float64))
+        for part in blocking.passes(losses):
+            losses[part] += xp.log(sums[part].astype(np.float64))
     if overwrite:
         elementwise.clear_others(logits, rows)
     for part in blocks:
         gradient[rows[part]] *= (share / sums[part])[:, None]
-    gradient[place] -= logits.dtype.type(share)
+        gradient[own_class(part)[1]] -= logits.dtype.type(share)
     return losses, gradient
+
+
+def _own_class(xp: Any, columns: Range, targets: LossRows, part: slice) -> tuple[Array, tuple[Array, Array]]:
+    """Return which of some training rows have their class among these columns, and where in the block."""
+    rows, labels = targets.train_rows[part], targets.train_labels[part]
+    here = xp.flatnonzero((labels >= columns[0]) & (labels < columns[1]))
+    return here, (rows[here], labels[here] - columns[0])

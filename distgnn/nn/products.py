@@ -7,6 +7,10 @@ unless features are trained), aggregate first needs no sparse product in backwar
 transform first does, dW = Hᵀ (Aᵀ G). If that input is the same in every epoch, too (no dropout), A H is
 computed once and kept, and the layer needs no sparse product at all. This is exact; MG-GCN skips the backward
 product of a layer that computed A (H W), taking Aᵀ for the identity, which does not give the gradient.
+
+Where both orders multiply as many columns, memory decides. Aggregate first holds H and A H at a time, and
+then A H and Z in the place of H; transform first H, H W and A (H W), a matrix more. But it keeps nothing
+beside H, which is less where H stays in any case, as features do.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ class FixedAggregate:
     def multiply(self, A: Operator, X: DistDense, buffers: Buffers) -> DistDense:
         """Return T = A X, multiplied the first time. Collective then."""
         if self.kept is None or self.kept[0] is not A or self.kept[1]() is not X.block:
-            T = A.multiply(X)
+            with A.grid.workspace.once():
+                T = A.multiply(X)
             A.grid.workspace.clear()  # later products may be narrower
             if self.suffices and isinstance(X, OwnedFeatures):
                 X.let_go()
@@ -172,14 +177,17 @@ def input_weights(A: Operator) -> DenseProducts:
     return A.weights if alike else ReplicatedWeights(A.input_layout)
 
 
-def choose(A: Operator, asked: str, shape: Shape, need_input: bool, fixed_input: bool) -> str:
+def choose(
+    A: Operator, asked: str, shape: Shape, need_input: bool, fixed_input: bool, goes: bool = False
+) -> str:
     """Choose the order of products: as asked, or for "auto" the one that multiplies fewer columns by A.
 
-    But aggregate first where A cannot do otherwise. A fixed input is the same in every epoch.
+    But aggregate first where A cannot do otherwise. A fixed input is the same in every epoch; one that
+    ``goes`` is over once it is multiplied, if nothing but the product keeps it.
     """
     if not associative(A):
         return AGGREGATE
-    orders = (TRANSFORM, AGGREGATE)  # of equals the first: it keeps H, which is there anyway
+    orders = (AGGREGATE, TRANSFORM) if goes else (TRANSFORM, AGGREGATE)  # of equals the first
     cheapest = min(orders, key=lambda order: sparse_width(order, shape, need_input, fixed_input))
     return cheapest if asked == "auto" else asked
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from distgnn import ledger
 from distgnn.arrays.tuning import TUNING
-from distgnn.arrays.workspace import Take
+from distgnn.arrays.workspace import Borrow
 from distgnn.comm.exchange import Exchange
 from distgnn.comm.grid import Grid
 from distgnn.comm.group import Comm
@@ -42,7 +42,8 @@ def by_columns(
 ) -> Iterator[Iterator[tuple[Array, Array]]]:  # fmt: skip
     """Give pairs (X_k, Y_k) of all rows of the process row in some of this rank's columns.
 
-    The caller makes Y_k of X_k; ``Y`` is complete when all were asked for. Collective over ``row``.
+    The caller makes Y_k of X_k before it asks for the next pair; ``Y`` is complete when all were asked for.
+    Collective over ``row``.
 
     Args:
         row: the process row; X, Y: this rank's rows. X stays as it is.
@@ -55,9 +56,9 @@ def by_columns(
     Cost: of X the other ranks' rows in the own columns, of Y the own rows in other ranks' columns, in two
     all-to-alls for each part.
     """
-    with grid.workspace.rooms() as take, ExitStack() as exchanges:
-        begin = _Begun(exchanges, row, grid.overlap, operation, take)
-        swap = _Swap(row, X, Y, heights, take, begin, matrix)
+    with grid.workspace.lending() as borrow, ExitStack() as exchanges:
+        begin = _Begun(exchanges, row, grid.overlap, operation, borrow)
+        swap = _Swap(row, X, Y, heights, borrow, begin, matrix)
         yield swap.pairs(swap.to_columns(0))
 
 
@@ -75,25 +76,21 @@ class _Swap:
 
     Attributes:
         columns: by part and rank, of X and Y; rows_of_X, rows_of_Y: by rank, within the process row's.
-        X_k, Y_k: by part, all rows in the own columns.
+        X_k, Y_k: by part, all rows in the own columns. Y_k lies where X_k-1 was, which is multiplied by then.
     """
 
     def __init__(
-        self, row: Comm, X: Array, Y: Array, heights: Heights, take: Take, begin: _Begun, matrix: str
+        self, row: Comm, X: Array, Y: Array, heights: Heights, borrow: Borrow, begin: _Begun, matrix: str
     ) -> None:
         self.row, self.X, self.Y, self.begin, self.matrix = row, X, Y, begin, matrix
         self.columns = column_parts(X.shape[1], row.size)
         self.rows_of_X, self.rows_of_Y = (list(consecutive(dict(enumerate(h))).values()) for h in heights)
-        own = [part[row.rank] for part in self.columns]
-
-        def lent(name: str, height: int, columns: Sequence[slice]) -> list[Array]:
-            widths = [cut.stop - cut.start for cut in columns]
-            ends = [height * end for end in accumulate(widths, initial=0)]
-            room = take(name, (ends[-1],), X.dtype)
-            return [room[a:b].reshape(height, w) for (a, b), w in zip(pairwise(ends), widths, strict=True)]
-
-        self.X_k = lent("columns", self.rows_of_X[-1].stop, own)
-        self.Y_k = lent("columns of the product", self.rows_of_Y[-1].stop, own)
+        of_X, of_Y = self.rows_of_X[-1].stop, self.rows_of_Y[-1].stop
+        own = [part[row.rank].stop - part[row.rank].start for part in self.columns]
+        sizes = [max(of_X * width, of_Y * after) for width, after in zip(own, [*own[1:], 0], strict=True)]
+        first, *others = (borrow((size,), X.dtype) for size in (of_Y * own[0], *sizes))
+        self.X_k = [_shaped(room, of_X, width) for room, width in zip(others, own, strict=True)]
+        self.Y_k = [_shaped(room, of_Y, width) for room, width in zip([first, *others], own, strict=False)]
 
     def pairs(self, first: Exchange) -> Iterator[tuple[Array, Array]]:
         """Give the parts, the next one under way. ``first``: the exchange of the first part of X."""
@@ -115,7 +112,7 @@ class _Swap:
         self.X_k[k][self.rows_of_X[me]] = self.X[:, columns[me]]
         into = {q: self.X_k[k][self.rows_of_X[q]] for q in self.row.others()}
         pack = lambda cut: lambda rows, room: _copy(room, self.X[rows, cut])  # noqa: E731
-        return self.begin(self._pieces(self.X, columns, pack), into, self.matrix, k)
+        return self.begin(self._pieces(self.X, columns, pack), into, self.matrix)
 
     def _to_rows(self, k: int) -> Exchange:
         """Begin to exchange a part of Y."""
@@ -124,7 +121,7 @@ class _Swap:
         self.Y[:, self.columns[k][me]] = self.Y_k[k][self.rows_of_Y[me]]
         sent = {r: self.Y_k[k][self.rows_of_Y[r]] for r in self.row.others()}
         unpack = lambda cut: lambda rows, room: _copy(self.Y[rows, cut], room)  # noqa: E731
-        return self.begin(sent, self._pieces(self.Y, self.columns[k], unpack), "T", k)
+        return self.begin(sent, self._pieces(self.Y, self.columns[k], unpack), "T")
 
     def _pieces(self, like: Array, columns: Sequence[slice], move: Callable[[slice], Any]) -> dict[int, Any]:
         """Return the own rows of other ranks' columns, by rank."""
@@ -136,6 +133,10 @@ def _charge_copies(rows: Array, columns: Sequence[slice]) -> None:
     """Charge that these columns of the own rows are read in one place and written in another."""
     numbers = len(rows) * sum(cut.stop - cut.start for cut in columns)
     ledger.charge("spmm", "copy columns", touched=2 * numbers * rows.itemsize)
+
+
+def _shaped(room: Array, height: int, width: int) -> Array:
+    return room[: height * width].reshape(height, width)
 
 
 def _copy(into: Array, numbers: Array) -> None:
@@ -150,13 +151,13 @@ class _Begun:
     row: Comm
     overlap: bool
     operation: str
-    take: Take
+    borrow: Borrow
 
-    def __call__(self, sent: dict[int, Any], into: dict[int, Any], matrix: str, part: int) -> Exchange:
+    def __call__(self, sent: dict[int, Any], into: dict[int, Any], matrix: str) -> Exchange:
         """Begin an exchange of arrays and pieces, in rooms of its own."""
         in_turn = self.row.in_pieces
         moved = [x for x in [*sent.values(), *into.values()] if isinstance(x, Pieces)]
-        few = rooms(self.take, f"columns of {matrix}, part {part}", moved, in_turn)
+        few = rooms(self.borrow, moved, in_turn)
         how: dict[str, Any] = {"narrow": True, "in_pieces": in_turn, "rooms": few}
         begun = self.row.exchange(list(into.items()), matrix, self.overlap, self.operation, **how)
         exchange = self.stack.enter_context(begun)

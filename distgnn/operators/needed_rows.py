@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Any
 
@@ -110,10 +110,8 @@ class NeededRows:
         made = self.holders.transposed([*own, *(A_ij for A_ij, *_ in self.groups[::-1])])
         return [*made[len(own) :], *made[: len(own)]]
 
-    @contextmanager
-    def _room(self, like: Array) -> Iterator[Array]:
-        with self.grid.workspace.rooms() as take:
-            yield take("rows received", (self.rows.received, like.shape[1]), like.dtype)
+    def _room(self, like: Array) -> AbstractContextManager[Array]:
+        return self.grid.workspace.lend((self.rows.received, like.shape[1]), like.dtype)
 
 
 def in_groups(columns: dict[int, int], nonzeros: float) -> list[list[int]]:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from distgnn import ledger, local
+from distgnn import local
 from distgnn.arrays.csr import CSR
-from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
-from distgnn.comm.shared import of_mate
 from distgnn.layout import Cut, Layout, Range, as_partition, nested, within
 from distgnn.local.epilogue import Ending
 from distgnn.operators.algorithm import Algorithm
-from distgnn.operators.kept import cached_property
-from distgnn.operators.loading import Holders, load
 from distgnn.operators.moves import Moves, Room, told
+from distgnn.operators.planes import Planes, Window
 from distgnn.operators.prices import FREE, Price, gathered, reduced, summed_rows
 from distgnn.operators.sources import BlockSource
 from distgnn.operators.weights import ShardedWeights
@@ -28,56 +24,6 @@ from distgnn.operators.weights import ShardedWeights
 #: The axis that cuts (rows of A, columns of A, columns of H) in layers 0, 1, 2, and so on around again
 #: (Plexus Fig. 4): A lies in the ZX, YZ and XY planes. The one place where the rotation is written down.
 ROLES = (("z", "x", "y"), ("y", "z", "x"), ("x", "y", "z"))
-
-
-@dataclass(frozen=True)
-class Plane:
-    """A rank's shard of A in some layers. ``window``: its rows and columns.
-
-    ``mirrors``: all planes of a symmetric matrix by layer, where ranks of a node share memory, else none:
-    shards of them may be the transposes of each other.
-    """
-
-    grid: Grid
-    window: tuple[Range, Range]
-    A: CSR
-    mirrors: Mapping[int, Plane] = field(repr=False, compare=False)
-
-    @cached_property
-    def At(self) -> CSR:
-        """The shard, transposed where it is, or the one that is its transpose. Collective."""
-        mirror = self.mirror
-        key, held = ([self.window], [self.A]) if mirror is None else (("mirrored", self.grid.rank), [])
-        made = Holders(self.grid, key).transposed(held)
-        return made[0] if mirror is None else mirror
-
-    @cached_property
-    def mirror(self) -> CSR | None:
-        """The shard of any layer that is the transpose, if a rank of the node holds it. Collective."""
-        if not self.mirrors:
-            return None
-        held, wanted = {plane.window: plane.A for plane in self.mirrors.values()}, self.window[::-1]
-        lent = of_mate(self.grid.world, self.grid.node, None if wanted in held else wanted, held)
-        return held.get(wanted, lent)
-
-    @cached_property
-    def mirrored(self) -> bool:
-        """True where no rank has to make the transpose of its shard. Collective."""
-        return bool(self.mirrors) and self.grid.world.lowest(int(self.mirror is not None)) == 1
-
-    def transpose(self) -> CSR:
-        """Return the transpose of the shard. Collective the first time."""
-        mirror = self.mirror if self.mirrored else None
-        return self.At if mirror is None else mirror
-
-    @cached_property
-    def keeps_transpose(self) -> bool:
-        """True where all ranks have room for the transpose, or a product needs it. Collective, once."""
-        if self.mirrored or not local.transposes(self.A.data):
-            return True
-        filled = sum(ledger.books().held.values()) + self.A.buffer.nbytes
-        there = TUNING.filled_memory * self.grid.share_of_memory()
-        return self.grid.world.lowest(int(filled <= there)) == 1
 
 
 class Plexus3D(Algorithm):
@@ -93,9 +39,9 @@ class Plexus3D(Algorithm):
     over (y, x) and the layer's output over (z, x). That is the input of layer 1, whose roles are rotated;
     :meth:`layer` gives its operator. At most three shards of A are held, and their transposes once an adjoint
     has been used, where a rank's memory has room for them: else rows of a shard are transposed while they
-    multiply. Of a symmetric matrix a shard may be the transpose of another one, of any layer and any rank of
-    the node: on hosts that one multiplies in its place. Only layer 0's ``H``, and all weights, are also cut
-    over the third axis.
+    multiply. On hosts a shard may be rows of another one, of any layer and any rank of the node, and of a
+    symmetric matrix its transpose: it is held once (``planes.py``). Only layer 0's ``H``, and all weights,
+    are also cut over the third axis.
 
     Double permutation (section 5.1): layers take ``source`` = P_r A P_cᵀ and ``odd`` = P_c A P_rᵀ in turns.
     The input of layer 0 is in the order P_c, its output in P_r, that of layer 1 in P_c again; at most six
@@ -127,18 +73,18 @@ class Plexus3D(Algorithm):
                 problem = f"only square matrices of one size can take turns; these are {self.shape}"
                 raise ValueError(f"3d: {problem} and {odd.shape}")
             self.sources = (source,) if odd is None else (source, odd)
-            self.period = math.lcm(len(ROLES), len(self.sources))  # layers until a plane is used again
-            self.planes: dict[int, Plane] = {}
             self.layers = {0: self}
             parts = {"x": (col_parts, m), "y": (y_parts, n), "z": (row_parts, n)}
             self.parts = {
                 axis: self.cut(axis, as_partition(*given, grid.shape[axis])) for axis, given in parts.items()
             }
+            self.period = math.lcm(len(ROLES), len(self.sources)) if n == m else 1  # until planes return
+            self.planes = Planes(grid, self.sources, [self._window(k) for k in range(self.period)])
         out, contract, feature = ROLES[number % 3]
         self.out, self.contract = grid.along(out), grid.along(contract)
         rows = Cut((out,), self.first.parts[out], self.row_order)
         cols = Cut((contract,), self.first.parts[contract], self.col_order)
-        self.plane = self._plane(number, (rows.range(grid, n), cols.range(grid, m)))
+        self.plane = self.first.planes[number]
         self.A = self.plane.A
         if self.sharded:  # the third axis cuts the rows of H, too
             shares = self.cut("shares", nested(cols.vector(grid, m), self.out.size))
@@ -148,14 +94,11 @@ class Plexus3D(Algorithm):
         self.output_layout = Layout(grid, rows, Cut((feature,)))
         self.weights = ShardedWeights(grid, rows, out, contract, feature)
 
-    def _plane(self, number: int, window: tuple[Range, Range]) -> Plane:
-        """Return the plane of layer ``number``, loaded by the first layer that uses it."""
-        planes, key = self.first.planes, number % self.first.period
-        if key not in planes:
-            alike = self.symmetric and len(self.first.sources) == 1 and self.grid.shares_memory
-            (A,) = load(self.grid, self.source, [window], lasting=alike)
-            planes[key] = Plane(self.grid, window, A, planes if alike else {})
-        return planes[key]
+    def _window(self, number: int) -> Window:
+        """Return the rows and columns of A that this rank has in layer ``number``."""
+        out, contract, _ = ROLES[number % 3]
+        cuts = Cut((out,), self.parts[out]), Cut((contract,), self.parts[contract])
+        return cuts[0].range(self.grid, self.shape[0]), cuts[1].range(self.grid, self.shape[1])
 
     def layer(self, number: int) -> Plexus3D:
         """Return the operator of layer ``number``.

@@ -73,9 +73,9 @@ class CrossingRows:
         """
         there, back = (self.rows, self.columns) if adjoint else (self.columns, self.rows)
         heights, matrix = self.heights(adjoint), "G" if adjoint else "H"
-        with self.grid.workspace.rooms() as take:
-            sent = take("rows that travel", (there.size, X.shape[1]), X.dtype)
-            came = take("rows that travelled", (back.size, X.shape[1]), X.dtype)
+        with self.grid.workspace.lending() as borrow:
+            sent = borrow((there.size, X.shape[1]), X.dtype)
+            came = borrow((back.size, X.shape[1]), X.dtype)
             local.gather_rows(X, there, sent)
             with by_columns(self.grid, self.row, sent, came, heights, matrix, "alltoallv") as parts:
                 yield parts
@@ -126,8 +126,9 @@ class Rdm(BlockRows):
     another rank's row, and in the second all-to-all rows with one in another rank's column. Covers are the
     same there.
 
-    Extra memory: n f/P for X by columns, and for its product. What is sent and received of them takes a few
-    pieces of 256 KiB on a host, n f/P (c-1)/c numbers each on a GPU.
+    Extra memory: n f/P for X by columns, and for its product; of several parts, each but the first of the
+    product lies where one of X was. What is sent and received of them takes a few pieces of 256 KiB on a
+    host, n f/P (c-1)/c numbers each on a GPU.
 
     Args:
         row_parts, col_parts: partition vectors of A's rows and columns into r blocks, each of which the c

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -170,14 +170,12 @@ class FiberMoves(PlaneMoves):
         whole, panels = recut(v, self.column_layout).block, [self.plane.panels[k] for k in self.mine]
         roots, shapes = [p.r for p in panels], [(p.width, v.shape[1]) for p in panels]
         how = self.plane.column, "H", roots, lambda k: whole[panels[k].rows], shapes, whole.dtype
-        with broadcast(self.grid, *how, room="panel of columns") as columns:
+        with broadcast(self.grid, *how) as columns:
             yield columns
 
-    @contextmanager
-    def _whole(self, width: int) -> Iterator[Any]:
+    def _whole(self, width: int) -> AbstractContextManager[Any]:
         """Lend room for the rows of the layer's block."""
-        with self.grid.workspace.rooms() as take:
-            yield take("whole rows", (int(self.shares[-1]), width), self.dtype)
+        return self.grid.workspace.lend((int(self.shares[-1]), width), self.dtype)
 
     def whole_columns_price(self, heads: int) -> Price:
         panels, column = (self.plane.panels[k] for k in self.mine), self.plane.column

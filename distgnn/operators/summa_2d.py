@@ -228,13 +228,13 @@ class PlaneMoves(Moves):
             return entries.permuted(self.plane.A.mine[k], numbers) if transposed else numbers
 
         how = self.plane.A.roots, own, [(nnz, E.heads) for nnz in self.sizes], self.dtype
-        with broadcast(self.grid, self.plane.row, "A", *how, room="panel of edges") as panels:
+        with broadcast(self.grid, self.plane.row, "A", *how) as panels:
             yield map(Numbers, panels)
 
     def entries_written(self, E: Any) -> AbstractContextManager[Iterator[Any]]:
         shapes = [(nnz, E.heads) for nnz in self.sizes]
         own = lambda k: E.data[self.numbers[k]]  # noqa: E731
-        return summed(self.grid, self.plane.row, self.plane.A.roots, own, shapes, E.dtype, "partial edges")
+        return summed(self.grid, self.plane.row, self.plane.A.roots, own, shapes, E.dtype)
 
     def blocks_price(self, back: bool = False) -> Price:
         row, A = self.plane.row, self.plane.A

@@ -84,7 +84,7 @@ class Features:
             return Wanted(positions)
         positions = backends.of(positions).to_host(positions)  # messages are made of them
         distinct, places = np.unique(positions, return_inverse=True)
-        rows = Rows(self.grid, self.column, by_owner(distinct, self.parts), "features", at_once=False)
+        rows = Rows(self.grid, self.column, by_owner(distinct, self.parts), at_once=False)
         yield from rows.asking
         lengths = (yield from rows.lengths(self.block)) if isinstance(self.block, CSR) else None
         return Wanted(places, rows, lengths)

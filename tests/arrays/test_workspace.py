@@ -111,6 +111,63 @@ def test_what_is_lent_comes_back(backend) -> None:
     assert workspace.borrowed == 48
 
 
+def test_what_is_lent_until_the_end_of_a_context_comes_back(backend):
+    workspace = Workspace(backend)
+    with pytest.raises(ZeroDivisionError), workspace.lending() as borrow:
+        first, second = borrow((6,), np.float64), borrow((2, 3), np.float32)
+        assert backend.address(first) != backend.address(second) and borrow((0, 3), np.int8).shape == (0, 3)
+        1 / 0
+    assert workspace.borrowed == 48 + 24
+    again = {backend.address(workspace.borrow((size,), np.uint8)) for size in (24, 48)}
+    assert again == {backend.address(first), backend.address(second)} and workspace.borrowed == 72
+
+
+def test_what_was_noted_is_lent_again(backend):
+    """In a pass that is placed by life times it stands for what was borrowed."""
+    workspace = Workspace(backend)
+
+    def product():
+        with workspace.lend((8,), np.float32) as panel, workspace.lend((4,), np.float64):
+            assert panel.shape == (8,)
+
+    def a_pass(product):
+        with workspace.repeated("pass"):
+            wide = workspace.borrow((64,), np.uint8)
+            product()
+            workspace.give_back(wide)
+
+    with workspace.noted() as notes:
+        product()
+    assert [note.size for note in notes] == [32, 32, 0, 0]
+    found = []
+    for again in (product, lambda: workspace.lend_again(notes)):
+        workspace.clear()
+        for _ in range(2):
+            a_pass(again)
+        found.append((workspace.borrowed, workspace._plans["pass"]))
+    assert found[0] == found[1] and found[0][0] == 128
+
+
+def test_what_is_borrowed_once_is_in_no_plan(backend):
+    """A pass that borrows it all the same has it placed like what no pass has shown."""
+    workspace = Workspace(backend)
+
+    def a_pass(with_it):
+        with workspace.repeated("pass"):
+            wide = workspace.borrow((64,), np.uint8)
+            if with_it:
+                with workspace.once(), workspace.lend((1000,), np.uint8) as first:
+                    assert backend.address(first) != backend.address(wide)
+            workspace.give_back(wide)
+            narrow = workspace.borrow((8,), np.uint8)
+            workspace.give_back(narrow)
+
+    for with_it, borrowed in ((True, 0), (False, 64), (False, 64), (True, 1064), (False, 0), (False, 64)):
+        a_pass(with_it)
+        workspace.clear() if with_it and borrowed == 0 else None
+        assert workspace.borrowed == borrowed, (with_it, borrowed)
+
+
 def test_the_ledger_holds_what_the_workspace_holds(backend):
     workspace = Workspace(backend, "activations")
     with Ledger() as ledger:

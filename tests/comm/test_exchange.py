@@ -114,8 +114,8 @@ def test_rows_are_packed_and_unpacked_in_pieces(comm, in_turn, overlap, numbers,
         plain = {q: np.zeros(shape) for q, shape in here.items()}
         copied = {r: sent[r][:, 2 : 2 + w].copy() for r, (_, w) in there.items()}
         for sends, receives, moved in ((copied, unpacked, unpacked), (packed, plain, packed)):
-            with workspace.rooms() as take:
-                few = rooms(take, "few", [*moved.values()], in_turn)
+            with workspace.lending() as borrow:
+                few = rooms(borrow, [*moved.values()], in_turn)
                 how = {"in_pieces": in_turn, "rooms": few, "narrow": True}
                 with Exchange(group, [*receives.items()], "H", overlap, **how) as parts:
                     time.sleep(0.002 * (me == seed % group.size))

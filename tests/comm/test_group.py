@@ -107,6 +107,23 @@ def test_reduce_scatter_rows(group):
             np.testing.assert_array_equal(kept, expected[parts[group.rank] : parts[group.rank + 1]])
 
 
+def test_large_sums_are_scattered_a_chunk_at_a_time(group, monkeypatch):
+    """In the order of the ranks, to the bit, not by an MPI that takes room for a whole part."""
+    for limit in ("sum_chunk", "small_sum"):
+        monkeypatch.setattr(TUNING, limit, 64)
+    monkeypatch.setattr(group, "_reduce_scatter", None)
+    height, rng = 40 * group.size, np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        numbers = rng.standard_normal((group.size, height, 3)).astype(dtype)
+        expected = numbers[0]
+        for other in numbers[1:]:
+            expected = expected + other
+        for parts in (partition(height, group.size), np.r_[np.zeros(group.size, int), height]):
+            array = group.backend.asarray(numbers[group.rank].copy())
+            part = group.backend.to_host(group.reduce_scatter_rows(array, parts))
+            np.testing.assert_array_equal(part, expected[parts[group.rank] : parts[group.rank + 1]])
+
+
 def test_send_and_receive(group):
     if group.rank == 0:
         for rank in range(1, group.size):

@@ -90,6 +90,18 @@ class Problem:
 DIFFERENCES: dict[tuple[str, bytes], list[dict[int, float]]] = {}
 
 
+def received(A: dg.DistSparse, width: int) -> int:
+    """Return the bytes that a product of this width borrows at a time, beside its operands."""
+    X, live, most = np.ones((A.shape[1], width)), dict[int, int](), 0
+    with A.grid.workspace.noted() as notes:
+        A @ dg.scatter(X, A.input_layout, A.dtype)
+    for address, size in notes:
+        live[address] = size
+        most = max(most, sum(live.values()))
+    A.grid.workspace.clear()
+    return most
+
+
 def central_differences(
     name: str, loss: Callable[[list[np.ndarray]], float], arrays: list[np.ndarray]
 ) -> list[dict[int, float]]:  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import distgnn as dg
+from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Cut, Layout
 from distgnn.nn.loss import LossRows, Targets, softmax_cross_entropy
 from distgnn.nn.metrics import accuracies
@@ -39,6 +40,25 @@ def layouts(comm, backend):
 
 def place(layout, Z, labels, split):
     return dg.scatter(Z, layout), Targets(layout, Z.shape[1], labels, split)
+
+
+@pytest.mark.ranks(4)
+def test_passes_over_few_rows_change_no_bit(comm, backend, monkeypatch):
+    """Rows of logits whose classes are cut are gone through in passes, which look for own classes in each."""
+    Z, labels, _ = problem()
+    split, found = np.ones(N, np.uint8) * (labels >= 0), []
+    for numbers in (1 << 16, 8):
+        for at_a_time in ("cached_numbers", "launched_numbers"):
+            monkeypatch.setattr(TUNING, at_a_time, numbers)
+        for layout in layouts(comm, backend):
+            logits, targets = place(layout, Z, labels, split)
+            found.append([softmax_cross_entropy(logits, targets, overwrite) for overwrite in (False, True)])
+    loss, _ = serial_loss(Z, labels, labelled(labels, split, 1))
+    half = len(found) // 2
+    for one_pass, few_rows in zip(found[:half], found[half:], strict=True):
+        for (expected, whole), (got, gradient) in zip(one_pass, few_rows, strict=True):
+            assert got == expected == pytest.approx(loss, rel=1e-12)
+            assert backend.to_host(gradient.block).tobytes() == backend.to_host(whole.block).tobytes()
 
 
 @pytest.mark.ranks(1, 4, 8)

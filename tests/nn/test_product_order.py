@@ -19,7 +19,7 @@ from distgnn.nn.products import AGGREGATE, ORDERS, TRANSFORM, FixedAggregate, sp
 from distgnn.operators import make_grid
 from distgnn.train.full_graph import train
 
-from .problem import ALGORITHMS, Problem
+from .problem import ALGORITHMS, Problem, received
 
 PROBLEM = Problem()
 REPLICATED = [name for name in ALGORITHMS if name != "3d"]
@@ -168,34 +168,50 @@ def test_a_kept_aggregate_is_that_of_the_matrix_and_the_features(comm, backend):
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("layers", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", REPLICATED[:2])
-def test_a_network_of_equal_widths_borrows_one_buffer_per_layer_and_one(comm, name, backend, layers):
-    """MG-GCN section 4.2: L + 3 buffers with the two that panels are received into."""
+def test_a_network_of_equal_widths_borrows_one_buffer_per_layer(comm, name, backend, layers):
+    """And what a product receives into. MG-GCN section 4.2: L + 3 buffers with A X and two panels."""
     width = PROBLEM.classes
     grid = wide_grid(comm, name, backend)
     A = dg.distribute(PROBLEM.A, grid, name)
+    rooms = received(A, width)
     model = dg.nn.GCN(A, [width] * (layers + 1))
     targets = model.targets(PROBLEM.labels, PROBLEM.split)
     X = dg.scatter(PROBLEM.X[:, :width], model.input_layout)
     list(train(model, X, targets, make("adam"), 3))
-    assert grid.workspace.borrowed == (layers + 1) * X.block.nbytes
+    assert grid.workspace.borrowed == layers * X.block.nbytes + rooms
 
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", REPLICATED[:2])
 def test_a_narrow_last_layer_takes_no_wide_buffer(comm, name, backend):
-    """Three matrices are wide at a time: H of a layer, H W and A (H W) forward, H, G and A'G backward.
-
-    The gradient of H lies in the place of H, beside S = A'G of the last layer.
+    """Two matrices are wide at a time, A H of a layer and H of it or of the next one: where both orders
+    multiply as many columns, the layer aggregates first. Beside them is what a product receives into, or H W
+    and A (H W) of the last layer. The gradient of H lies in the place of H, beside S = A'G.
     """
     grid = wide_grid(comm, name, backend)
     A = dg.distribute(PROBLEM.A, grid, name)
     wide, narrow = 4 * PROBLEM.classes, PROBLEM.classes
+    rooms = received(A, narrow), received(A, wide)
     model = dg.nn.GCN(A, [narrow, wide, wide, narrow])
     targets = model.targets(PROBLEM.labels, PROBLEM.split)
     X = dg.scatter(PROBLEM.X[:, :narrow], model.input_layout)
     list(train(model, X, targets, make("adam"), 3, eval_every=0))
-    height, itemsize = len(X.block), X.dtype.itemsize
-    assert grid.workspace.borrowed == 3 * wide * height * itemsize
+    column = len(X.block) * X.dtype.itemsize
+    most = max(2 * narrow * column + rooms[0], rooms[1])
+    assert grid.workspace.borrowed == 2 * wide * column + most
+
+
+@pytest.mark.ranks(1)
+def test_of_equals_the_order_with_less_memory_is_taken(comm):
+    """But for features, which stay, and with ELU, whose gradient reads H."""
+    A = dg.distribute(PROBLEM.A, make_grid(comm, "1d"), "1d")
+
+    def orders(**options):
+        model = dg.nn.GCN(A, [8, 8, 8, 4], **options)
+        return [layer.order(A, True, False) for layer in model.layers]
+
+    assert orders() == orders(layer_norm=True) == orders(recompute=2) == [TRANSFORM, AGGREGATE, TRANSFORM]
+    assert orders(activation="elu") == 3 * [TRANSFORM]
 
 
 @pytest.mark.ranks(4)
@@ -206,12 +222,13 @@ def test_panels_of_wide_features_go_with_their_product(comm, backend, monkeypatc
     model = dg.nn.GCN(dg.distribute(PROBLEM.A, grid, "1d"), [PROBLEM.X.shape[1], 2, PROBLEM.classes])
     targets = model.targets(PROBLEM.labels, PROBLEM.split)
     X = dg.scatter(PROBLEM.X, model.input_layout)
+    with grid.workspace.noted() as notes:
+        model.gradients(X, targets)
     model.gradients(X, targets)
-    panels = [array.nbytes for name, array in grid.workspace._named.items() if "panel" in name]
-    widest = max(2, PROBLEM.classes)
-    assert panels and widest < X.shape[1]
     rows = max(grid.world.gather_objects(len(X.block)))
-    assert max(panels) <= rows * widest * X.dtype.itemsize
+    widest = max(2, PROBLEM.classes)
+    assert max(note.size for note in notes) > rows * widest * X.dtype.itemsize
+    assert max(buffer.size for buffer in grid.workspace._buffers) <= rows * widest * X.dtype.itemsize
 
 
 @pytest.mark.ranks(1)

@@ -15,7 +15,7 @@ from distgnn.train import Run, Settings
 from distgnn.train.full_graph import train
 from distgnn.train.resolve import resolved
 from loops import each
-from nn.problem import Problem
+from nn.problem import Problem, received
 from train.stores import small_store
 
 DEEP: dict[str, Any] = {"hidden": [6] * 4, "bias": True, "lr": 0.05, "epochs": 2, "tune_gemm": False}
@@ -64,11 +64,12 @@ def test_buffers_are_those_of_kept_inputs_and_a_stretch(comm, every, buffers):
     problem, width, layers = Problem(), 5, 12
     grid = make_grid(comm, "1d", backend="numpy")
     options = {"recompute": every, "product_order": "transform-first"}
-    model = dg.nn.GCN(dg.distribute(problem.A, grid, "1d"), [width] * (layers + 1), **options)
+    A = dg.distribute(problem.A, grid, "1d")
+    rooms, model = received(A, width), dg.nn.GCN(A, [width] * (layers + 1), **options)
     targets = model.targets(problem.labels, problem.split)
     X = dg.scatter(problem.X[:, :width], model.input_layout)
     list(train(model, X, targets, make("adam"), 3))
-    assert grid.workspace.borrowed == buffers * X.block.nbytes
+    assert grid.workspace.borrowed == buffers * X.block.nbytes + rooms
     model.forward(X, 1, keep=True)
     model.drop()
     assert not grid.workspace._lent

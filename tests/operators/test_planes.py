@@ -14,9 +14,11 @@ import distgnn as dg
 from awkward_shapes import awkward
 from chosen_grids import some_grids
 from distgnn import ledger
+from distgnn.arrays.csr import CSR
 from distgnn.arrays.tuning import TUNING
 from distgnn.comm.grid import Grid
 from distgnn.operators import make_grid
+from distgnn.operators.planes import Planes
 
 from .counts import check_price
 from .test_products import Recorder
@@ -112,13 +114,66 @@ def test_shards_of_a_symmetric_matrix_are_transposes_of_each_other(comm):
                 check_price(lambda G=G, A=layer: A.T @ G, layer.prices.adjoint(width), str(sizes))
             cut = sorted(size for size in sizes.values() if size > 1)
             if nodes == 1 and cut in ([2, 2], [2, 2, 2]):
-                assert held_by_ranks(comm) <= loaded
+                mirrors = (layer.algorithm.plane.mirror for layer in layers)
+                rows = {id(At): At.indptr.nbytes for At in mirrors if At.buffer is None}  # views of rows
+                assert held_by_ranks(comm) <= loaded + comm.allreduce(sum(rows.values()))
                 assert all("At" not in layer.algorithm.plane.__dict__ for layer in layers)
             with grid.world.together():
                 for products in found.values() if comm.rank == 0 else ():
                     np.testing.assert_allclose(products[0], A.T @ Y, rtol=1e-12, atol=1e-12)
                     assert np.array_equal(products[0], products[-1])
             grid.free()
+
+
+#: Of grids whose ranks are on one node, by layer the one of whose shards this layer's are rows.
+ROWS_OF = {
+    (2, 2, 1): {2: 0}, (1, 2, 2): {1: 2}, (2, 1, 2): {0: 1}, (4, 1, 1): {2: 1}, (1, 4, 1): {1: 0},
+    (1, 1, 4): {0: 2}, (2, 2, 2): {1: 0, 2: 0}, (3, 2, 2): {1: 2},
+}  # fmt: skip
+
+
+@pytest.mark.ranks(4, 8, 12)
+def test_shards_that_are_rows_of_others_are_held_once(comm):
+    """Products of every layer are those of the matrix; what is held is a copy of A less for each layer."""
+    B, width = awkward()["directed"], 5
+    rng = np.random.default_rng(2)
+    given = [(sizes, rows_of) for sizes, rows_of in ROWS_OF.items() if np.prod(sizes) == comm.size]
+    for A in (B, (B + B.T).tocsr()):
+        X = rng.random((A.shape[0], width))
+        for sizes, rows_of in given:
+            grid = make_grid(comm, "3d", dict(zip("xyz", sizes, strict=True)), backend="numpy")
+            before = held_by_ranks(comm)
+            operator = dg.distribute(A, grid, "3d")
+            layers = [operator.layer(number) for number in range(5)]
+            planes = operator.algorithm.planes
+            assert planes.outer == rows_of and len(planes.held) == 3
+            assert {key for key, plane in planes.held.items() if not plane.whole} == set(rows_of)
+            rows = sum(plane.A.indptr.nbytes for plane in planes.held.values() if plane.A.buffer is None)
+            once = CSR.nbytes(A.shape, A.nnz, np.int32, A.dtype)
+            most = (3 - len(rows_of)) * (once + 4 * comm.size * A.shape[0]) + comm.allreduce(rows)
+            assert held_by_ranks(comm) - before <= most
+            for layer in layers:
+                assert layer.algorithm.plane.A.first_entry == 0
+                for product, by, expected in ((layer, layer.input_layout, A @ X),
+                                              (layer.T, layer.output_layout, A.T @ X)):  # fmt: skip
+                    found = [dg.gather(product @ dg.scatter(X, by)) for _ in range(2)][1]
+                    with grid.world.together():
+                        if grid.rank == 0:
+                            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+            grid.free()
+
+
+@pytest.mark.ranks(4)
+def test_a_rank_that_is_lent_no_rows_has_all_load_their_own(comm, monkeypatch):
+    lent = Planes.lent
+    monkeypatch.setattr(Planes, "lent", lambda *of: (lent(*of), None)[comm.Get_rank() == 2])
+    A, X = awkward()["directed"], np.random.default_rng(2).random((awkward()["directed"].shape[0], 3))
+    grid = make_grid(comm, "3d", {"x": 1, "y": 2, "z": 2}, backend="numpy")
+    layer = dg.distribute(A, grid, "3d").layer(1)
+    assert layer.algorithm.plane.whole
+    found = dg.gather(layer @ dg.scatter(X, layer.input_layout))
+    assert found is None or np.allclose(found, A @ X, rtol=1e-12)
+    grid.free()
 
 
 @pytest.mark.ranks(4)

@@ -62,7 +62,7 @@ def _fetched(files: FeatureFiles, grid: Grid, positions: np.ndarray, cols: Range
     ascending = positions[arrangement]
     parts = [mine[:0, slice(*cols)]]
     for first in range(0, -comm.lowest(-len(positions)), step):
-        rows = Rows(grid, comm, by_owner(ascending[first : first + step], bounds), "feature rows")
+        rows = Rows(grid, comm, by_owner(ascending[first : first + step], bounds))
         packed = at_once(rows.fetch_ragged(mine, "features"))
         parts.append(unpack(packed, width, mine)[:, slice(*cols)])
     inverse = np.empty(len(positions), np.int64)
