@@ -77,19 +77,24 @@ def passes():
 
 def trained(
     comm, wire="bfloat16", network="gcn", algorithm="1d", widths=(24, 32, 16), mixed=False, epochs=2,
-    cuda_graph=False, **options,
+    cuda_graph=False, labels=None, **options,
 ):  # fmt: skip
-    """Return losses of some epochs, and the bytes of what was trained."""
+    """Return losses of some epochs, after which no memory is lent, and the bytes of what was trained.
+
+    ``labels``: numbers of a node, or several classes; default: one class.
+    """
     random = np.random.default_rng(0)
     A = sp.random_array((N, N), density=0.1, rng=random, format="csr", dtype=np.float32)
     grid = make_grid(comm, algorithm, backend="cupy", wire=wire)
     grid.mixed = mixed
     made = dg.distribute(A, grid, algorithm)
     model = NETWORKS[network](made, [WIDTH, *widths, CLASSES], **options)
-    targets = model.targets(random.integers(0, CLASSES, N), np.ones(N, np.uint8))
+    labels = random.integers(0, CLASSES, N) if labels is None else labels
+    targets = model.targets(labels, np.ones(N, np.uint8))
     X = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
     records = train(model, X, targets, make("adam"), epochs, cuda_graph=cuda_graph)
     losses = [record["loss"] for record in records]
+    assert not grid.workspace._lent
     return losses, [grid.backend.to_host(p.block).tobytes() for p in model.parameters]
 
 
@@ -119,6 +124,18 @@ def test_products_that_cannot_round_leave_it_to_a_pass(comm, stand_in, monkeypat
         got = trained(comm, **way)
         with rounding_apart():
             assert trained(comm, **way) == got
+
+
+@each("mixed", [False, True])
+@each("labels", [np.eye(N, CLASSES, dtype=int), np.ones((N, CLASSES), np.float32)])
+def test_other_losses_have_gradients_in_float32(comm, stand_in, labels, mixed):
+    for order in (AGGREGATE, TRANSFORM):
+        got = trained(comm, mixed=mixed, labels=labels, **order)
+        if not mixed:
+            with rounding_apart():
+                assert trained(comm, labels=labels, **order) == got
+        exact, _ = trained(comm, wire=None, labels=labels, **order)
+        np.testing.assert_allclose(got[0], exact, rtol=0.02)
 
 
 def test_numbers_that_do_not_fit_are_seen(comm, stand_in):
