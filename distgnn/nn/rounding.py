@@ -41,7 +41,7 @@ def room_for_gradient(last: Pass, targets: LossRows) -> DistDense | None:
     narrow = buffers.plan.A.grid.narrow
     if narrow is None or narrow.kind != "bfloat16" or "G" not in buffers.plan.rounded:
         return None
-    if layer.options.residual or not (rounds(targets) and _sums_rounded(layer, buffers)):
+    if not (rounds(targets) and _sums_rounded(layer, buffers)):  # the last layer has no residual connection
         return None
     with narrow.gradients():
         return buffers.plan.make("G", rounded=True)
