@@ -16,6 +16,7 @@ from distgnn.comm.narrow import check_overflow
 from distgnn.errors import ArgumentError, check_type, offered
 from distgnn.layout import Layout
 from distgnn.ledger import holds
+from distgnn.local import memory_of
 from distgnn.local.epilogue import Epilogue
 from distgnn.nn.activation import ACTIVATIONS, RELU
 from distgnn.nn.buffers import Buffers, LayerGraph, LayerProducts, Mode, lent
@@ -369,7 +370,12 @@ class GCN(WholeWeights):
     def _loss(self, Z: DistDense, targets: LossRows) -> tuple[Total, DistDense]:
         """Compute the loss and its gradient, in the place of Z or in 16 bits. Collective."""
         room = room_for_gradient((self.layers[-1], self.buffers[-1]), targets)
-        total, G = queue_loss(Z, targets, room is None, room)
+        try:
+            total, G = queue_loss(Z, targets, room is None, room)
+        except ValueError:  # targets of another graph
+            for X in (Z,) if room is None else (Z, room):
+                self.grid.workspace.give_back(memory_of(X.block))
+            raise
         if room is not None:
             self.grid.workspace.give_back(Z.block)
         return total, G

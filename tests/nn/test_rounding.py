@@ -138,6 +138,22 @@ def test_other_losses_have_gradients_in_float32(comm, stand_in, labels, mixed):
         np.testing.assert_allclose(got[0], exact, rtol=0.02)
 
 
+@each("mixed", [False, True])
+@each("wire", [None, "bfloat16"])
+def test_targets_of_another_graph_leave_no_memory_lent(comm, stand_in, wire, mixed):
+    grid = make_grid(comm, "1d", backend="cupy", wire=wire)
+    grid.mixed = mixed
+    made = (sp.eye_array(n, format="csr", dtype=np.float32) for n in (N, N + 1))
+    model, other = (
+        NETWORKS["gcn"](dg.distribute(A, grid, "1d"), [WIDTH, 24, CLASSES], **TRANSFORM) for A in made
+    )
+    X = dg.scatter(np.ones((N, WIDTH), np.float32), model.input_layout)
+    with pytest.raises(ValueError, match="a partition vector must rise"):
+        model.gradients(X, other.targets(np.zeros(N + 1, int), np.ones(N + 1, np.uint8)), 1)
+    model.drop()
+    assert not grid.workspace._lent
+
+
 def test_numbers_that_do_not_fit_are_seen(comm, stand_in):
     """A product that rounds says so, as a pass does."""
     with pytest.raises(WireOverflowError, match="in a panel or sum of the forward pass is too large"):
