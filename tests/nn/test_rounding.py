@@ -35,6 +35,7 @@ WAYS = [
     {"bias": True}, {"bias": True} | AGGREGATE, {"layer_norm": True}, {"activation": "elu"},
     {"residual": True} | EVEN, {"recompute": 2}, {"recompute": 2} | AGGREGATE, {"network": "sage"},
     {"algorithm": "3d"}, {"widths": [20, 33, 17]}, {"algorithm": "2d"} | TRANSFORM, {"algorithm": "1.5d"},
+    {"wire": "float16"} | TRANSFORM,
 ]  # fmt: skip
 #: By order the widths of what passes round in two epochs: the features, where A X is kept; and without rooms
 #: of 16 bits all that sparse products read.
