@@ -163,8 +163,8 @@ def charge(
         peers: ranks of the grid that share the words equally, or the words of each.
         far: those of the words that came from another node.
         shape: of a sparse product rows, columns, non-zeros and width; of a dense one rows, inner, columns; of
-            a pass over entries of A non-zeros and width; of a sum whether its messages go straight from rank
-            to rank (see ``comm/sums.py``). Not counted.
+            a pass over entries of A non-zeros, their share where it runs a share of its phases, and width; of
+            a sum whether its messages go straight from rank to rank (see ``comm/sums.py``). Not counted.
     """
     key, nbytes = (phase, operation, group, matrix), words * itemsize
     for ledger in current().open:

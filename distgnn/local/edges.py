@@ -90,7 +90,8 @@ def softmax(
     """
     beside = ends or ()
     options = ends, slope, signs, first
-    _run("softmax", A, x, (maxima, sums, *beside), A, x, maxima, sums, phases, *options)
+    part = phases.bit_count() / 3
+    _run("softmax", A, x, (maxima, sums, *beside), A, x, maxima, sums, phases, *options, part=part)
 
 
 def softmax_back(
@@ -106,7 +107,8 @@ def softmax_back(
         P, x: (nnz, heads), apart; sums, totals: (m, heads), 0 at first, sums None as of :func:`softmax`;
             others as there.
     """
-    _run("softmax_back", A, x, (P, sums), A, P, x, sums, totals, phases, slope, signs, first)
+    given, part = (P, x, sums, totals, phases, slope, signs, first), phases.bit_count() / 2
+    _run("softmax_back", A, x, (P, sums), A, *given, part=part)
 
 
 def signs_for(count: int, on: Any) -> Array:
@@ -165,12 +167,17 @@ def gathered(values: Array, order: Array, out: Array = None) -> Array:
     return gather_rows(values, order.astype(np.int64) if on.on_device else order, out)
 
 
-def _run(name: str, A: CSR, out: Array, beside: tuple[Array, ...], *arguments: Any) -> Array:
-    """Charge and run a pass that reads and writes ``out`` and reads the arrays beside it."""
+def _run(
+    name: str, A: CSR, out: Array, beside: tuple[Array, ...], *arguments: Any, part: float = 1.0
+) -> Array:  # fmt: skip
+    """Charge and run a pass that reads and writes ``out`` and reads the arrays beside it.
+
+    ``part``: of all that a pass of this name may do, which has a price.
+    """
     on, said = backend.of(out), name.replace("_", " ")
     read = sum(array.nbytes for array in beside if array is not None)
     touched = A.nnz * A.indices.itemsize + out.nbytes + read
-    ledger.charge("spmm", said, touched=touched, shape=(A.nnz, out.shape[1]))
+    ledger.charge("spmm", said, touched=touched, shape=(round(part * A.nnz), out.shape[1]))
     with ledger.timed("spmm", said, on=on):
         KERNELS.kernel(name, out)(*arguments)
     progress.poll()

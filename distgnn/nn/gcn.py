@@ -23,13 +23,13 @@ from distgnn.nn.dropout import DeviceEpoch
 from distgnn.nn.features import gone
 from distgnn.nn.finite import QUIETLY, NotFiniteError, all_finite
 from distgnn.nn.layers import GraphConvolution, Options
-from distgnn.nn.loss import LossRows, Targets, Total, queue_loss
+from distgnn.nn.loss import LossRows, Targets, Total
 from distgnn.nn.metrics import scores
 from distgnn.nn.network_arguments import check, residual_layers
 from distgnn.nn.optim import Parameter
 from distgnn.nn.products import AGGREGATE, TRANSFORM, associative
 from distgnn.nn.recomputed import Passed
-from distgnn.nn.rounding import room_for_gradient, round_between
+from distgnn.nn.rounding import loss_of, round_between
 from distgnn.nn.whole_weights import WholeWeights
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
@@ -369,11 +369,7 @@ class GCN(WholeWeights):
 
     def _loss(self, Z: DistDense, targets: LossRows) -> tuple[Total, DistDense]:
         """Compute the loss and its gradient, in the place of Z or in 16 bits. Collective."""
-        room = room_for_gradient((self.layers[-1], self.buffers[-1]), targets)
-        total, G = queue_loss(Z, targets, room is None, room)
-        if room is not None:
-            self.grid.workspace.give_back(Z.block)
-        return total, G
+        return loss_of((self.layers[-1], self.buffers[-1]), Z, targets)
 
     def queue_logits(self, X: Features, need_input: bool, logits: Array) -> None:
         """Compute the logits of the present weights, without dropout, in this array. Collective."""

@@ -6,9 +6,10 @@ precision dense products may read them, too, and the sums of columns that are gr
 
 from __future__ import annotations
 
+from distgnn.local import memory_of
 from distgnn.nn.buffers import Buffers
 from distgnn.nn.layers import GraphConvolution
-from distgnn.nn.loss import LossRows, rounds
+from distgnn.nn.loss import LossRows, Total, queue_loss, rounds
 from distgnn.operators.dense import DistDense
 
 Pass = tuple[GraphConvolution, Buffers]
@@ -32,6 +33,23 @@ def round_between(below: Pass, above: Pass) -> None:
         after.rounded.add("dH")
 
 
+def loss_of(last: Pass, Z: DistDense, targets: LossRows) -> tuple[Total, DistDense]:
+    """Compute the loss and its gradient, in the place of the logits Z or in 16 bits. Collective.
+
+    ``last``: the layer that made Z, in memory of the workspace. Raises as :func:`queue_loss`.
+    """
+    room, workspace = room_for_gradient(last, targets), Z.grid.workspace
+    try:
+        total, G = queue_loss(Z, targets, room is None, room)
+    except ValueError:  # targets of another graph
+        for X in (Z,) if room is None else (Z, room):
+            workspace.give_back(memory_of(X.block))
+        raise
+    if room is not None:
+        workspace.give_back(Z.block)
+    return total, G
+
+
 def room_for_gradient(last: Pass, targets: LossRows) -> DistDense | None:
     """Make room in 16 bits for the gradient of the logits, the last layer's Z; None where it has float32.
 
@@ -41,7 +59,7 @@ def room_for_gradient(last: Pass, targets: LossRows) -> DistDense | None:
     narrow = buffers.plan.A.grid.narrow
     if narrow is None or narrow.kind != "bfloat16" or "G" not in buffers.plan.rounded:
         return None
-    if layer.options.residual or not (rounds(targets) and _sums_rounded(layer, buffers)):
+    if not (rounds(targets) and _sums_rounded(layer, buffers)):  # the last layer has no residual connection
         return None
     with narrow.gradients():
         return buffers.plan.make("G", rounded=True)

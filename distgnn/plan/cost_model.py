@@ -234,7 +234,8 @@ def compute_seconds(
         dense = machine.gemm
         alone = step.flops * scale / dense.flops, step.touched / dense.bandwidth
         return dense.call + max(alone) + (1 - dense.hidden) * min(alone)
-    if (edges := machine.edges.get(step.operation.replace(" ", "_"))) is not None:
+    edges = machine.edges.get(step.operation.replace(" ", "_")) if step.phase == "spmm" else None
+    if edges is not None:
         nonzeros, columns = step.shape
         return edges.call + nonzeros * (edges.nonzero + edges.nonzero_column * columns * scale)
     rate = machine.passes.rate(step.phase)

@@ -35,6 +35,7 @@ WAYS = [
     {"bias": True}, {"bias": True} | AGGREGATE, {"layer_norm": True}, {"activation": "elu"},
     {"residual": True} | EVEN, {"recompute": 2}, {"recompute": 2} | AGGREGATE, {"network": "sage"},
     {"algorithm": "3d"}, {"widths": [20, 33, 17]}, {"algorithm": "2d"} | TRANSFORM, {"algorithm": "1.5d"},
+    {"wire": "float16"} | TRANSFORM,
 ]  # fmt: skip
 #: By order the widths of what passes round in two epochs: the features, where A X is kept; and without rooms
 #: of 16 bits all that sparse products read.
@@ -77,19 +78,24 @@ def passes():
 
 def trained(
     comm, wire="bfloat16", network="gcn", algorithm="1d", widths=(24, 32, 16), mixed=False, epochs=2,
-    cuda_graph=False, **options,
+    cuda_graph=False, labels=None, **options,
 ):  # fmt: skip
-    """Return losses of some epochs, and the bytes of what was trained."""
+    """Return losses of some epochs, after which no memory is lent, and the bytes of what was trained.
+
+    ``labels``: numbers of a node, or several classes; default: one class.
+    """
     random = np.random.default_rng(0)
     A = sp.random_array((N, N), density=0.1, rng=random, format="csr", dtype=np.float32)
     grid = make_grid(comm, algorithm, backend="cupy", wire=wire)
     grid.mixed = mixed
     made = dg.distribute(A, grid, algorithm)
     model = NETWORKS[network](made, [WIDTH, *widths, CLASSES], **options)
-    targets = model.targets(random.integers(0, CLASSES, N), np.ones(N, np.uint8))
+    labels = random.integers(0, CLASSES, N) if labels is None else labels
+    targets = model.targets(labels, np.ones(N, np.uint8))
     X = dg.scatter(random.standard_normal((N, WIDTH)).astype(np.float32), model.input_layout)
     records = train(model, X, targets, make("adam"), epochs, cuda_graph=cuda_graph)
     losses = [record["loss"] for record in records]
+    assert not grid.workspace._lent
     return losses, [grid.backend.to_host(p.block).tobytes() for p in model.parameters]
 
 
@@ -119,6 +125,34 @@ def test_products_that_cannot_round_leave_it_to_a_pass(comm, stand_in, monkeypat
         got = trained(comm, **way)
         with rounding_apart():
             assert trained(comm, **way) == got
+
+
+@each("mixed", [False, True])
+@each("labels", [np.eye(N, CLASSES, dtype=int), np.ones((N, CLASSES), np.float32)])
+def test_other_losses_have_gradients_in_float32(comm, stand_in, labels, mixed):
+    for order in (AGGREGATE, TRANSFORM):
+        got = trained(comm, mixed=mixed, labels=labels, **order)
+        if not mixed:
+            with rounding_apart():
+                assert trained(comm, labels=labels, **order) == got
+        exact, _ = trained(comm, wire=None, labels=labels, **order)
+        np.testing.assert_allclose(got[0], exact, rtol=0.02)
+
+
+@each("mixed", [False, True])
+@each("wire", [None, "bfloat16"])
+def test_targets_of_another_graph_leave_no_memory_lent(comm, stand_in, wire, mixed):
+    grid = make_grid(comm, "1d", backend="cupy", wire=wire)
+    grid.mixed = mixed
+    made = (sp.eye_array(n, format="csr", dtype=np.float32) for n in (N, N + 1))
+    model, other = (
+        NETWORKS["gcn"](dg.distribute(A, grid, "1d"), [WIDTH, 24, CLASSES], **TRANSFORM) for A in made
+    )
+    X = dg.scatter(np.ones((N, WIDTH), np.float32), model.input_layout)
+    with pytest.raises(ValueError, match="a partition vector must rise"):
+        model.gradients(X, other.targets(np.zeros(N + 1, int), np.ones(N + 1, np.uint8)), 1)
+    model.drop()
+    assert not grid.workspace._lent
 
 
 def test_numbers_that_do_not_fit_are_seen(comm, stand_in):

@@ -10,10 +10,11 @@ import pytest
 import scipy.sparse as sp
 
 import distgnn as dg
-from chosen_grids import some_grids
+from chosen_grids import each_grid, some_grids
 from dense_edges import DenseEdges
 from distgnn.arrays.tuning import TUNING
 from distgnn.operators import ALGORITHMS, SPARSITY_AWARE, make_grid
+from distgnn.plan.dry.recorder import Recorder
 
 WAYS = [(name, False) for name in ALGORITHMS] + [(name, True) for name in SPARSITY_AWARE]
 
@@ -246,3 +247,22 @@ def test_other_edges_and_heads_are_refused_in_one_line(comm):
         assert "\n" not in str(raised.value)
     with pytest.raises(dg.UserError, match="sparsity_aware=cover: edges lie where their rows do"):
         dg.distribute(M, grid, "1d", "cover").edges()
+
+
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize("algorithm", ["1d", "2d", "3d"])
+def test_phases_of_a_softmax_are_priced_as_one_pass(comm, backend, algorithm):
+    r, heads = np.random.default_rng(1), 2
+    M = matrix(r, 60, np.float32)
+    for grid in each_grid(comm, algorithm, backend):
+        A = dg.distribute(M, grid, algorithm)
+        u, v = (dg.scatter(r.standard_normal((60, heads)).astype(np.float32), layout)
+                for layout in (A.output_layout, A.input_layout))  # fmt: skip
+        with Recorder() as book:
+            P = A.edge_softmax(u, v, 0.2)
+            A.edge_softmax_back(P, 1 * P)
+        for name in ("softmax", "softmax back"):
+            shapes = [step.shape for step in book.steps if step.operation == name]
+            assert abs(sum(nonzeros for nonzeros, _ in shapes) - grid.nonzeros) <= len(shapes)
+            assert {width for _, width in shapes} == {heads}
+        grid.free()

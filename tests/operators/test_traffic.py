@@ -7,8 +7,10 @@ import pytest
 
 import distgnn as dg
 from awkward_shapes import awkward
+from distgnn.arrays.tuning import TUNING
 from distgnn.layout import partition
 from distgnn.operators import grids, make_grid
+from distgnn.plan.dry.recorder import Recorder
 
 from .test_products import right_sides
 
@@ -42,6 +44,22 @@ def test_each_rank_of_rdm_with_one_block_row_counts_all_non_zeros(comm, aware):
     grid = make_grid(comm, "rdm", {"rows": 1, "cols": comm.Get_size()})
     dg.distribute(MATRIX, grid, "rdm", aware)
     assert grid.nonzeros == MATRIX.nnz
+    grid.free()
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("part_columns", [1, 32])
+def test_copies_of_columns_are_charged(comm, backend, monkeypatch, part_columns):
+    """The own rows of H, and of the product, are read and written once, in however many parts."""
+    monkeypatch.setattr(TUNING, "part_columns", part_columns)
+    grid = make_grid(comm, "rdm", {"rows": 1, "cols": comm.Get_size()}, backend=backend)
+    A = dg.distribute(MATRIX, grid, "rdm")
+    H = dg.scatter(right_sides(MATRIX, 3 * WIDTH)[0], A.input_layout)
+    with Recorder() as book:
+        T = A @ H
+    touched = [step.touched for step in book.steps if step.operation == "copy columns"]
+    assert sum(touched) == 2 * (H.block.nbytes + T.block.nbytes)
+    assert (len(touched) > 2) == (part_columns == 1)
     grid.free()
 
 

@@ -135,6 +135,22 @@ def test_rates_of_passes_over_non_zeros_are_found(noise, near):
     assert compute_seconds(KNOWN, step) == pytest.approx(1e-6 + 1e9 / 2e10)
 
 
+def test_passes_over_non_zeros_are_measured_by_heads_or_columns(comm):
+    samples = measure.edge_passes(
+        measure.Budget(make_grid(comm, "1d", backend="numpy").world, 0.01), measure.TINY
+    )
+    shapes = {kind: set() for kind in EDGES}
+    for one in samples:
+        (step,) = one.steps
+        shapes[fit.edge_pass(one)].add((f"{step.shape[0]} non-zeros", step.shape[1], one.what))
+    for kind, found in shapes.items():
+        assert found
+        for nonzeros, columns, what in found:
+            said, heads, width = what.split(", ", 1)[1].split(", ")
+            assert nonzeros == said
+            assert f"heads {columns}" == heads if kind.startswith("softmax") else f"width {columns}" == width
+
+
 @pytest.mark.parametrize(("noise", "near"), [(0.0, 1e-6), (0.1, 0.25)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_links_are_found(kind, noise, near):
@@ -257,6 +273,20 @@ def test_what_samples_cannot_tell_apart_is_one_parameter():
     assert fit.link(samples, LEVELS, 1, "bcast").call == 0
     one = fit.of("bcast", "network", {}, samples[:1], KNOWN)
     assert one.r2 in (0.0, 1.0) and one.record()["samples"][0]["seconds"] == samples[0].seconds
+
+
+@pytest.mark.ranks(3)
+def test_an_error_of_the_rank_that_fits_links_ends_all(comm, monkeypatch):
+    def fails(*_):
+        raise UserError("no link fits")
+
+    monkeypatch.setattr(calibration, "_series", lambda *_: ({}, []))
+    monkeypatch.setattr(calibration, "_links", fails)
+    grid = make_grid(comm, "1d", backend="numpy")
+    with pytest.raises(UserError, match="no link fits"):
+        calibration.network(KNOWN, measure.Budget(grid.world, 0.01), grid)
+    monkeypatch.setattr(calibration, "_links", lambda *_: (KNOWN, comm.rank))
+    assert calibration.network(KNOWN, measure.Budget(grid.world, 0.01), grid)[1] == 0
 
 
 class Nodes(MPI.Intracomm):
