@@ -18,8 +18,6 @@ from distgnn.nn.attention import SLOPE, Attention
 from distgnn.nn.custom import Kept
 from distgnn.nn.gcn import GCN
 from distgnn.nn.layers import Options
-from distgnn.nn.products import AGGREGATE
-from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.operator import DistSparse
 from distgnn.operators.weights import ReplicatedWeights
@@ -100,8 +98,8 @@ class GAT(GCN):
         attention_dropout: the share of attention that is dropped in training.
 
     Raises:
-        ArgumentError: heads that do not divide their layer's width, or are not as many as layers, or products
-            that aggregate first (on every rank); and as GCN.
+        ArgumentError: heads that do not divide their layer's width, or are not as many as layers (on every
+            rank); and as GCN.
     """
 
     needs_own = attends = True
@@ -114,12 +112,6 @@ class GAT(GCN):
     ) -> None:  # fmt: skip
         self.heads, self.attention_dropout = spread(heads, len(widths) - 1), float(attention_dropout)
         super().__init__(A, widths, *args, **options)
-
-    def operator(self, A: Operator, product_order: str) -> Operator:
-        if product_order == AGGREGATE:
-            problem = f"{type(self).__name__} attends between rows of H W, which are made first"
-            raise ArgumentError("product_order", AGGREGATE, problem)
-        return super().operator(A, product_order)
 
     @property
     def draws(self) -> bool:

@@ -171,14 +171,6 @@ def test_heads_that_do_not_divide_are_refused(comm):
         GAT(A, WIDTHS, heads=[1, 2, 3])
 
 
-@pytest.mark.ranks(1, 3)
-def test_an_order_that_attention_cannot_have_is_refused(comm):
-    A = dg.distribute(PROBLEM.A, wide_grid(comm, "1d", "numpy"), "1d")
-    for network in (GAT, GATv2):
-        with pytest.raises(dg.UserError, match=f"{network.__name__} attends between rows of H W"):
-            network(A, WIDTHS, heads=1, product_order="aggregate-first")
-
-
 @pytest.mark.ranks(1)
 def test_one_number_leaves_the_last_layer_one_head(comm):
     A = dg.distribute(PROBLEM.A, wide_grid(comm, "1d", "numpy"), "1d")
