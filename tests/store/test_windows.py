@@ -309,7 +309,7 @@ def test_blocks_of_every_layer(comm, shards, nodes, backend, shared_tmp_path, mo
 @pytest.mark.ranks(8)
 def test_each_shard_is_read_once_per_node(comm, backend, shared_tmp_path, monkeypatch) -> None:
     """On 2 x 2 x 2 ranks two hold each shard: in layers 0, 1, 2 those that differ in y, x and z. Ranks 0-3
-    have x = 0.
+    have x = 0. Shards that are rows of those of layer 0 on a node are not read.
     """
     monkeypatch.setattr(LIMITS, "chunk_bytes", 64)
     path = store_of(random_graph(48, 500), shared_tmp_path / "g.dg", comm, shards=(8, 8))
@@ -325,6 +325,9 @@ def test_each_shard_is_read_once_per_node(comm, backend, shared_tmp_path, monkey
                 A = first.layer(number) if first else dg.load(path, grid, "3d")
             first, S = first or A, A.algorithm.A
             read = grid.world.gather_objects(dict(ledger.loaded))
+            if number in first.algorithm.planes.outer:  # they are rows of shards that the node has
+                assert not any(read) and ledger.words == 0
+                continue
             assert {name: sum(rank[name] for rank in read) for name in read[0]} == {
                 k: times * v for k, v in once.loaded.items()
             }
