@@ -187,9 +187,13 @@ def choose(
     """
     if not associative(A):
         return AGGREGATE
+    return cheapest(shape, need_input, fixed_input, goes) if asked == "auto" else asked
+
+
+def cheapest(shape: Shape, need_input: bool, fixed_input: bool, goes: bool = False) -> str:
+    """Return the order that multiplies fewer columns by A, of equals by memory; see :func:`choose`."""
     orders = (AGGREGATE, TRANSFORM) if goes else (TRANSFORM, AGGREGATE)  # of equals the first
-    cheapest = min(orders, key=lambda order: sparse_width(order, shape, need_input, fixed_input))
-    return cheapest if asked == "auto" else asked
+    return min(orders, key=lambda order: sparse_width(order, shape, need_input, fixed_input))
 
 
 def sparse_width(order: str, shape: Shape, need_input: bool, fixed_input: bool) -> int:

@@ -21,7 +21,7 @@ from distgnn.nn.gat import GAT
 from distgnn.nn.gatv2 import GATv2
 from distgnn.nn.gcn import GCN
 from distgnn.nn.networks import NETWORKS
-from distgnn.nn.products import AGGREGATE, TRANSFORM, sparse_width
+from distgnn.nn.products import AGGREGATE, TRANSFORM, cheapest
 from distgnn.nn.sage import SageMean
 from distgnn.plan.cost_model import Network, compute_seconds
 from distgnn.plan.dry.graphs import Graph
@@ -115,7 +115,7 @@ def aggregates_first(s: Settings, shares: Shares, shape: tuple[int, int], need: 
     """Tell whether a layer multiplies by A before it multiplies by its weights, as its products choose."""
     if s.product_order != "auto" or not shares.associative or NETWORKS[str(s.model)] is SageMean:
         return s.product_order != TRANSFORM
-    return sparse_width(AGGREGATE, shape, need, kept) < sparse_width(TRANSFORM, shape, need, kept)
+    return cheapest(shape, need, kept) == AGGREGATE  # of equals either: both multiply as many columns
 
 
 def _part(phases: Moved, *dense: Dense, sparse: Sparse | None = None) -> Part:
