@@ -22,10 +22,8 @@ def run_tests(folder: Path, ranks: int, source: str, *options: str) -> Finished:
     (folder / "test_tiny.py").write_text(HEADER + textwrap.dedent(source))
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --with-mpi -p no:cacheprovider\ntimeout = 30\n")
     (folder / "conftest.py").write_text('pytest_plugins = ["mpi_helpers.plugin"]\n')
-    words = ["-m", "pytest", *options, folder / "test_tiny.py"]
-    return mpiexec(
-        ranks, *words, cwd=folder, env={"PYTHONPATH": f"{TESTS}:{TESTS.parent}", "TMPDIR": str(folder)}
-    )
+    environment = {"PYTHONPATH": f"{TESTS}:{TESTS.parent}", "TMPDIR": str(folder)}
+    return mpiexec(ranks, "-m", "pytest", *options, cwd=folder, env=environment)
 
 
 @pytest.mark.slow
@@ -242,6 +240,23 @@ def test_comm_has_every_size_and_the_launches_share_them(tmp_path: Path) -> None
     assert alone.code == 0
     assert "test_sizes[P1] PASSED" in alone.out
     assert "2 passed" in alone.out
+
+
+@pytest.mark.slow
+def test_ranks_import_the_files_that_have_tests_for_them(tmp_path: Path) -> None:
+    for most in (2, 3):
+        marks = f"@pytest.mark.programs\n@pytest.mark.ranks({most})" if most == 3 else "@pytest.mark.ranks(2)"
+        imported = f"open(f'imported-{most}-{{WORLD.rank}}', 'w').close()"
+        source = f"{HEADER}{imported}\n{marks}\ndef test_one(comm): ...\n"
+        (tmp_path / f"test_on_{most}.py").write_text(source)
+    on_three = ["3-0", "3-1", "3-2"]
+    for options, expected in ((["--only-mpi"], ["2-0", "2-1", *on_three]), (["-m", "programs"], on_three)):
+        result = run_tests(tmp_path, 3, "", *options)
+        assert result.code == 0 and f"{len(expected) // 2} passed" in result.out, result.out
+        files = sorted(tmp_path.glob("imported-*"))
+        assert [file.name.removeprefix("imported-") for file in files] == expected
+        for file in files:
+            file.unlink()
 
 
 @pytest.mark.slow

@@ -96,13 +96,18 @@ class Collective:
             config.pluginmanager.register(TerminalReporter(config, log), "terminalreporter")
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
-        """Ignore files without tests for so many ranks, with --only-mpi.
+        """Ignore files that have no test for this rank, with --only-mpi, or none that `-m programs` chooses.
 
         So not every rank imports them and makes their tests first.
         """
-        if not config.getoption("only_mpi", False) or not collection_path.match("test_*.py"):
+        if not collection_path.match("test_*.py"):
             return None
-        return True if most_ranks(collection_path.read_text()) <= config.getoption("ranks_above") else None
+        if config.getoption("markexpr") == "programs":
+            return None if PROGRAMS_MARK.search(collection_path.read_text()) else True
+        if not config.getoption("only_mpi", False):
+            return None
+        least = max(config.getoption("ranks_above"), RANK)
+        return True if most_ranks(collection_path.read_text()) <= least else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> Iterator[None]:
@@ -272,6 +277,7 @@ def _ranks(item: pytest.Item) -> int:
 
 
 COMM, MPI_MARK = re.compile(r"\bcomm\b"), re.compile(r"\bmark\.mpi\b")
+PROGRAMS_MARK = re.compile(r"\bmark\.programs\b")
 SIZES_MARK = re.compile(r"\bmark\.ranks\(([\d, ]+)\)")
 ELSEWHERE = "setup failed on another rank"
 
