@@ -110,7 +110,10 @@ def wait(
 
 
 def soon(done: Callable[[], bool], advance: Callable[[], object] = lambda: None) -> bool:
-    """Wait for ``done()`` without naps, for SOON seconds at most; return whether it is."""
+    """Wait for ``done()`` without naps, for SOON seconds at most; return whether it is.
+
+    It is for ranks that have a core each: one that polls would keep the rank that it waits for from a core.
+    """
     until = time.perf_counter() + SOON
     while not done():
         if time.perf_counter() > until:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import time
 import traceback
 from collections.abc import Iterator
@@ -56,6 +57,8 @@ class Session:
         generation: how often it was made anew.
         broken: whether an operation has failed since, as far as this rank knows.
         notices: of ranks that failed or left.
+        has_core: the session's ranks on this node do not outnumber its cores, so that one that polls takes no
+            other's core.
         meetings: the communicator of meetings.
         left: whether this rank has left a task before its end, without an error in it.
         grids: the links of grids made in this generation, in this order on all ranks.
@@ -65,19 +68,23 @@ class Session:
         self.size, made = mpi.Get_size(), []
         try:
             with room():
+                made.append(mpi.Split_type(MPI.COMM_TYPE_SHARED))
                 for _ in range(3):
                     made.append(mpi.Dup())
         except UserError:
             for duplicate in made:
                 duplicate.Free()
             raise
-        self.notices, self.meetings = Notices(made[0]), made[1]
+        node, *duplicates = made
+        self.has_core = node.Get_size() <= (os.cpu_count() or 1)
+        node.Free()
+        self.notices, self.meetings = Notices(duplicates[0]), duplicates[1]
         self.broken, self._many = False, MANY
         self.grids: dict[Index, Grids] = {}
         self._open: list[int] = []  # the depths of the tasks that this rank is in
         self.left = False
         self._pending: _Meeting | None = None
-        self._connect(made[2])
+        self._connect(duplicates[2])
 
     @property
     def generation(self) -> int:
@@ -183,7 +190,7 @@ class Session:
         meeting = self._pending
         assert meeting is not None
         with Wait("meeting", "world"):
-            if not progress.soon(meeting.request.Test):
+            if not (self.has_core and progress.soon(meeting.request.Test)):
                 progress.wait(meeting.request.Test, lambda: False, meeting.check)
         with later():
             if meeting.failing:

@@ -129,7 +129,8 @@ class Watched(MPI.Intracomm):
             flight.follow(request)
             done = lambda: not flight.requests  # noqa: E731
             try:
-                if not progress.soon(done, flight.look):
+                has_core = self.session is None or self.session.has_core
+                if not (has_core and progress.soon(done, flight.look)):
                     progress.wait(done, flight.look, check or (lambda: None))
             except PeerError as error:
                 raise PeerError(f"waits in vain in {wait}: {error}") from None

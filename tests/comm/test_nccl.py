@@ -254,7 +254,7 @@ def test_panels_after_an_error(comm, queued, monkeypatch):
     """Panels that the rank has not taken come all the same: the others' devices wait for them. They learn of
     its failure in the next operation.
     """
-    monkeypatch.setattr(progress, "LONG", 0.05)
+    monkeypatch.setattr(progress, "LONG", 0.3)
     grid = dg.Grid(comm, backend=queued)
     group, roots = grid.along("rows"), [0, 1, 2, 0, 1, 2]
     for order in ("common", "upstream"):

@@ -47,6 +47,36 @@ def test_an_error_on_one_rank_is_raised_on_all(comm, error, monkeypatch) -> None
                 assert summed(mpi, comm.rank) == total(comm)
 
 
+@pytest.mark.ranks(2, 4)
+def test_ranks_poll_where_they_do_not_outnumber_the_cores(comm, monkeypatch) -> None:
+    """A core short, they take naps at once. The first rank comes when the last waits."""
+    firsts = list[str]()
+    for cores in (comm.size, comm.size - 1):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        mpi = joined(comm.Dup())
+        for collective in (lambda mpi=mpi: summed(mpi, 1), mpi.session.renew):
+            calls = list[str]()
+
+            def noted(name, wait, calls=calls):
+                def call(*arguments, **options):
+                    calls.append(name)
+                    if len(calls) == 1:
+                        comm.send(None, 0)
+                    return wait(*arguments, **options)
+
+                return call
+
+            with monkeypatch.context() as patch:
+                if comm.rank == comm.size - 1:
+                    for name in ("soon", "wait"):
+                        patch.setattr(progress, name, noted(name, getattr(progress, name)))
+                elif comm.rank == 0:
+                    comm.recv(source=comm.size - 1)
+                collective()
+            firsts += calls[:1]
+    assert firsts == (["soon"] * 2 + ["wait"] * 2 if comm.rank == comm.size - 1 else [])
+
+
 @pytest.mark.ranks(3)
 @pytest.mark.abandons
 def test_ranks_that_fail_at_different_depths_leave_together(comm, monkeypatch) -> None:
