@@ -187,7 +187,7 @@ class CupyBackend(Backend):
 
     @contextmanager
     def by(self, multiplier: Callable[..., Any] | None) -> Iterator[None]:
-        """Let this function, ``multiplier(A, B, out, accumulate)``, multiply matrices inside; None: CuPy's."""
+        """Let a function, called as ``multiplier(A, B, out, accumulate)``, multiply inside; None: CuPy's."""
         self.multiplier = multiplier
         try:
             yield

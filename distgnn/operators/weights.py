@@ -7,7 +7,7 @@ Algorithm 1 with weights cut over a plane of the grid and once more over the thi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.panels import broadcast
 from distgnn.comm.panels import summed as summed_panels
 from distgnn.layout import Cut, Layout, within
+from distgnn.local import heads as in_heads
 from distgnn.local.epilogue import Ending
 from distgnn.local.forms import Form
 from distgnn.operators import summed
@@ -88,14 +89,15 @@ class DenseProducts(ABC):
         return Z
 
     def backward(
-        self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
-    ) -> tuple[DistDense, DistDense | None]:
+        self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None,
+        add: bool = False,
+    ) -> tuple[DistDense, DistDense | None]:  # fmt: skip
         """Compute ``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once. Collective.
 
         No ``dT`` without ``W``, nor of sparse features; ``dT`` in ``out`` if given, which shares no memory
-        with ``G``, and with ``T`` only :attr:`in_place`.
+        with ``G``, and with ``T`` only :attr:`in_place`. ``add``: as of :meth:`times`.
         """
-        share, dT = self.shares(T, G, W, out)
+        share, dT = self.shares(T, G, W, out, add=add)
         return DistDense(self.sum(share, T), self.weight_layout, (T.shape[1], G.shape[1])), dT
 
     def shares(
@@ -266,6 +268,50 @@ class ReplicatedWeights(DenseProducts):
             times = whole(row, "sums", [cuts[1][c] * height for c in row.others()])
         dW = reduced(self.along_rows, "gradients", own * above)
         return times, back + dW + gathered(row, "gradients", cuts[0], above)
+
+    # -- a vector for each head ------------------------------------------------------------------------------
+
+    def by_head(self, Y: DistDense, vectors: Sequence[Array], heads: int) -> list[DistDense]:
+        """Compute, for each vector a, the sums of Y[i, c] a[c] over the columns c of each head. Collective.
+
+        Y: (n, f), cut as T; vectors: (f), the same on all ranks. The sums are (n, heads), cut as Z. Cost: of
+        :meth:`times` with one matrix.
+        """
+        compare("Y by head", Y=Y)
+        made = [DistDense.empty(self.output_layout, (Y.shape[0], heads), Y.dtype) for _ in vectors]
+        out, head = [Z.block for Z in made], made[0].col_range[0]
+        with self._broadcast(Y) as blocks:
+            for k, columns, Y_c in blocks:
+                parts = [vector[columns] for vector in vectors]
+                in_heads.sums(Y_c, parts, out, columns.start, Y.shape[1] // heads, head, k > 0)
+        return made
+
+    def by_head_back(
+        self, Y: DistDense, vectors: Sequence[Array], gradients: Sequence[DistDense], dY: DistDense
+    ) -> Array:
+        """Return the gradients of the vectors from those of :meth:`by_head`; add that of Y to dY. Collective.
+
+        Returns:
+            (vectors, f), the same on all ranks. Cost: of :meth:`backward`, for each vector, but for that
+            dW has a number for each column.
+        """
+        compare("Y by head, back", Y=Y)
+        own, on = slice(*Y.col_range), self.grid.backend
+        width, pairs = Y.shape[1] // gradients[0].shape[1], list(zip(vectors, gradients, strict=True))
+        together = len(pairs) if self.along_row.size == 1 else 1  # of what travels one after the other
+        shares: list[Array] = []
+        for group in (pairs[first : first + together] for first in range(0, len(pairs), together)):
+            dots, parts = [], [vector[own] for vector, _ in group]
+            with self._broadcast(group[0][1]) as blocks:
+                for _, heads, D_c in blocks:
+                    where = own.start, width, heads.start
+                    numbers = [D_c, *(D.block for _, D in group[1:])]
+                    in_heads.add(dY.block, numbers, parts, *where)
+                    dots.append(in_heads.dots(Y.block, numbers, *where))
+            shares.append(sum(dots[1:], dots[0]))
+        share = shares[0] if len(shares) == 1 else on.xp.concatenate(shares)
+        whole = self.sum(share.reshape(-1, 1), Y, matrices=len(pairs))
+        return whole.reshape(len(pairs), Y.shape[1])
 
     def sum(self, share: Any, T: Features, later: Later | None = None, matrices: int = 1) -> Any:
         columns = T.layout.cols.vector(self.grid, T.shape[1])

@@ -48,7 +48,7 @@ class Cublas:
                 raise RuntimeError("cuBLAS called directly multiplies otherwise than by CuPy")
 
     def matmul(self, A: Array, B: Array, out: Array, accumulate: bool = False) -> Array:
-        """Compute ``out = A B``, or ``out += A B``, C-contiguous; A (m, k) and B (k, n), by rows or columns."""
+        """Compute ``out = A B``, or add it, C-contiguous; A (m, k) and B (k, n), by rows or by columns."""
         (m, k), n = A.shape, B.shape[1]
         if not (m and n and k):
             if not accumulate:
