@@ -60,13 +60,14 @@ __global__ void __launch_bounds__(THREADS)
     if (begin + k * rows < m) X[(begin + k * rows) * f + column] = x[k];
 }
 
-// sums[p, c] = the sum of X[i, c] D[i, h] over the rows of part p, in double precision; h the head of column c, of heads
-// that are there, else 0. sums[p, f + c] likewise of E, unless E is null. With `scale`, numbers D[i, c], of as many
-// heads as columns, become D[i, c] scale[c]. Grid: parts of `height` rows x panels of G columns, as of add_heads.
+// sums[p, c] = the sum of X[i, c] D[i, h] over the rows of part p, in double precision; h the head of column c, of
+// heads that are there, else 0. sums[p, f + c] likewise of E, unless E is null. With `scale`, numbers D[i, c], of as
+// many heads as columns, become D[i, c] scale[c] in `scaled`, which is D then, else null. Grid: parts of `height` rows
+// x panels of G columns, as of add_heads.
 template <class T, class Total>
 __global__ void __launch_bounds__(THREADS)
     head_dots(int64 m, int f, int first, int w, int head, int heads, int G, int64 height, const T* __restrict__ X,
-              T* D, const T* __restrict__ E, const T* __restrict__ scale, Total* __restrict__ sums) {
+              const T* D, const T* __restrict__ E, const T* __restrict__ scale, T* scaled, Total* __restrict__ sums) {
   __shared__ double parts[2][THREADS];
   const int thread = threadIdx.x, column = blockIdx.y * G + thread % G, rows = THREADS / G;
   const int own = (first + column) / w - head;
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(THREADS)
       for (int k = 0; k < TURN; k++) {
         sum += double(x[k]) * double(d[k]);
         other += double(x[k]) * double(e[k]);
-        if (scale && row + k * rows < end) D[(row + k * rows) * heads + own] = d[k] * factor;
+        if (scaled && row + k * rows < end) scaled[(row + k * rows) * heads + own] = d[k] * factor;
       }
     }
   parts[0][thread] = sum, parts[1][thread] = other;

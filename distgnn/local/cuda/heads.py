@@ -59,7 +59,8 @@ def head_dots(
     sums = library(X).empty((parts, len(numbers) * f), np.float64 if parts > 1 else X.dtype)
     sizes = *_sizes(X, first, width, head, heads), np.int32(G), np.int64(height)
     name = f"head_dots<{c_type(X)},{c_type(sums)}>"
-    launch(library(X), FILE, name, (parts, -(-f // G)), *sizes, X, *_two(numbers), scale, sums)
+    scaled = scale, None if scale is None else numbers[0]
+    launch(library(X), FILE, name, (parts, -(-f // G)), *sizes, X, *_two(numbers), *scaled, sums)
     return (column_sums(sums, X.dtype) if parts > 1 else sums).reshape(len(numbers), f)
 
 
