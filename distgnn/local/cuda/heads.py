@@ -77,8 +77,8 @@ def _sizes(X: Array, first: int, width: int, head: int, heads: int) -> tuple[Any
 
 def _two(arrays: Sequence[Array]) -> tuple[Array, Array]:
     """Return two arrays, of which the second may be None."""
-    one, other = (*arrays, None)[:2]
-    return one, other
+    first, second = (*arrays, None)[:2]
+    return first, second
 
 
 def _check(caller: str, X: Array, vectors: Sequence[Array], numbers: Sequence[Array]) -> None:
