@@ -18,6 +18,20 @@ __global__ void __launch_bounds__(THREADS)
   keys[i] = splitmix64(splitmix64(uint64(row ? rows[i] : columns[i - row_count])) ^ key);
 }
 
+// x = dropout(x) of few columns, as of `dropout_keys` and `activate`, without memory for keys: a thread takes a row.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    drop_rows(int64 m, int f, const int64* __restrict__ rows, const int64* __restrict__ columns, uint64 row_key,
+              uint64 column_key, const uint64* __restrict__ given, uint64 threshold, T scale, T* __restrict__ x) {
+  const int64 row = flat_index();
+  if (row >= m) return;
+  row_key = given ? given[0] : row_key, column_key = given ? given[1] : column_key;
+  const uint64 key = splitmix64(splitmix64(uint64(rows[row])) ^ row_key);
+  for (int column = 0; column < f; column++)
+    x[row * f + column] *=
+        kept(key, splitmix64(splitmix64(uint64(columns[column])) ^ column_key), threshold) ? scale : T(0);
+}
+
 constexpr int STEPS = 8;  // of a warp, 32 entries each
 
 // out = dropout(relu(x + bias)) for m x f entries in rows, and bits = whether that is positive, in the order of
@@ -75,4 +89,38 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int k = 0; k < STEPS; k++)
     if (first + k * WARP < size) gradient[first + k * WARP] = loaded[k] * (positive[k] ? scale : T(0));
+}
+
+__device__ inline float power_less_one(float x) { return expm1f(x); }
+__device__ inline double power_less_one(double x) { return expm1(x); }
+
+// x = dropout(elu(x)) for m x f numbers in rows, ELU being exp(x) - 1 below 0; without `row_keys`, which may be null,
+// elu(x). Or, with `H`, which was made so of what had `share` of itself kept, the way back: x = dropout(x) times the
+// slope of ELU, by its values: 1, or exp(x) = share H + 1. A thread takes STEPS numbers, a warp neighbouring ones.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    elu(int64 size, int f, const T* __restrict__ H, T share, const uint64* __restrict__ row_keys,
+        const uint64* __restrict__ column_keys, uint64 threshold, T scale, T* __restrict__ x) {
+  const Epilogue<T> dropped{nullptr, 0, row_keys, column_keys, threshold, scale, nullptr, nullptr};
+  int64 at = flat_index() / WARP * (STEPS * WARP) + threadIdx.x % WARP, row = row_keys ? at / f : 0;
+  int column = row_keys ? int(at - row * f) : 0;
+  const int down = WARP / f, along = WARP % f;
+  T loaded[STEPS], made[STEPS];
+#pragma unroll
+  for (int k = 0; k < STEPS; k++) {
+    const bool there = at + k * WARP < size;
+    loaded[k] = there ? x[at + k * WARP] : T(0);
+    made[k] = there && H ? H[at + k * WARP] : T(0);
+  }
+#pragma unroll
+  for (int k = 0; k < STEPS; k++, at += WARP) {
+    const T slope = share * made[k] + T(1);  // NaN stays NaN
+    T y = loaded[k];
+    if (H) y *= slope > T(1) ? T(1) : slope;
+    else if (!(y > T(0))) y = power_less_one(y);
+    if (at < size) x[at] = dropped.of(y, row, column);
+    row += down;
+    column += along;
+    if (column >= f) column -= f, row++;
+  }
 }

@@ -35,7 +35,7 @@ class CupyBackend(Backend):
         import cupy
 
         self.xp = cupy
-        self.multiplier: Callable[[Any, Any, Any], Any] | None = None
+        self.multiplier: Callable[..., Any] | None = None
         self._lanes: dict[str, Any] = {}
 
     def devices(self) -> list[str]:
@@ -150,11 +150,15 @@ class CupyBackend(Backend):
 
         return bool(linalg.get_compute_type(np.float32) == linalg.COMPUTE_TYPE_TF32)
 
-    def matmul(self, A: Any, B: Any, out: Any = None) -> Any:
-        if self.multiplier is None:
-            return self.xp.matmul(A, B, out=out)
-        out = self.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out
-        return self.multiplier(A, B, out)
+    def matmul(self, A: Any, B: Any, out: Any = None, accumulate: bool = False) -> Any:
+        if self.multiplier is not None:
+            out = self.empty((A.shape[0], B.shape[1]), B.dtype) if out is None else out
+            return self.multiplier(A, B, out, accumulate)
+        if not accumulate or self.rounds_to_tf32() or not (A.size and B.size):
+            return super().matmul(A, B, out, accumulate)
+        from cupy import cublas  # whose products, unlike those of `matmul`, are exact with TF32, too
+
+        return cublas.gemm("N", "N", A, B, out=out, beta=1.0)
 
     def pool(self) -> Any:
         """Make a pool of memory for :meth:`memory_of`. What came from it is nobody else's while it lives."""
@@ -182,8 +186,8 @@ class CupyBackend(Backend):
         graphs.append(stream.end_capture())
 
     @contextmanager
-    def by(self, multiplier: Callable[[Any, Any, Any], Any] | None) -> Iterator[None]:
-        """Let this function, called as ``multiplier(A, B, out)``, multiply matrices inside; None: CuPy's."""
+    def by(self, multiplier: Callable[..., Any] | None) -> Iterator[None]:
+        """Let a function, called as ``multiplier(A, B, out, accumulate)``, multiply inside; None: CuPy's."""
         self.multiplier = multiplier
         try:
             yield

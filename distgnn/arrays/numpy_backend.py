@@ -161,9 +161,12 @@ class Backend:
         if use:
             raise ArgumentError("tf32", True, f"is for a GPU, and backend={self.name} computes on none")
 
-    def matmul(self, A: Any, B: Any, out: Any = None) -> Any:
-        """Multiply two matrices."""
-        return self.xp.matmul(A, B, out=out)
+    def matmul(self, A: Any, B: Any, out: Any = None, accumulate: bool = False) -> Any:
+        """Multiply two matrices; add the product to ``out`` with ``accumulate``."""
+        if not accumulate:
+            return self.xp.matmul(A, B, out=out)
+        out += self.xp.matmul(A, B)
+        return out
 
     def at_a_time(self) -> int:
         """Return how many numbers of an array a pass in several operations treats at a time."""

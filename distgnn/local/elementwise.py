@@ -28,14 +28,20 @@ def relu(block: Array) -> None:
     KERNELS.kernel("relu", block)(block)
 
 
-def elu(block: Array) -> None:
-    """Compute x where it is positive, else exp(x) - 1, in place (Clevert, Unterthiner, Hochreiter, 2016)."""
-    KERNELS.kernel("elu", block)(block)
+def elu(block: Array, mask: Mask | None = None) -> None:
+    """Compute x where it is positive, else exp(x) - 1, in place (Clevert, Unterthiner, Hochreiter, 2016).
+
+    mask: of :func:`activate`; then the dropout of that.
+    """
+    KERNELS.kernel("elu", block)(block, mask)
 
 
-def elu_back(G: Array, H: Array, scale: float = 1.0) -> None:
-    """Multiply ``G`` in place by the derivative of ELU, 1 or exp(x), where ELU is ``scale * H``."""
-    KERNELS.kernel("elu_back", G)(G, H, scale)
+def elu_back(G: Array, H: Array, scale: float = 1.0, mask: Mask | None = None) -> None:
+    """Multiply ``G`` in place by the derivative of ELU, 1 or exp(x), where ELU is ``scale * H``.
+
+    mask: as of :func:`elu`; G is multiplied by it, too.
+    """
+    KERNELS.kernel("elu_back", G)(G, H, scale, mask)
 
 
 def positive_bits(block: Array) -> Array:
@@ -242,6 +248,18 @@ def average(sums: Array, count: Array, known: float) -> bool:
     return KERNELS.kernel("average", sums)(sums, count, known)
 
 
+def _elu(block: Array, mask: Mask | None) -> None:
+    array_elementwise.elu(block)
+    if mask is not None:
+        dropout(block, block, *mask)
+
+
+def _elu_back(G: Array, H: Array, scale: float, mask: Mask | None) -> None:
+    if mask is not None:
+        dropout(G, G, *mask)
+    array_elementwise.elu_back(G, H, scale)
+
+
 def _softmax_on_gpu(
     logits: Array, rows: Array, labels: Array, position: Callable[[int], Array], count: int, out: Any
 ) -> tuple[Array, Any]:
@@ -266,13 +284,14 @@ _COMPILED: Functions = {
     "binary_cross_entropy": host_elementwise.binary_cross_entropy, "adam": host_elementwise.adam,
 }  # fmt: skip
 _CUDA: Functions = {
-    "activate": cuda.activate, "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive,
-    "dropout": cuda.dropout, "layer_norm": cuda.layer_norm, "layer_norm_backward": cuda.layer_norm_backward,
+    "activate": cuda.activate, "elu": cuda.elu, "elu_back": cuda.elu_back,
+    "positive_bits": cuda.positive_bits, "keep_positive": cuda.keep_positive, "dropout": cuda.dropout,
+    "layer_norm": cuda.layer_norm, "layer_norm_backward": cuda.layer_norm_backward,
     "cross_entropy": _softmax_on_gpu, "binary_cross_entropy": _binary_on_gpu, "update_all": _update_on_gpu,
     "sum_squares": cuda.sum_squares, "count_hits": cuda.count_hits, "column_sums": cuda.column_sums,
 }  # fmt: skip
 _ARRAYS: Functions = {
-    "relu": array_elementwise.relu, "elu": array_elementwise.elu, "elu_back": array_elementwise.elu_back,
+    "relu": array_elementwise.relu, "elu": _elu, "elu_back": _elu_back,
     "positive_bits": array_elementwise.positive_bits, "keep_positive": array_elementwise.keep_positive,
     "dropout": array_elementwise.dropout, "dropout_entries": array_elementwise.dropout_entries,
     "binary_cross_entropy": array_elementwise.binary_cross_entropy, "adam": array_elementwise.adam,

@@ -33,13 +33,18 @@ class Form:
             X.flags.c_contiguous if letter == "N" else X.flags.f_contiguous for X, letter in lie
         )
 
-    def multiply(self, on: Backend, A: Array, B: Array, out: Array) -> None:
-        """Compute ``out = A B``; A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row."""
+    def multiply(self, on: Backend, A: Array, B: Array, out: Array, accumulate: bool = False) -> None:
+        """Compute ``out = A B``, or ``out += A B``.
+
+        A (m, k) and B (k, n) lie in memory as they like, ``out`` row by row.
+        """
         A, B = laid(on.xp, A, self.a), laid(on.xp, B, self.b)
-        if self.reversed:
-            out[...] = on.matmul(B.T, A.T).T
+        if not self.reversed:
+            on.matmul(A, B, out, accumulate)
+        elif accumulate:
+            out += on.matmul(B.T, A.T).T
         else:
-            on.matmul(A, B, out=out)
+            out[...] = on.matmul(B.T, A.T).T
 
 
 FORMS = [Form(a, b, backwards) for backwards in (False, True) for a in "NT" for b in "NT"]

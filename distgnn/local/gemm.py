@@ -51,13 +51,10 @@ def _in_row_blocks(
     B = B if form is None else laid(on.xp, B, form.b)  # once for all rows
     for block in every(A.shape[0], max(A.shape[0], 1) if whole else TUNING.gemm_rows):
         rows = slice(*block)
-        product = on.empty((len(out[rows]), B.shape[1]), B.dtype) if accumulate else out[rows]
         if form is None:
-            on.matmul(A[rows], B, out=product)
+            on.matmul(A[rows], B, out[rows], accumulate)
         else:
-            form.multiply(on, A[rows], B, product)
-        if accumulate:
-            out[rows] += product
+            form.multiply(on, A[rows], B, out[rows], accumulate)
         progress.poll()
 
 

@@ -79,7 +79,8 @@ class Activation:
         relu, mask = self.index > 0 and not self.elu, self._mask(buffers)
         if self.elu and self.index > 0:
             with _timed(H):
-                elu(H.block)  # H = elu(H)
+                elu(H.block, mask)  # H = mask elu(H)
+            mask = None
         Z = H
         if mask is not None:
             H = H if scratch else buffers.beside("H", "X")
@@ -104,12 +105,12 @@ class Activation:
         epoch = buffers.epoch if self.rate > 0 else None
         if then is not None:
             apply(then, G.block)  # G = G / share where H > 0, else 0
-        elif epoch is not None or self.index > 0:
+        elif self.index > 0:
+            with _timed(G):  # G = mask G elu', by elu's values
+                elu_back(G.block, buffers.H.block, self._share(buffers), self._mask(buffers))
+        elif epoch is not None:
             with _timed(G):
-                if epoch is not None:
-                    self._masks(buffers).apply(G.block, epoch)  # G = mask G
-                if self.index > 0:
-                    elu_back(G.block, buffers.H.block, self._share(buffers))  # G = G elu', by elu's values
+                self._masks(buffers).apply(G.block, epoch)  # G = mask G
         return [] if self.norm is None else [*self.norm.backward(buffers.N, buffers.scales, G, buffers.later)]
 
     def _some_entries(self, X: SparseFeatures, buffers: Buffers) -> SparseFeatures:

@@ -53,6 +53,8 @@ class Attention(CustomLayer):
             raise ArgumentError("attention_dropout", attention_dropout, problem)
         super().__init__(A, index, shape, options=options)
         self.rate = attention_dropout
+        self._numbers = A.grid.backend.xp.arange(self.heads)
+        self._taken: dict[bool, Array] = {}  # see `_means`
 
     @property
     def columns(self) -> int:
@@ -86,7 +88,7 @@ class Attention(CustomLayer):
         """
         if self.epoch is None or self.rate == 0:
             return None
-        names, heads = self._names(A), A.grid.backend.xp.arange(self.heads)
+        names, heads = self._names(A), self._numbers
         k = mask_key(self.epoch, self.options.seed, rng.ATTENTION, self.index)
         return lambda E, part: elementwise.dropout(E, E, k, names[part], heads, 1 - self.rate)
 
@@ -111,9 +113,14 @@ class Attention(CustomLayer):
 
     def own_rows(self, A: DistSparse, H: DistDense) -> DistDense:
         """Return the rows of H that belong to A's rows, cut as A H is: without a copy where H is cut so."""
+        part = self.part_of(A, H)
+        return self.own(A, H) if part is None else part
+
+    def part_of(self, A: DistSparse, H: DistDense) -> DistDense | None:
+        """Return the rows of H that belong to A's rows, in H's memory; None where H is cut unlike A H."""
         shape = A.shape[0], H.shape[1]
         if not H.layout.same(A.output_layout, H.shape):
-            return self.own(A, H)
+            return None
         return DistDense(H.block[: A.output_layout.local_shape(shape)[0]], A.output_layout, shape)
 
     def spread_own(self, A: DistSparse, D: DistDense, like: DistDense) -> DistDense:
@@ -136,12 +143,12 @@ class Attention(CustomLayer):
 
     def _means(self, dense: ReplicatedWeights, back: bool = False) -> DistDense:
         """Make the matrix (columns, fan out) that takes means over heads, or transpose it."""
-        width, on = self.shape[1], self.W.grid.backend
-        shape = (width, self.columns) if back else (self.columns, width)
-        block, columns = on.zeros(shape, self.W.dtype), on.xp.arange(self.columns)
-        places = (columns % width, columns) if back else (columns, columns % width)
-        block[places] = self.W.dtype.type(1 / self.heads)
-        return DistDense(block, dense.weight_layout, shape)
+        if back not in self._taken:
+            width, on = self.shape[1], self.W.grid.backend
+            block, columns = on.zeros((self.columns, width), self.W.dtype), on.xp.arange(self.columns)
+            block[columns, columns % width] = self.W.dtype.type(1 / self.heads)
+            self._taken[back] = on.xp.ascontiguousarray(block.T) if back else block
+        return DistDense(self._taken[back], dense.weight_layout, self._taken[back].shape)
 
 
 def replicated(dense: ReplicatedWeights, matrix: DistDense) -> DistDense:

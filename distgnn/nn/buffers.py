@@ -77,8 +77,7 @@ class Products(Protocol):
         keeps: matrices that backward needs of forward.
         rounded, stored: matrices that may have 16 bits, where this is said: that one product makes, or none
             but sparse products read; and in mixed precision, that none but products make or read.
-        before_Z, before_dH: matrices that are over before Z or dH is written; before_Y: before Y is, where
-            this is said.
+        before_Z, before_dH: matrices that are over before Z or dH is written.
     """
 
     keeps: Names
@@ -123,13 +122,12 @@ class LayerProducts:
         H, T, Z = self.A.input_layout, self.A.output_layout, self.A.weights.output_layout
         self.matrices: dict[str, tuple[Layout, Shape]] = {
             "H": (H, (n, below)), "dH": (H, (n, below)), "S": (H, (n, above)),
-            "T": (T, (m, below)), "dT": (T, (m, below)), "d_own": (T, (m, below)),
+            "T": (T, (m, below)), "dT": (T, (m, below)),
             "Y": (Z, (m, above)), "Z": (Z, (m, above)), "G": (Z, (m, above)),
             "H_like_Z": (Z, (m, above)), "G_like_H": (H, (m, above)),  # of residual connections
             "XW": (H, (n, above)), "AXW": (T, (m, above)), "G_like_AXW": (T, (m, above)),  # of sparse X
         }  # fmt: skip
-        before_Y = getattr(products, "before_Y", ())
-        self.over = {"Y": before_Y, "Z": products.before_Z, "dH": products.before_dH}
+        self.over = {"Z": products.before_Z, "dH": products.before_dH}
         self.kept: Names = (*products.keeps, "N") if mode.keep else ()
         alone = self.A.reads_rounded and self.A.weights.replicated
         which = "stored" if self.A.grid.mixed else "rounded"

@@ -132,7 +132,8 @@ class CustomLayer(GraphConvolution):
         """Add D, cut as A H is, to the rows of dH that :meth:`own` copies, in place. Collective."""
         if not D.layout.same(A.input_layout, D.shape):
             D = relayout(D, DistDense.empty(A.input_layout, D.shape, D.dtype))
-        dH.block[: len(D.block)] += D.block
+        own = dH.block[: len(D.block)]
+        own += D.block
 
     def total(self, X: DistDense, Y: DistDense) -> Array:
         """Add up all entries of X times those of Y, cut alike: (1, 1), the same on all ranks.

@@ -9,7 +9,7 @@ Operators on edges do the work, on every algorithm that has them; W multiplies f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from distgnn.errors import ArgumentError
@@ -37,7 +37,6 @@ class GraphAttention(Attention):
         mean: bool = False, attention_dropout: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(A, index, shape, options, heads, mean, attention_dropout)
-        self._of_heads: tuple[Array, Array] | None = None
         left, right = self.vectors(A, 2)
         self.left = self.add_parameter("left", left, decays=True)
         self.right = self.add_parameter("right", right, decays=True)
@@ -45,48 +44,24 @@ class GraphAttention(Attention):
     def propagate(self, A: DistSparse, H: Any) -> tuple[DistDense, Kept]:
         dense = ReplicatedWeights(A.input_layout)
         Y = dense.times(H, recut(self.weights(A), dense.weight_layout))
-        vectors = [self._by_head(vector, dense) for vector in (self.left, self.right)]
-        s, t = (dense.times(Y, vector) for vector in vectors)
-        P = A.edge_softmax(self.own(A, s), t, SLOPE)
-        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, *vectors, P)
+        s, t = dense.by_head(Y, self._vectors(), self.heads)
+        P = A.edge_softmax(self.own_rows(A, s), t, SLOPE)
+        return self.joined(A, A.multiply(Y, values=self.dropped(A, P))), (H, Y, P)
 
     def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense | None]:
-        H, Y, left, right, P = kept
+        H, Y, P = kept
         dense, G = ReplicatedWeights(A.input_layout), self.joined_back(A, G)
         dY = A.multiply_adjoint(G, values=self.dropped(A, P))
         own, dt = A.attention_back(P, G, Y, self.mask(A))
         del G  # of all heads, whose place what is added to dY takes
         ds = self.spread_own(A, own, dt)
-        of_vectors = self._through_scores(dense, Y, ((left, ds), (right, dt)), dY)
+        of_vectors = dense.by_head_back(Y, self._vectors(), (ds, dt), dY)
         W = recut(self.weights(A), dense.weight_layout) if self.need_input else None
         dW, dH = dense.backward(H, dY, W)
-        return [recut(dW, self.weights(A).layout), *of_vectors], dH
+        return [recut(dW, self.weights(A).layout), *(vector[:, None] for vector in of_vectors)], dH
 
-    def _through_scores(
-        self, dense: ReplicatedWeights, Y: DistDense, pairs: Iterable[tuple[DistDense, DistDense]],
-        dY: DistDense,
-    ) -> list[Array]:  # fmt: skip
-        """Return the gradients of vectors from those of their products with Y, and add that of Y to dY."""
-        of_vectors, room = [], DistDense.empty(Y.layout, Y.shape, Y.dtype)
-        for vector, gradient in pairs:
-            by_head, through = dense.backward(Y, gradient, vector, room)
-            of_vectors.append(by_head.block.reshape(-1)[self._heads_of_columns()[1]])
-            dY += through
-        return of_vectors
-
-    def _heads_of_columns(self) -> tuple[Array, Array]:
-        """Return which of (columns, heads) are of a head's own columns, and where each is: (columns, 1)."""
-        if self._of_heads is None:
-            xp = self.W.grid.backend.xp
-            columns, heads = xp.arange(self.columns)[:, None], xp.arange(self.heads)
-            own = columns // (self.columns // self.heads)
-            self._of_heads = own == heads, columns * self.heads + own
-        return self._of_heads
-
-    def _by_head(self, vector: DistDense, dense: ReplicatedWeights) -> DistDense:
-        """Put a vector (columns, 1) into the columns of its heads: (columns, heads)."""
-        block = self.W.grid.backend.xp.where(self._heads_of_columns()[0], vector.block, vector.dtype.type(0))
-        return DistDense(block, dense.weight_layout, block.shape)
+    def _vectors(self) -> list[Array]:
+        return [vector.block[:, 0] for vector in (self.left, self.right)]
 
 
 class GAT(GCN):

@@ -52,7 +52,7 @@ class DynamicAttention(Attention):
             own = self.own_rows(A, H)
             L = to_left.times(own, replicated(to_left, self.left))
         scores = A.additive_scores(L, R, self.attention.block[:, 0], self.heads, SLOPE)
-        P = scores.softmax()
+        P = scores.softmax(overwrite=True)  # of the scores, signs are all that the way back needs
         return self.joined(A, A.multiply(R, values=self.dropped(A, P))), (H, own, R, scores, P)
 
     def propagate_back(self, A: DistSparse, kept: Any, G: DistDense) -> tuple[list[Any], DistDense | None]:
@@ -68,9 +68,10 @@ class DynamicAttention(Attention):
             d_left, d_own = to_right.backward(H, self.spread_own(A, dL, dR))
         else:
             left = replicated(to_left, self.left) if self.need_input else None
-            d_left, d_own = to_left.backward(own, dL, left)
-        if dH is not None and d_own is not None:
-            self.add_own(A, d_own, dH)
+            into = None if dH is None else self.part_of(A, dH)
+            d_left, d_own = to_left.backward(own, dL, left, into, add=into is not None)
+            if dH is not None and d_own is not None and into is None:
+                self.add_own(A, d_own, dH)
         return [recut(dW, self.weights(A).layout), d_left, da[:, None]], dH
 
 

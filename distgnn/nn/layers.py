@@ -156,7 +156,8 @@ class GraphConvolution:
         then = self.activation.ending(buffers)
         dW, dH = products.backward(A, G, W, buffers, then if own is None else None)
         if dH is not None and own is not None:
-            dH.block[: len(own.block)] += own.block  # dH += G
+            rows = dH.block[: len(own.block)]
+            rows += own.block  # dH += G
         if dH is not None:
             gradients += self.activation.backward(dH, buffers, then)
         buffers.kept = ()

@@ -6,7 +6,6 @@ normalisation of H), D the row sums of A: every vertex's own features beside the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import scipy.sparse as sp
@@ -19,7 +18,6 @@ from distgnn.nn.layers import GraphConvolution
 from distgnn.nn.products import AGGREGATE, TRANSFORM, AggregateFirst, SparseInput, associative
 from distgnn.operators.base import Operator
 from distgnn.operators.dense import DistDense
-from distgnn.operators.later import MadeLater, stacked
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 
@@ -66,8 +64,7 @@ class OwnAndMean(AggregateFirst):
 
     keeps: Names = ("H", "T")
     before_Z: Names = ()
-    before_Y: Names = ("H",)
-    before_dH: Names = ("H", "T", "G")
+    before_dH: Names = ("T",)
     rounded: Names = ()
     stored: Names = ()
 
@@ -77,22 +74,24 @@ class OwnAndMean(AggregateFirst):
         T = self.aggregate(A, H, buffers)  # T = A H
         W_own, W_mean = _halves(W)
         Z = A.weights.times(_first_rows(H, T), W_own, buffers.Z)  # Z = H W_own
-        Z.block += A.weights.times(T, W_mean, buffers.Y).block  # Z += T W_mean
-        return Z
+        return A.weights.times(T, W_mean, Z, then, add=True)  # Z += T W_mean
 
     def backward(
         self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
     ) -> Gradients:  # fmt: skip
         T, H = buffers.T, _first_rows(buffers.H, buffers.T)
-        if W is None:
-            halves = A.weights.shares(H, G)[0], A.weights.shares(T, G)[0]  # dW = Hᵀ G | Tᵀ G
-            return [_stacked(A, halves, H, buffers)], None
-        W_own, W_mean = _halves(W)
-        dW_own, _ = A.weights.shares(H, G, W_own, buffers.d_own)  # dW_own = Hᵀ G, d_own = G W_ownᵀ
-        dW_mean, _ = A.weights.shares(T, G, W_mean, buffers.dT)  # dW_mean = Tᵀ G, dT = G W_meanᵀ
-        dH = A.T.multiply(buffers.dT, buffers.dH)  # dH = Aᵀ dT
-        dH.block[: len(H.block)] += buffers.d_own.block  # dH += d_own
-        return [_stacked(A, (dW_own, dW_mean), H, buffers)], dH
+        W_own, W_mean = (None, None) if W is None else _halves(W)
+        dW, of_own, of_mean = _room(A, H, G)
+        dT = None if W is None else buffers.in_place("dT", "T")
+        A.weights.shares(T, G, W_mean, dT, share=of_mean)  # dW_mean = Tᵀ G, dT = G W_meanᵀ
+        if dT is None:
+            A.weights.shares(H, G, share=of_own)  # dW_own = Hᵀ G
+            return [A.weights.sum(dW, H, buffers.later, matrices=2)], None
+        dH = A.T.multiply(dT, buffers.dH)  # dH = Aᵀ dT
+        own = _first_rows(dH, H)
+        ends = then if len(own.block) == len(dH.block) else None
+        A.weights.shares(H, G, W_own, own, ends, True, of_own)  # dW_own = Hᵀ G, dH += G W_ownᵀ
+        return [A.weights.sum(dW, H, buffers.later, matrices=2)], dH
 
 
 class OwnAndMeanOfSparse(SparseInput):
@@ -112,8 +111,10 @@ class OwnAndMeanOfSparse(SparseInput):
         assert W is None
         X: Any = buffers.H
         S = A.T.multiply(G, buffers.S)  # S = Aᵀ G
-        halves = A.weights.shares(_own_rows(A, X), G)[0], A.weights.shares(X, S)[0]  # dW = Xᵀ G | Xᵀ S
-        return [_stacked(A, halves, X, buffers)], None
+        dW, of_own, of_mean = _room(A, X, G)
+        A.weights.shares(_own_rows(A, X), G, share=of_own)  # dW_own = Xᵀ G
+        A.weights.shares(X, S, share=of_mean)  # dW_mean = Xᵀ S
+        return [A.weights.sum(dW, X, buffers.later, matrices=2)], None
 
 
 def _own_rows(A: Operator, X: SparseFeatures) -> SparseFeatures:
@@ -131,9 +132,11 @@ def _halves(W: DistDense) -> tuple[DistDense, DistDense]:
     return DistDense(W.block[:f], W.layout, (f, width)), DistDense(W.block[f:], W.layout, (f, width))
 
 
-def _stacked(A: Operator, shares: Sequence[Array], H: Features, buffers: Buffers) -> MadeLater:
-    """Sum shares of gradients of W over ranks; one below the other. Collective."""
-    return stacked(*(A.weights.sum(share, H, buffers.later) for share in shares))
+def _room(A: Operator, H: Features, G: DistDense) -> tuple[Array, Array, Array]:
+    """Make room for this rank's share of dW, and give its halves: of own features, of means."""
+    height = H.block.shape[1]
+    dW = A.grid.backend.empty((2 * height, G.shape[1]), G.dtype)
+    return dW, dW[:height], dW[height:]
 
 
 class MeanConvolution(GraphConvolution):

@@ -19,8 +19,9 @@ from distgnn import ledger
 from distgnn.arrays import backend
 from distgnn.comm.checks import compare
 from distgnn.errors import ArgumentError
-from distgnn.local import additive, elementwise
+from distgnn.local import additive
 from distgnn.local import edges as entries
+from distgnn.local import heads as in_heads
 from distgnn.operators import edge_passes
 from distgnn.operators.dense import DistDense, recut
 from distgnn.operators.edge_passes import head_bounds, softmax_back
@@ -139,8 +140,6 @@ class AdditiveScores(DistEdges):
                 order = _inverse(entries.transposition(At_k)) if order is None else order
                 additive.slope_sums(At_k, d_k, self.signs[step.k], *how, step.out, order=order)
         da = self._gradient_of_a(self.left, M) + self._gradient_of_a(self.right, N)
-        for X in (M, N):
-            X.block *= self.a[slice(*X.col_range)]
         A = self.pattern.A
         return recut(M, A.output_layout), recut(N, A.input_layout), da
 
@@ -149,10 +148,12 @@ class AdditiveScores(DistEdges):
         return head_bounds(self.heads, self.right)
 
     def _gradient_of_a(self, X: DistDense, sums_of_X: DistDense) -> Array:
-        """Sum X times its sums by column, over all rows. Collective."""
-        grid = self.pattern.grid
-        da = grid.backend.zeros((1, X.shape[1]), self.dtype)
-        da[:, slice(*X.col_range)] = elementwise.column_sums(X.block * sums_of_X.block)
+        """Sum X times its sums by column, over all rows; then multiply these sums by a. Collective."""
+        grid, own = self.pattern.grid, slice(*X.col_range)
+        da = in_heads.scaled_dots(X.block, sums_of_X.block, self.a[own])
+        if da.shape[1] < X.shape[1]:
+            da, part = grid.backend.zeros((1, X.shape[1]), self.dtype), da
+            da[:, own] = part
         grid.along(*X.layout.row_axes, *X.layout.col_axes).allreduce(da, matrix="gradients")
         return da[0]
 
@@ -210,7 +211,7 @@ class SoftmaxEdges(DistEdges):
         totals = self._totals()
         d = attention_back(self, G, H, through, totals, self.slope, self.signs)
         gradients = self._of_ends(d, totals)
-        self.data = self.data[:0].copy()
+        self.data = self.pattern.grid.backend.empty((0, self.heads), self.dtype)
         return gradients
 
     def _totals(self) -> Array:

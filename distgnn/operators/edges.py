@@ -186,14 +186,16 @@ class DistEdges:
         factors = self.dtype.type(1), self.dtype.type(slope)
         return self.pattern.grid.backend.xp.where(self.data > 0, *factors)
 
-    def softmax(self) -> DistEdges:
+    def softmax(self, overwrite: bool = False) -> DistEdges:
         """Compute exp(x) over its sum in the row of the matrix, by head. Collective.
+
+        ``overwrite``: in the memory of these numbers, which are gone then.
 
         Cost: where the columns of the matrix are cut over c ranks, two all-reduces of a number for each of
         this rank's rows and heads.
         """
         compare("softmax of edges", E=self)
-        data = self.data.copy()
+        data = self.data if overwrite else self.data.copy()
         edge_passes.softmax(self.pattern, data)
         return self.like(data)
 

@@ -73,16 +73,6 @@ class MadeLater:
         return self.make()
 
 
-def stacked(*sums: Any) -> MadeLater:
-    """Put the blocks of sums, made later or already, below each other."""
-
-    def make() -> Array:
-        blocks = list(map(block_of, sums))
-        return backend.module(blocks[0]).concatenate(blocks)
-
-    return MadeLater(make)
-
-
 def block_of(made: Any) -> Array:
     """Return the array of a sum, of what is made of it, or of a matrix; an array as it is."""
     return getattr(made, "block", made)

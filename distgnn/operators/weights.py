@@ -7,7 +7,7 @@ Algorithm 1 with weights cut over a plane of the grid and once more over the thi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from distgnn.comm.grid import Grid
 from distgnn.comm.panels import broadcast
 from distgnn.comm.panels import summed as summed_panels
 from distgnn.layout import Cut, Layout, within
+from distgnn.local import heads as in_heads
 from distgnn.local.epilogue import Ending
 from distgnn.local.forms import Form
 from distgnn.operators import summed
@@ -32,6 +33,7 @@ from distgnn.operators.sparse_features import SparseFeatures
 
 #: The products of a layer with its weights, as logs name them.
 FORWARD, WEIGHTS, INPUT = "T W", "TᵀG", "G Wᵀ"
+Array = Any
 TwoPrices = tuple[Price, Price]
 Features = DistDense | SparseFeatures
 
@@ -70,38 +72,45 @@ class DenseProducts(ABC):
         return taken
 
     def times(
-        self, T: Features, W: DistDense, out: DistDense | None = None, then: Ending | None = None
-    ) -> DistDense:
+        self, T: Features, W: DistDense, out: DistDense | None = None, then: Ending | None = None,
+        add: bool = False,
+    ) -> DistDense:  # fmt: skip
         """Compute ``Z = T W``, in ``out`` where that is given; it shares no memory with ``T``. Collective.
 
         ``then``: what becomes of Z, which is done where a product on this rank ends its rows; it says so.
+        ``add``: to what is in ``out``, which no product does whose own sums travel.
         """
         self.check(T, None, W)
+        if add and not self.adds(T):
+            raise ValueError("a product whose sums travel is added to nothing")
         compare(FORWARD, T=T, W=W)
         Z = DistDense.empty(self.output_layout, (T.shape[0], W.shape[1]), T.dtype) if out is None else out
-        self._times(T, W, Z, then)
+        self._times(T, W, Z, then, add)
         return Z
 
     def backward(
-        self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
-    ) -> tuple[DistDense, DistDense | None]:
+        self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None,
+        add: bool = False,
+    ) -> tuple[DistDense, DistDense | None]:  # fmt: skip
         """Compute ``(dW, dT) = (Tᵀ G, G Wᵀ)`` in one go, so that what both need travels once. Collective.
 
         No ``dT`` without ``W``, nor of sparse features; ``dT`` in ``out`` if given, which shares no memory
-        with ``G``, and with ``T`` only :attr:`in_place`.
+        with ``G``, and with ``T`` only :attr:`in_place`. ``add``: as of :meth:`times`.
         """
-        share, dT = self.shares(T, G, W, out)
+        share, dT = self.shares(T, G, W, out, add=add)
         return DistDense(self.sum(share, T), self.weight_layout, (T.shape[1], G.shape[1])), dT
 
     def shares(
         self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None,
-        then: Ending | None = None,
+        then: Ending | None = None, add: bool = False, share: Array = None,
     ) -> tuple[Any, DistDense | None]:  # fmt: skip
         """Compute this rank's share of dW, which :meth:`sum` takes, and dT, as :meth:`backward` does.
 
-        ``then``: what becomes of dT, as of :meth:`times`.
+        ``then``, ``add``: of dT, as of :meth:`times`. ``share``: where that of dW goes, made when missing.
         """
         self.check(T, G, W)
+        if (add and not self.adds(T)) or (share is not None and not self.replicated):
+            raise ValueError("a product whose sums travel is added to nothing, and makes its own room")
         compare("backward of T W", T=T, G=G)
         if W is not None and isinstance(T, SparseFeatures):
             raise ValueError("sparse features have no gradient; X.to_dense() has one")
@@ -110,13 +119,17 @@ class DenseProducts(ABC):
         if W is not None and out is None:
             out = DistDense.empty(T.layout, T.shape, T.dtype)
         dT = None if W is None else out
-        return self._backward(T, G, W, dT, then), dT
+        return self._backward(T, G, W, dT, then, add, share), dT
+
+    def adds(self, T: Features) -> bool:
+        """Tell whether products of ``T`` may be added to a matrix: no sums of theirs travel."""
+        return False
 
     @abstractmethod
-    def sum(self, share: Any, T: Features, later: Later | None = None) -> Any:
+    def sum(self, share: Any, T: Features, later: Later | None = None, matrices: int = 1) -> Any:
         """Sum the ranks' shares of dW; return this rank's block, or with ``later`` perhaps a :class:`Sum`.
 
-        Shares for several matrices like T may stand below each other. Collective.
+        Shares of so many ``matrices`` like T stand below each other, as their sums do. Collective.
         """
 
     def _form(self, product: str, below: Features, above: DistDense) -> Form | None:
@@ -124,13 +137,14 @@ class DenseProducts(ABC):
         return self.forms.get((product, below.shape[1], above.shape[1]))
 
     @abstractmethod
-    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None) -> None:
-        """Compute ``T W`` in ``Z``."""
+    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None, add: bool) -> None:
+        """Compute ``T W`` in ``Z``, or add it."""
 
     @abstractmethod
     def _backward(
-        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
-    ) -> Any:
+        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None,
+        add: bool, share: Array,
+    ) -> Any:  # fmt: skip
         """Return this rank's share of ``Tᵀ G``; compute ``G Wᵀ`` in ``dT`` if there is ``W``."""
 
     @abstractmethod
@@ -189,7 +203,10 @@ class ReplicatedWeights(DenseProducts):
         with broadcast(self.grid, self.along_row, "T", *how) as panels:
             yield zip(range(len(blocks)), blocks, panels, strict=True)
 
-    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None) -> None:
+    def adds(self, T: Features) -> bool:
+        return self.along_row.size == 1 or not isinstance(T, SparseFeatures)
+
+    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None, add: bool) -> None:
         if isinstance(T, SparseFeatures) and self.along_row.size > 1:
             self._times_own_columns(T, W, Z)
             return
@@ -197,7 +214,7 @@ class ReplicatedWeights(DenseProducts):
         with self._broadcast(T) as blocks:
             for k, actv, T_c in blocks:  # lines 12-16
                 end = then if self._is_last(k) else None
-                local.product(T_c, W.block[actv, own], Z.block, k > 0, end, form=form)  # line 18
+                local.product(T_c, W.block[actv, own], Z.block, add or k > 0, end, form=form)  # line 18
 
     def _is_last(self, k: int) -> bool:
         """Tell whether panel ``k`` of those that :meth:`_broadcast` gives ends the rows of a product."""
@@ -214,23 +231,31 @@ class ReplicatedWeights(DenseProducts):
                 local.product(T.block, W.block[own, ends[c] : ends[c + 1]], room)
 
     def _backward(
-        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
-    ) -> Any:
+        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None,
+        add: bool, share: Array,
+    ) -> Any:  # fmt: skip
         own, of_weights, of_input = slice(*T.col_range), self._form(WEIGHTS, T, G), self._form(INPUT, T, G)
         in_place = dT is not None and dT.block is T.block
         panels, turns = [], []  # of dW; of G, not yet multiplied by W
         with self._broadcast(G) as blocks:
             for k, actv, G_c in blocks:
-                panels.append(_transposed_times(T, G_c, of_weights))
+                room = share if self.along_row.size == 1 else None
+                panels.append(_transposed_times(T, G_c, of_weights, room))
                 turns.append((k, actv, G_c))
                 if dT is None or W is None or (in_place and not self._is_last(k)):
                     continue
                 for number, columns, panel in turns:
                     end = then if self._is_last(number) else None
                     how: Any = {"trans_b": True, "form": of_input, "then": end}
-                    local.gemm(panel, W.block[own, columns], dT.block, number > 0, **how)
+                    local.gemm(panel, W.block[own, columns], dT.block, add or number > 0, **how)
                 turns.clear()
-        return panels[0] if len(panels) == 1 else self.grid.backend.xp.concatenate(panels[::-1], axis=1)
+        if len(panels) == 1:
+            return panels[0]
+        joined = self.grid.backend.xp.concatenate(panels[::-1], axis=1)
+        if share is None:
+            return joined
+        share[...] = joined
+        return share
 
     def prices(
         self, n: int, widths: Shape, itemsize: int, need_input: bool = True, sparse: bool = False
@@ -244,11 +269,59 @@ class ReplicatedWeights(DenseProducts):
         dW = reduced(self.along_rows, "gradients", own * above)
         return times, back + dW + gathered(row, "gradients", cuts[0], above)
 
-    def sum(self, share: Any, T: Features, later: Later | None = None) -> Any:
+    # -- a vector for each head ------------------------------------------------------------------------------
+
+    def by_head(self, Y: DistDense, vectors: Sequence[Array], heads: int) -> list[DistDense]:
+        """Compute, for each vector a, the sums of Y[i, c] a[c] over the columns c of each head. Collective.
+
+        Y: (n, f), cut as T; vectors: (f), the same on all ranks. The sums are (n, heads), cut as Z. Cost: of
+        :meth:`times` with one matrix.
+        """
+        compare("Y by head", Y=Y)
+        made = [DistDense.empty(self.output_layout, (Y.shape[0], heads), Y.dtype) for _ in vectors]
+        out, head = [Z.block for Z in made], made[0].col_range[0]
+        with self._broadcast(Y) as blocks:
+            for k, columns, Y_c in blocks:
+                parts = [vector[columns] for vector in vectors]
+                in_heads.sums(Y_c, parts, out, columns.start, Y.shape[1] // heads, head, k > 0)
+        return made
+
+    def by_head_back(
+        self, Y: DistDense, vectors: Sequence[Array], gradients: Sequence[DistDense], dY: DistDense
+    ) -> Array:
+        """Return the gradients of the vectors from those of :meth:`by_head`; add that of Y to dY. Collective.
+
+        Returns:
+            (vectors, f), the same on all ranks. Cost: of :meth:`backward`, for each vector, but for that
+            dW has a number for each column.
+        """
+        compare("Y by head, back", Y=Y)
+        own, on = slice(*Y.col_range), self.grid.backend
+        width, pairs = Y.shape[1] // gradients[0].shape[1], list(zip(vectors, gradients, strict=True))
+        together = len(pairs) if self.along_row.size == 1 else 1  # of what travels one after the other
+        shares: list[Array] = []
+        for group in (pairs[first : first + together] for first in range(0, len(pairs), together)):
+            dots, parts = [], [vector[own] for vector, _ in group]
+            with self._broadcast(group[0][1]) as blocks:
+                for _, heads, D_c in blocks:
+                    where = own.start, width, heads.start
+                    numbers = [D_c, *(D.block for _, D in group[1:])]
+                    in_heads.add(dY.block, numbers, parts, *where)
+                    dots.append(in_heads.dots(Y.block, numbers, *where))
+            shares.append(sum(dots[1:], dots[0]))
+        share = shares[0] if len(shares) == 1 else on.xp.concatenate(shares)
+        whole = self.sum(share.reshape(-1, 1), Y, matrices=len(pairs))
+        return whole.reshape(len(pairs), Y.shape[1])
+
+    def sum(self, share: Any, T: Features, later: Later | None = None, matrices: int = 1) -> Any:
         columns = T.layout.cols.vector(self.grid, T.shape[1])
 
         def whole(rows: Any) -> Any:
-            return self.along_row.allgather_rows(rows, columns, matrix="gradients")
+            if self.along_row.size == 1:
+                return rows
+            parts = rows.reshape(matrices, len(rows) // matrices, rows.shape[1])
+            gathered = [self.along_row.allgather_rows(part, columns, matrix="gradients") for part in parts]
+            return gathered[0] if matrices == 1 else self.grid.backend.xp.concatenate(gathered)
 
         return summed_over(later, self.along_rows, share, whole)
 
@@ -276,13 +349,14 @@ class ShardedWeights(DenseProducts):
     def _whole(self, W: DistDense) -> Any:
         return self.out.allgather_rows(W.block, self._shares(W.shape[0]), matrix="weights")
 
-    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None) -> None:
+    def _times(self, T: Features, W: DistDense, Z: DistDense, then: Ending | None, add: bool) -> None:
         W_block, form = self._whole(W), self._form(FORWARD, T, W)  # line 6
         summed.gemm(self.grid, self.feature, T.block, W_block, Z.block, then, form=form)  # lines 7-8
 
     def _backward(
-        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None
-    ) -> Any:
+        self, T: Features, G: DistDense, W: DistDense | None, dT: DistDense | None, then: Ending | None,
+        add: bool, share: Array,
+    ) -> Any:  # fmt: skip
         dW = _transposed_times(T, G.block, self._form(WEIGHTS, T, G))  # line 15
         dW = self.out.reduce_scatter_rows(dW, self._shares(T.shape[1]), matrix="gradients")  # line 16
         if dT is not None and W is not None:
@@ -303,12 +377,12 @@ class ShardedWeights(DenseProducts):
         dT = W + summed_rows(self.grid, self.contract, (rows, below), *how) if need_input else FREE
         return times, dT + reduced(self.out, "gradients", below * above, scattered=True)
 
-    def sum(self, share: Any, T: Features, later: Later | None = None) -> Any:
+    def sum(self, share: Any, T: Features, later: Later | None = None, matrices: int = 1) -> Any:
         return share  # summed already, as its parts are scattered
 
 
-def _transposed_times(T: Features, G: Any, form: Form | None) -> Any:
+def _transposed_times(T: Features, G: Any, form: Form | None, out: Any = None) -> Any:
     """Compute ``Tᵀ G`` of this rank's blocks."""
     if isinstance(T, SparseFeatures):
-        return local.spmm(T.transposed, G)
-    return local.gemm(T.block, G, trans_a=True, form=form)
+        return local.spmm(T.transposed, G, out)
+    return local.gemm(T.block, G, out, trans_a=True, form=form)

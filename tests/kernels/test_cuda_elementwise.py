@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distgnn import rng
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import cuda, elementwise
 from distgnn.local.narrow import widened
@@ -162,6 +163,29 @@ def test_softmax_cross_entropy(gpu, dtype, classes, in_place):
     assert (got is on_gpu) == in_place
     if not in_place:
         np.testing.assert_array_equal(gpu.to_host(on_gpu), logits)
+
+
+@each("dtype", DTYPES)
+@each("shape", [(0, 3), (1, 1), (7, 5), (33, 32), (19, 41), (3, 700), (257, 8)])
+@each("keep", [1.0, 0.75])
+def test_elu(gpu, dtype, shape, keep):
+    """Forward and back, with a mask of dropout and without, and NaN where there was one."""
+    x, G = 3 * normal(shape, dtype, 1), normal(shape, dtype, 2)
+    if x.size:
+        x.flat[0], x.flat[-1], G.flat[-1] = np.nan, -np.inf, 2
+    places = [np.arange(size) for size in shape]
+    mask = (7, *map(gpu.asarray, places), keep) if keep < 1 else None
+    kept = rng.keep_mask(7, *places, keep) / keep if keep < 1 else np.ones(shape)
+    H, gradient = gpu.asarray(x), gpu.asarray(G)
+    cuda.elu(H, mask)
+    with np.errstate(invalid="ignore"):
+        expected = np.where(x > 0, x, np.expm1(np.minimum(x, 0))).astype(np.float64) * kept
+        slopes = np.where(x > 0, 1, np.exp(np.minimum(x, 0).astype(np.float64)))
+    np.testing.assert_allclose(gpu.to_host(H), expected, **tolerance(dtype))
+    cuda.elu_back(gradient, H, keep, mask)
+    np.testing.assert_allclose(gpu.to_host(gradient), G * kept * slopes, **tolerance(dtype))
+    with pytest.raises(ValueError, match="elu_back: H must be"):
+        cuda.elu_back(gradient, gpu.asarray(np.zeros((2, 9), dtype)), keep, mask)
 
 
 @each("classes", [1, 7, 32, 40, 47, 130, 256, 600])

@@ -252,13 +252,13 @@ def test_what_cannot_be_captured_is_queued(comm, device, monkeypatch, caplog):
     usual = Problem(comm, dropout=0.5).trained(Adam(0.01), cuda_graph=False)
     multiply = cublas.Cublas.matmul
 
-    def fails(self, A, B, out):
+    def fails(self, A, B, out, accumulate=False):
         if self.xp.cuda.get_current_stream().is_capturing():
             raise RuntimeError("cuBLAS failed with status 14")
-        return multiply(self, A, B, out)
+        return multiply(self, A, B, out, accumulate)
 
-    def mistaken(self, A, B, out):
-        multiply(self, A, B, out)
+    def mistaken(self, A, B, out, accumulate=False):
+        multiply(self, A, B, out, accumulate)
         out[-1, -1] += A.flags.f_contiguous
         return out
 

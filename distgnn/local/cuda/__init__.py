@@ -15,6 +15,8 @@ from distgnn.local.cuda.elementwise import (
     column_sums,
     count_hits,
     dropout,
+    elu,
+    elu_back,
     keep_positive,
     layer_norm,
     layer_norm_backward,
@@ -33,18 +35,20 @@ from distgnn.local.cuda.extract import (
     spgemm,
 )
 from distgnn.local.cuda.gemm import gemm
+from distgnn.local.cuda.heads import add_heads, head_dots, head_sums, scaled_dots
 from distgnn.local.cuda.narrow import Rounded, narrow, narrow_rows, pitch, round_into, rounded, widen
 from distgnn.local.cuda.optimizers import adam, sgd, sum_squares
 from distgnn.local.cuda.rows import gather_rows, scatter_add
 from distgnn.local.cuda.sample import draw_weighted, inclusion, sample_ones, sample_weighted
 
 __all__ = [
-    "NORM_COLUMNS", "Numbering", "Product", "Rounded", "Variant", "activate", "adam", "best",
+    "NORM_COLUMNS", "Numbering", "Product", "Rounded", "Variant", "activate", "adam", "add_heads", "best",
     "best_back", "binary_cross_entropy", "candidates", "column_sums", "compact", "count_hits",
     "draw_weighted", "dropout", "edge_dots", "edge_products", "edge_scores", "edge_slopes",
-    "edge_softmax", "edge_softmax_back", "entries_of", "find_columns", "gather_rows", "gemm",
+    "edge_softmax", "edge_softmax_back", "elu", "elu_back", "entries_of", "find_columns", "gather_rows",
+    "gemm", "head_dots", "head_sums",
     "inclusion", "keep_entries", "keep_positive", "layer_norm", "layer_norm_backward", "narrow",
     "narrow_rows", "pitch", "positive_bits", "round_into", "rounded", "row_keys", "row_lengths",
-    "sample_ones", "sample_weighted", "scatter_add", "sgd", "softmax_cross_entropy", "spgemm", "spmm",
-    "spmm_cusparse", "sum_squares", "widen", "writes_rounded",
+    "sample_ones", "sample_weighted", "scaled_dots", "scatter_add", "sgd", "softmax_cross_entropy",
+    "spgemm", "spmm", "spmm_cusparse", "sum_squares", "widen", "writes_rounded",
 ]  # fmt: skip

@@ -47,18 +47,19 @@ class Cublas:
             if not bool((self.matmul(X, Y, xp.empty((2, 4), np.float32)) == xp.matmul(X, Y)).all()):
                 raise RuntimeError("cuBLAS called directly multiplies otherwise than by CuPy")
 
-    def matmul(self, A: Array, B: Array, out: Array) -> Array:
-        """Compute ``out = A B``, C-contiguous; A (m, k) and B (k, n), row by row or column by column."""
+    def matmul(self, A: Array, B: Array, out: Array, accumulate: bool = False) -> Array:
+        """Compute ``out = A B``, or add it, C-contiguous; A (m, k) and B (k, n), by rows or by columns."""
         (m, k), n = A.shape, B.shape[1]
         if not (m and n and k):
-            out.fill(0)
+            if not accumulate:
+                out.fill(0)
             return out
         # cuBLAS knows columns only, so that it computes outᵀ = Bᵀ Aᵀ.
         B, *of_B = self._operand(B)
         A, *of_A = self._operand(A)
         kind, compute, number = _TYPES[out.dtype.name]
         compute = _FAST_TF32 if self.tf32 and number is ctypes.c_float else compute
-        alpha, beta = ctypes.byref(number(1)), ctypes.byref(number(0))
+        alpha, beta = ctypes.byref(number(1)), ctypes.byref(number(accumulate))
         stream, place = self.xp.cuda.get_current_stream().ptr, address(self.workspace)
         self._check(self.library.cublasSetStream_v2(self.handle, stream))
         self._check(self.library.cublasSetWorkspace_v2(self.handle, place, WORKSPACE))

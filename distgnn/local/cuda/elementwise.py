@@ -18,6 +18,7 @@ from distgnn.local.cuda.narrow import Rounded, pitch, stored
 from distgnn.local.epilogue import Ending, Epilogue, Kept, Mask
 
 SUMMED_PARTS = 512  # of the rows whose columns are summed, at most
+HASHED_COLUMNS = 8  # for whose mask each row's thread hashes them
 NORM_COLUMNS = 128  # in the registers of a warp of layer_norm_backward
 
 
@@ -25,7 +26,13 @@ def dropout(
     block: Array, out: Array, k: int, rows: Array, cols: Array, keep: float, relu: bool = False
 ) -> Array:
     """See ``local.elementwise.dropout``; block (m, f), rows int64 (m), cols int64 (f). Returns ``out``."""
-    activate(block, out, (k, rows, cols, keep), relu)
+    if relu or out is not block or cols.size > HASHED_COLUMNS:
+        activate(block, out, (k, rows, cols, keep), relu)
+        return out
+    check("dropout", block.shape, block.dtype, block=block)
+    (m, f), (places, seeds, share) = block.shape, _mask(block, (k, rows, cols, keep))
+    arguments = np.int64(m), np.int32(f), *places, *seeds, *share, block
+    launch(library(block), "activation.cu", f"drop_rows<{c_type(block)}>", blocks_for(m), *arguments)
     return out
 
 
@@ -53,16 +60,22 @@ def factors(xp: Any, block: Array, mask: Mask | None) -> tuple[Any, ...]:
     """Hash rows and columns; return the keys, the threshold and the scale of a mask, as kernels take them."""
     if mask is None:
         return None, None, np.uint64(0), block.dtype.type(1)
+    (rows, cols), seeds, share = _mask(block, mask)
+    keys = xp.empty(rows.size + cols.size, np.uint64)
+    hashed = np.int64(rows.size), rows, np.int64(cols.size), cols, *seeds, keys
+    launch(xp, "activation.cu", "dropout_keys", blocks_for(keys.size), *hashed)
+    return keys[: rows.size], keys[rows.size :], *share
+
+
+def _mask(block: Array, mask: Mask) -> tuple[tuple[Array, Array], tuple[Any, ...], tuple[Any, Any]]:
+    """Return the rows and columns of a mask; the keys, or where they are; the threshold and the scale."""
     k, rows, cols, keep = mask
     check("dropout", block.shape[:1], np.int64, rows=rows)
     check("dropout", block.shape[1:], np.int64, cols=cols)
     check("dropout", (2,), np.uint64, k=None if isinstance(k, int) else k)
-    keys = xp.empty(rows.size + cols.size, np.uint64)
-    seeds = (k, rng.key(k, 1), None) if isinstance(k, int) else (0, 0, k)
-    hashed = np.int64(rows.size), rows, np.int64(cols.size), cols, *map(np.uint64, seeds[:2]), seeds[2], keys
-    launch(xp, "activation.cu", "dropout_keys", blocks_for(keys.size), *hashed)
+    keys = (k, rng.key(k, 1), None) if isinstance(k, int) else (0, 0, k)
     share = np.uint64(rng.keep_threshold(keep)), block.dtype.type(1 / keep)
-    return keys[: rows.size], keys[rows.size :], *share
+    return (rows, cols), (*map(np.uint64, keys[:2]), keys[2]), share
 
 
 def ending(xp: Any, then: Ending | None, out: Array) -> tuple[Any, ...]:
@@ -79,6 +92,24 @@ def ending(xp: Any, then: Ending | None, out: Array) -> tuple[Any, ...]:
     then.bits = xp.empty(out.size // 8, np.uint8) if then.remember else None
     then.done = True
     return then.bias, np.int32(then.relu), *factors(xp, out, then.mask), then.bits, None
+
+
+def elu(block: Array, mask: Mask | None) -> None:
+    """See ``local.elementwise.elu``."""
+    _elu(block, None, 1.0, mask)
+
+
+def elu_back(G: Array, H: Array, scale: float, mask: Mask | None) -> None:
+    """See ``local.elementwise.elu_back``."""
+    check("elu_back", G.shape, G.dtype, H=H)
+    _elu(G, H, scale, mask)
+
+
+def _elu(x: Array, H: Array, share: float, mask: Mask | None) -> None:
+    check("elu", x.shape, x.dtype, x=x)
+    xp, number = library(x), x.dtype.type
+    arguments = np.int64(x.size), np.int32(x.shape[1]), H, number(share), *factors(xp, x, mask), x
+    launch(xp, "activation.cu", f"elu<{c_type(x)}>", blocks_for(-(-x.size // 8)), *arguments)
 
 
 def keep_positive(G: Array, bits: Array, scale: float = 1.0) -> Array:
@@ -118,15 +149,23 @@ def layer_norm_backward(normal: Array, scales: Array, gain: Array, G: Array) -> 
     return column_sums(sums).reshape(2, f)
 
 
-def column_sums(block: Array) -> Array:
-    """See ``local.elementwise.column_sums``; in one launch, or two of many rows."""
+def summed_parts(m: int) -> tuple[int, int]:
+    """Return the rows of a part whose columns are summed, of m, and the number of parts."""
+    height = max(-(-m // SUMMED_PARTS), TUNING.summed_rows)  # of m alone, as sums follow it
+    return height, max(-(-m // height), 1)
+
+
+def column_sums(block: Array, made: Any = None) -> Array:
+    """See ``local.elementwise.column_sums``; in one launch, or two of many rows.
+
+    ``made``: the type of the sums, that of the block or, of float64, float32.
+    """
     (m, f), (kind, read, across) = block.shape, stored(block)
     xp = library(read)
     check("column_sums", (m, int(across)), read.dtype, block=read)
-    height = max(-(-m // SUMMED_PARTS), TUNING.summed_rows)  # of m alone, as sums follow it
-    parts, lanes = max(-(-m // height), 1), lanes_for(f)
+    (height, parts), lanes = summed_parts(m), lanes_for(f)
     turns = [(m, height, parts, np.dtype(np.float64))] * (parts > 1)
-    for rows, at_a_time, count, dtype in [*turns, (parts if turns else m, m, 1, block.dtype)]:
+    for rows, at_a_time, count, dtype in [*turns, (parts if turns else m, m, 1, made or block.dtype)]:
         sums = xp.empty((count, f), dtype)
         sizes = np.int64(rows), np.int32(f), np.int32(lanes), np.int64(at_a_time), across
         name = f"column_sums<{kind},{c_type(sums)}>"

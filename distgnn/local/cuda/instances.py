@@ -55,6 +55,8 @@ KERNELS = {
     "activation.cu": [
         "dropout_keys",
         *_each("activate", _ELEMENTS),
+        *_each("elu", _ELEMENTS),
+        *_each("drop_rows", _ELEMENTS),
         *_each("keep_positive", _ELEMENTS),
     ],
     "layer_norm.cu": [*_each("layer_norm", _ELEMENTS), *_each("layer_norm_backward", _ELEMENTS)],
@@ -83,6 +85,12 @@ KERNELS = {
         *_each("edge_signs", _ELEMENTS, _INDICES),
         *_each("edge_scores", _ELEMENTS, _INDICES, ("1,8", "8,8", "8,1")),
         *_each("edge_slopes", _ELEMENTS, _INDICES, ("8,8", "32,8", "32,1")),
+    ],
+    "heads.cu": [
+        *_each("head_sums", _ELEMENTS),
+        *_each("add_heads", _ELEMENTS),
+        *_each("head_dots", _ELEMENTS, ("double",)),
+        "head_dots<float,float>",
     ],
     "optimizers.cu": [name for each in ("adam", "sgd", "sum_squares") for name in _each(each, _ELEMENTS)],
 }  # fmt: skip

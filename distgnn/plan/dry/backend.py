@@ -23,6 +23,7 @@ from distgnn.local.csr_rows import KERNELS as MATRICES
 from distgnn.local.edges import KERNELS as EDGES
 from distgnn.local.elementwise import KERNELS as PASSES
 from distgnn.local.gemm import KERNELS as DENSE_PRODUCTS
+from distgnn.local.heads import KERNELS as HEADS
 from distgnn.local.initial import KERNELS as WEIGHTS
 from distgnn.local.narrow import KERNELS as ROUNDING
 from distgnn.local.rows import KERNELS as ROWS
@@ -216,6 +217,11 @@ EDGES.register("shapes", {
     "end_sums": _written(3), "of_rows": _written(2), "row_sums": _written(2), "row_maxima": _written(2),
     "softmax": _written(1), "softmax_back": _written(2),
     "transposition": lambda A: ShapeArray((A.nnz,), A.indices.dtype),
+})  # fmt: skip
+HEADS.register("shapes", {
+    "sums": lambda X, vectors, out, *_: [_written(0)(made) for made in out], "add": _written(0),
+    "dots": lambda X, numbers, *_: ShapeArray((len(numbers), X.shape[1]), X.dtype),
+    "scaled_dots": lambda X, D, scale: ShapeArray((1, X.shape[1]), X.dtype),
 })  # fmt: skip
 ADDITIVE.register("shapes", {"scores": _written(6), "slope_sums": _written(5)})
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})

@@ -40,11 +40,12 @@ def cublasGemmEx(
         return 7
     if ldb < max(1, n if transb else k) or ldc < max(1, m) or not Atype == Btype == Ctype:
         return 7
-    if (alpha._obj.value, beta._obj.value) != (1, 0) or _COMPUTE[computeType] != _TYPES[Atype]:
-        raise NotImplementedError("the stand-in multiplies with alpha 1 and beta 0, and in the arrays' type")
+    add = beta._obj.value
+    if (alpha._obj.value, add) not in ((1, 0), (1, 1)) or _COMPUTE[computeType] != _TYPES[Atype]:
+        raise NotImplementedError("the stand-in multiplies with alpha 1, beta 0 or 1, in the arrays' type")
     shapes = (A, (k, m) if transa else (m, k), lda), (B, (n, k) if transb else (k, n), ldb), (C, (m, n), ldc)
     a, b, c = (_matrix(*shape, _TYPES[Atype]) for shape in shapes)
-    _gemm(a, transa, b, transb, c, computeType == 77)
+    _gemm(a, transa, b, transb, c, computeType == 77, bool(add))
     return 0
 
 
@@ -58,9 +59,10 @@ def _matrix(address: int, shape: tuple[int, int], ld: int, dtype: Any) -> ndarra
 
 
 @recorded
-def _gemm(a: ndarray, transa: int, b: ndarray, transb: int, c: ndarray, tf32: bool) -> None:
-    launch("gemm", [a, b], [c])
+def _gemm(a: ndarray, transa: int, b: ndarray, transb: int, c: ndarray, tf32: bool, add: bool) -> None:
+    launch("gemm", [a, b, c] if add else [a, b], [c])
     x, y = a._numbers.T if transa else a._numbers, b._numbers.T if transb else b._numbers
     if tf32:
         x, y = rounded_to_tf32(x), rounded_to_tf32(y)
-    c._numbers[...] = (y.T @ x.T).T  # as matmul() has it, row by row, so that bits are equal
+    product = (y.T @ x.T).T  # as matmul() has it, row by row, so that bits are equal
+    c._numbers[...] = c._numbers + product if add else product
