@@ -66,7 +66,6 @@ class OwnAndMean(AggregateFirst):
 
     keeps: Names = ("H", "T")
     before_Z: Names = ()
-    before_Y: Names = ("H",)
     before_dH: Names = ("H", "T", "G")
     rounded: Names = ()
     stored: Names = ()
@@ -76,14 +75,14 @@ class OwnAndMean(AggregateFirst):
     ) -> DistDense:  # fmt: skip
         T = self.aggregate(A, H, buffers)  # T = A H
         W_own, W_mean = _halves(W)
-        Z = A.weights.times(_first_rows(H, T), W_own, buffers.Z)  # Z = H W_own
-        Z.block += A.weights.times(T, W_mean, buffers.Y).block  # Z += T W_mean
+        Z = A.weights.times(_own_rows(A, H), W_own, buffers.Z)  # Z = H W_own
+        A.weights.add(T, W_mean, Z)  # Z += T W_mean
         return Z
 
     def backward(
         self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
     ) -> Gradients:  # fmt: skip
-        T, H = buffers.T, _first_rows(buffers.H, buffers.T)
+        T, H = buffers.T, _own_rows(A, buffers.H)
         if W is None:
             halves = A.weights.shares(H, G)[0], A.weights.shares(T, G)[0]  # dW = Hᵀ G | Tᵀ G
             return [_stacked(A, halves, H, buffers)], None
@@ -95,15 +94,25 @@ class OwnAndMean(AggregateFirst):
         return [_stacked(A, (dW_own, dW_mean), H, buffers)], dH
 
 
-class OwnAndMeanOfSparse(SparseInput):
-    """Products Z = X W_own + A (X W_mean) of sparse features, and of X the first rows, those of A's rows."""
+class OwnAndMeanOfNarrow(SparseInput):
+    """Products Z = H W_own + A (H W_mean), and of H the first rows, those of A's rows.
+
+    H are sparse features, or a dense matrix where no backward pass follows and Z is the narrower.
+    """
+
+    before_Y: Names = ("H",)
 
     def forward(
         self, A: Operator, H: Any, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         W_own, W_mean = _halves(W)
-        Z = A.multiply(A.weights.times(H, W_mean, buffers.XW), buffers.Z)  # Z = A (X W_mean)
-        Z.block += A.weights.times(_own_rows(A, H), W_own, buffers.Y).block  # Z += X W_own
+        if not buffers.plan.mode.scratch or "H" in buffers.kept:  # H stays in any case
+            Z = A.multiply(A.weights.times(H, W_mean, buffers.XW), buffers.Z)  # Z = A (H W_mean)
+            A.weights.add(_own_rows(A, H), W_own, Z)  # Z += H W_own
+            return Z
+        Z = A.weights.times(_own_rows(A, H), W_own, buffers.Z)  # Z = H W_own
+        XW = A.weights.times(H, W_mean, buffers.XW)
+        Z.block += A.multiply(XW, buffers.Y).block  # Z += A (H W_mean), where H is over
         return Z
 
     def backward(
@@ -116,14 +125,13 @@ class OwnAndMeanOfSparse(SparseInput):
         return [_stacked(A, halves, X, buffers)], None
 
 
-def _own_rows(A: Operator, X: SparseFeatures) -> SparseFeatures:
-    shape = A.shape[0], X.shape[1]
+def _own_rows(A: Operator, H: Any) -> Any:
+    """Return the rows of H, dense or sparse, that belong to A's rows."""
+    shape = A.shape[0], H.shape[1]
     height, _ = A.output_layout.local_shape(shape)
-    return SparseFeatures(X.block.rows(0, height), A.output_layout, shape)
-
-
-def _first_rows(H: DistDense, T: DistDense) -> DistDense:
-    return DistDense(H.block[: len(T.block)], T.layout, T.shape)
+    if isinstance(H, SparseFeatures):
+        return SparseFeatures(H.block.rows(0, height), A.output_layout, shape)
+    return DistDense(H.block[:height], A.output_layout, shape)
 
 
 def _halves(W: DistDense) -> tuple[DistDense, DistDense]:
@@ -143,15 +151,15 @@ class MeanConvolution(GraphConvolution):
     vertices of their rows are the first of their columns.
     """
 
-    aggregate_first, of_sparse = OwnAndMean, OwnAndMeanOfSparse
+    aggregate_first, transform_first, of_sparse = OwnAndMean, OwnAndMeanOfNarrow, OwnAndMeanOfNarrow
 
     @property
     def weight_shape(self) -> tuple[int, int]:
         """Global shape of the weights: a vertex's own inputs, the mean of its neighbours'; outputs."""
         return 2 * self.shape[0], self.shape[1]
 
-    def order(self, A: Operator, need_input: bool, fixed_input: bool) -> str:
-        return AGGREGATE
+    def order(self, A: Operator, need_input: bool, fixed_input: bool, back: bool = True) -> str:
+        return AGGREGATE if back else super().order(A, need_input, fixed_input, back)
 
 
 class SageMean(GCN):

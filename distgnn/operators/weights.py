@@ -82,6 +82,11 @@ class DenseProducts(ABC):
         self._times(T, W, Z, then)
         return Z
 
+    def add(self, T: Features, W: DistDense, Z: DistDense) -> None:
+        """Compute ``Z += T W``. Collective."""
+        with self.grid.workspace.lend(Z.block.shape, Z.dtype) as room:
+            Z.block += self.times(T, W, Z.like(room)).block
+
     def backward(
         self, T: Features, G: DistDense, W: DistDense | None = None, out: DistDense | None = None
     ) -> tuple[DistDense, DistDense | None]:
@@ -198,6 +203,14 @@ class ReplicatedWeights(DenseProducts):
             for k, actv, T_c in blocks:  # lines 12-16
                 end = then if self._is_last(k) else None
                 local.product(T_c, W.block[actv, own], Z.block, k > 0, end, form=form)  # line 18
+
+    def add(self, T: Features, W: DistDense, Z: DistDense) -> None:
+        if self.along_row.size > 1:
+            super().add(T, W, Z)
+            return
+        self.check(T, None, W)
+        compare(FORWARD, T=T, W=W)
+        local.product(T.block, W.block, Z.block, True, form=self._form(FORWARD, T, W))
 
     def _is_last(self, k: int) -> bool:
         """Tell whether panel ``k`` of those that :meth:`_broadcast` gives ends the rows of a product."""
