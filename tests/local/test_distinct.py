@@ -11,8 +11,8 @@ from distgnn.local.distinct import distinct
 from loops import each
 
 CASES = {
-    "none": [], "one": [5], "repeats": [3, 3, 3], "falling": [9, 4, 0], "all": list(range(10)), "rising": [1, 2, 6],
-    "mixed": [8, 1, 1, 9, 0, 8], "ends of parts": [3, 2, 9],
+    "none": [], "one": [5], "repeats": [3, 3, 3], "falling": [9, 4, 0], "all": list(range(10)),
+    "rising": [1, 2, 6], "mixed": [8, 1, 1, 9, 0, 8], "ends of parts": [3, 2, 9],
 }  # fmt: skip
 
 
