@@ -44,14 +44,14 @@ def distinct(numbers: Array, parts: np.ndarray) -> Distinct:
     at = xp.searchsorted(ranked, on.asarray(parts))
     ends = ranked[xp.minimum(at, count - 1)], ranked[xp.maximum(at - 1, 0)]
     falls = (numbers[1:] <= numbers[:-1]).any().astype(np.int64).reshape(1)
-    found = on.to_host(xp.concatenate((before[at], *ends, falls)))
-    bounds, firsts, lasts = found[:-1].reshape(3, len(parts)).tolist()
+    facts = on.to_host(xp.concatenate((before[at], *ends, falls)))
+    bounds, firsts, lasts = facts[:-1].reshape(3, len(parts)).tolist()
     ids = ranked[compact(before, bounds[-1])]
     rows = {q: ids[slice(*span)] - starts[q] for q, span in enumerate(pairwise(bounds))}
     spans = {q: (firsts[q] - starts[q], lasts[q + 1] + 1 - starts[q]) for q in rows}
     places = xp.empty_like(order)
     places[order] = before[1:] - 1
-    return Distinct(rows, {q: _run(spans[q], rows[q]) for q in rows}, places, not found[-1])
+    return Distinct(rows, {q: _run(spans[q], rows[q]) for q in rows}, places, not facts[-1])
 
 
 def _run(span: Sequence[int], rows: Array) -> slice | None:

@@ -170,7 +170,8 @@ class SageMean(GCN):
     Args:
         A: adjacency matrix, n x n, without loops, as own features have weights of their own. Its values, not
             negative, weight the means; a vertex without neighbours has the mean 0.
-        others: as those of a :class:`GCN`. W of a layer is (2 fan in, fan out). Products are aggregate-first.
+        others: as those of a :class:`GCN`. W of a layer is (2 fan in, fan out). Products of
+            training are aggregate-first.
 
     Raises:
         as GCN, and UserError for `3d` and for transform first (on every rank).

@@ -81,11 +81,11 @@ class Features:
         """
         if self.column.size == 1:
             return Wanted(positions)
-        found = distinct(positions, self.parts)
-        rows = Rows(self.grid, self.column, found.rows, at_once=False, runs=found.runs)
+        wanted = distinct(positions, self.parts)
+        rows = Rows(self.grid, self.column, wanted.rows, at_once=False, runs=wanted.runs)
         yield from rows.asking
         lengths = (yield from rows.lengths(self.block)) if isinstance(self.block, CSR) else None
-        return Wanted(found.places, rows, lengths, found.rising)
+        return Wanted(wanted.places, rows, lengths, wanted.rising)
 
     def coming(self, wanted: Wanted, overlap: bool = False) -> Coming:
         """Begin to :meth:`borrow`; with ``overlap``, messages travel while the caller computes."""

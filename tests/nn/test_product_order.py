@@ -136,7 +136,7 @@ def test_the_narrower_matrix_is_multiplied(comm, backend, dropout, train_feature
     ({"dropout": 0.5, "product_order": AGGREGATE}, False, 11 + 8 + 7),
 ])  # fmt: skip
 def test_a_pass_that_scores_counts_its_own_products_alone(comm, backend, options, features, expected):
-    """Its numbers are those of a pass of training, to rounding."""
+    """The logits are those of a pass of training, to rounding."""
     grid = make_grid(comm, "1d", backend=backend)
     model, X, targets = PROBLEM.model(grid, "1d", **options)
     seen, of_training = model.evaluate(X, targets, features), dg.gather(model.forward(X, keep=True))
