@@ -14,19 +14,16 @@ for themselves is there.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
+import high_water
 import table
 from distgnn import local
 from distgnn.bench.spmm import uniform
@@ -83,7 +80,7 @@ def one(network: Callable[..., None], args: argparse.Namespace) -> None:
     A = dg.distribute(normalize(uniform(args.nodes, args.degree)).astype(np.float32), grid, "1d")
     network(A, *problem(A, WARM_UP), 2)
     X, targets = problem(A, args.width)
-    most = comm.allreduce(rise(lambda: network(A, X, targets, args.layers[0])), MPI.MAX)
+    most = comm.allreduce(high_water.rise(lambda: network(A, X, targets, args.layers[0])), MPI.MAX)
     if comm.rank == 0:
         print(most)
 
@@ -95,22 +92,6 @@ def problem(A: dg.DistSparse, width: int) -> tuple[dg.DistDense, Targets]:
     rng.standard_normal(out=X.block, dtype=np.float32)
     labels = rng.integers(0, width, len(X.block)).astype(np.int32)
     return X, Targets(A.output_layout, width, labels, np.ones(len(labels), np.uint8))
-
-
-def rise(run: Callable[[], Any]) -> int:
-    """Return bytes by which resident memory was above its start, at its peak, while `run` ran."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    before = status("VmRSS")
-    run()
-    return status("VmHWM") - before
-
-
-def status(name: str) -> int:
-    """Read a line of /proc/self/status, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
 def few_buffers(A: dg.DistSparse, X: dg.DistDense, targets: Targets, layers: int) -> None:

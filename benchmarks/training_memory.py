@@ -29,7 +29,7 @@ import numpy as np
 from mpi4py import MPI
 
 import distgnn as dg
-import memory
+import high_water
 import table
 from distgnn.comm.launch import abort_on_error
 from distgnn.train import Run, Settings
@@ -117,7 +117,7 @@ def one(args: argparse.Namespace) -> None:
         arrays(Path(args.one, "graph"))
     before = of_others()
     with dg.Ledger() as ledger:
-        rise = memory.rise(lambda: work(Path(args.one, "graph"), settings)) - SHARED[-1] + before
+        rise = high_water.rise(lambda: work(Path(args.one, "graph"), settings)) - SHARED[-1] + before
     figures = [comm.allreduce(figure, MPI.MAX) for figure in (rise, sum(ledger.peak.values()))]
     if comm.rank == 0:
         print(json.dumps(figures))
@@ -138,7 +138,7 @@ def of_others() -> int:
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     part = next(int(line.split()[1]) for line in lines if line.startswith("Pss_Shmem:"))
     MPI.COMM_WORLD.Barrier()
-    return memory.status("RssShmem") - 1024 * part
+    return high_water.status("RssShmem") - 1024 * part
 
 
 def predicted(path: Path, settings: Settings) -> None:

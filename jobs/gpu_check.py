@@ -2,8 +2,9 @@
 
 Right first, then fast: all kernels compiled; tests on CuPy arrays, a training beside NumPy's, ranks that
 share the GPU and send through the host, by NCCL and by device pointers, all side by side on the cores; then,
-one after the other, products beside cuSPARSE, epochs beside PyTorch's, a cold start, a calibration, counts of
-Nsight Compute; last, kernels under compute-sanitizer. docs/gpu-check.md says of each result what it decides.
+one after the other, products beside cuSPARSE, epochs beside PyTorch's, a cold start, minibatches sampled per
+second, a calibration, counts of Nsight Compute; last, kernels under compute-sanitizer. docs/gpu-check.md says
+of each result what it decides.
 
 A step over its limit is ended, one that fails is named at the end, and the others run all the same; one that
 needs what is not here is skipped and says why. Without MPI the kernels are compiled, tested and timed; MPI
@@ -53,7 +54,9 @@ GRAPHS = {
     "attention": ("rmat-16-32",),
     "profile": ("rmat-20-16", "rmat-16-32"),
     "counts": ("rmat-20", "reddit-15"),
+    "sampling": ("rmat-20-16",),
 }
+IN_PARTS = "--recipe plain --sampler sage --partition-graph --eval-every 0 --epochs 2 --check"
 #: PyG by an edge index takes twenty times as long as ours where graphs are large: ask for it by name.
 EPOCHS = "--warm-up 16 --epochs 12 --peers torch EdgeIndex CSR"
 ATTENTION = "--graphs rmat-16-32 --networks gat-8-1 gat-8-8 gatv2-8-1 gatv2-8-8"
@@ -65,6 +68,7 @@ TINY = {
     "profile": "--epochs 1 --warm-up 1 --graphs rmat-6-4",
     "counts": "--graphs rmat-6 --widths 8",
     "start": "--nodes 300 --epochs 2",
+    "sampling": "--graph rmat-6-4 --batch 8 --bulk 2 --turns 1",
     "compile": "optimizers.cu",
 }
 TINY_TESTS = ["tests/operators/test_products.py", "tests/comm/test_beside.py"]
@@ -124,6 +128,7 @@ class Plan:
             self.table("spmm", 90, "gpu_spmm.py", ""),
             self.table("attention", 60, "gpu_epoch.py", f"{ATTENTION} --ways plain graphs fit", "mpi"),
             self.table("start", 60, "gpu_start.py", "", "mpi", "h5py"),
+            self.sampling(),
             self.table("epochs", 110, "gpu_epoch.py", EPOCHS, "mpi"),  # may take all that others leave
             *self.profile(),
             self.calibrate(),
@@ -164,13 +169,18 @@ class Plan:
         return self.step("train", 90, *commands, cores=1, needs=("mpi", "h5py"))
 
     def ranks(self, count: int, way: str) -> Step:
-        """Train by every algorithm on ranks that share the GPU, losses beside serial ones, then run tests."""
+        """Train by every algorithm on ranks that share the GPU, and on minibatches of a graph in parts.
+
+        Losses are compared with serial ones. Then run tests.
+        """
         name, (transport, program) = f"ranks-{count}-{way}", SENDING[way]
         nodes, epochs = (300, 1) if self.tiny else (4_000, 3)
         options = "--quick", "--only-mpi", f"--ranks-above={count // 2}"
         step = self.tests(name, 15, TINY_TESTS if self.tiny else RANK_TESTS, *options, workers=0)
-        demo = python(f"-m distgnn demo -v --out {self.scratch / name} --nodes {nodes} --epochs {epochs}")
-        programs = ([words[0], *program.split(), *words[1:]] for words in (demo, *step.commands))
+        made = self.scratch / name
+        demo = python(f"-m distgnn demo -v --out {made} --nodes {nodes} --epochs {epochs}")
+        parts = python(f"-m distgnn train {made}/graph.dg --backend cupy {IN_PARTS}")
+        programs = ([words[0], *program.split(), *words[1:]] for words in (demo, parts, *step.commands))
         step.commands = [[self.launcher, "-n", str(count), *words] for words in programs]
         step.seconds, step.cores, step.env["DISTGNN_TRANSPORT"] = 75 * self.stretch, count, transport
         step.needs += ("launcher", *{"aware": ("device pointers",), "nccl": ("NCCL",)}.get(way, ()))
@@ -194,6 +204,12 @@ class Plan:
         if name in GRAPHS:
             command += ["--kept-in", str(self.scratch)]
         return self.step(name, seconds, command, needs=needs)
+
+    def sampling(self) -> Step:
+        """Sample on one rank, and on two that share the GPU."""
+        alone = self.table("sampling", 60, "gpu_sampling.py", "", "mpi", "launcher")
+        alone.commands.append([self.launcher, "-n", "2", *alone.commands[0]])
+        return alone
 
     def profile(self) -> list[Step]:
         gcn = self.table("profile", 90, "gpu_kernels.py", "--graphs rmat-20-16", "mpi", "torch")

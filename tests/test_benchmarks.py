@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -40,3 +41,27 @@ def test_serial_curves_of_another_problem_are_not_reused(
     np.testing.assert_array_equal(cora.serial(store, 2, kept)["loss"], losses)
     monkeypatch.setattr(cora, "LR", 0.1)
     assert not np.allclose(cora.serial(store, 2, kept)["loss"], losses)
+
+
+@pytest.fixture
+def high_water(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Load benchmarks/high_water.py."""
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
+    return importlib.import_module("high_water")
+
+
+def test_memory_of_a_phase_leaves_out_the_phase_before(high_water: ModuleType) -> None:
+    if high_water.begin() is None:
+        pytest.skip("this kernel does not begin its mark anew")
+    size = 1 << 25
+    large = high_water.rise(lambda: np.ones(8 * size, np.uint8))
+    small = high_water.rise(lambda: np.ones(size, np.uint8))
+    assert 0.9 * size < small < 3 * size and 7.9 * size < large < 10 * size
+
+
+def test_memory_that_is_not_known_is_no_number(
+    high_water: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(high_water, "ANEW", tmp_path / "none" / "clear_refs")
+    assert high_water.rise(list) is None and high_water.mib(None) == "not known"
+    assert high_water.mib(3 << 20) == "3"

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.programs
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = ["compile", "kernels", "layers", "train", "synccheck"]
 RANKS = [f"ranks-{count}-{way}" for count in (2, 4) for way in ("staged", "nccl", "aware")]
-TIMED = ["spmm", "attention", "start", "epochs", "profile", "calibrate", "counts"]
+TIMED = ["spmm", "attention", "start", "sampling", "epochs", "profile", "calibrate", "counts"]
 WATCHED = ["memcheck", "racecheck", "initcheck"]
 ALL = [*FIRST, *RANKS, *TIMED, *WATCHED]
 
@@ -214,6 +214,7 @@ def test_a_training_and_ranks_by_nccl_on_the_stand_in_for_cupy(tmp_path: Path) -
     report = (tmp_path / "gpu-check.md").read_text()
     assert done.returncode == 0, report
     assert "equal those of a serial training" in report and "2 of 2 steps passed" in report
+    assert "by sage 10,10, graph partitioned" in (tmp_path / "ranks-2-nccl.log").read_text()
     assert "order random, NCCL;" in (tmp_path / "ranks-2-nccl.log").read_text()
 
 

@@ -216,6 +216,34 @@ def test_a_cold_start():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_minibatches_per_second():
+    done = tiny("gpu_sampling", *"--graph rmat-6-4 --batch 8 --bulk 2 --turns 1".split())
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[3:] if line.startswith("| ")]
+    assert done.returncode == 0 and "WRONG" not in done.stdout, done.stdout + done.stderr
+    assert [row[0] for row in rows[1:]] == ["sage", "ladies", "fastgcn", "saint", "shadow", "cluster"]
+    assert all(len(row) == 6 and all(float(rate) > 0 for rate in row[1:]) for row in rows[1:])
+
+
+def test_other_samples_are_wrong(monkeypatch):
+    """One of two ways draws an edge more than the other in its second bulk."""
+    program, said = loaded("gpu_sampling", monkeypatch), []
+    on = argparse.Namespace(backend=backend.get("numpy"))
+    args: Any = argparse.Namespace(batch=4, bulk=1, turns=1)
+    draws = {"host": [5, 5], "GPU": [5, 6]}
+    monkeypatch.setitem(program.SAMPLERS, "sage", lambda graph, batch: graph)
+    monkeypatch.setattr(
+        program, "bulks", lambda comm, graph, args: lambda turn: [argparse.Namespace(edges=graph.draws[turn])]
+    )
+    graphs = {way: argparse.Namespace(**vars(on), draws=edges) for way, edges in draws.items()}
+    assert not program.measured(program.MPI.COMM_SELF, "sage", graphs, args, said.append)
+    assert said[0].startswith("| sage | 5 |") and "WRONG" in said[0]
+    graphs["GPU"].draws = draws["host"]
+    assert program.measured(program.MPI.COMM_SELF, "sage", graphs, args, said.append)
+    assert "WRONG" not in said[1]
+
+
+@pytest.mark.slow
 def test_counts_without_a_profiler_fail():
     done = tiny("gpu_count", "--graphs", "rmat-6", "--widths", "8", "--ncu", "false")
     assert done.returncode == 1 and "###" not in done.stdout

@@ -40,6 +40,8 @@ class Rows:
         comm: the ranks that share the matrices; rank r holds block r.
         needed: by rank, distinct rising rows of its block. The rank itself may be among them.
         at_once: ask the ranks now. Otherwise nothing but ``asking`` works until all of its steps are taken.
+        runs: by rank, its rows as a slice where they follow each other, else None; default: looked for, for
+            which a GPU is waited for.
 
     Attributes:
         asking: asks the ranks for the rows, in steps.
@@ -55,21 +57,23 @@ class Rows:
     """
 
     def __init__(
-        self, grid: Grid, comm: Comm, needed: Mapping[int, np.ndarray], at_once: bool = True
-    ) -> None:
+        self, grid: Grid, comm: Comm, needed: Mapping[int, Array], at_once: bool = True,
+        runs: Mapping[int, slice | None] | None = None,
+    ) -> None:  # fmt: skip
         self.grid, self.comm, self.me = grid, comm, comm.rank
         self.needed = {q: rows for q, rows in needed.items() if rows.size}
         self.places = consecutive({q: rows.size for q, rows in self.needed.items()})
         self.received = sum(rows.size for rows in self.needed.values())
-        self.asking = self._ask()
+        own = {q: as_slice(rows) for q, rows in self.needed.items()} if runs is None else runs
+        self.asking = self._ask(own)
         if at_once:
             steps.at_once(self.asking)
 
-    def _ask(self) -> Steps[None]:
+    def _ask(self, runs: Mapping[int, slice | None]) -> Steps[None]:
         comm, on, requests = self.comm, self.comm.backend, np.zeros((self.comm.size, 3), np.int64)
         for q, rows in self.needed.items():
-            consecutive = as_slice(rows) or slice(0, 0)
-            requests[q] = rows.size, consecutive.start, consecutive.stop
+            run = runs[q] or slice(0, 0)
+            requests[q] = rows.size, run.start, run.stop
         sizes, starts, stops = (yield from swap_numbers(comm, requests)).T.tolist()
         self.sizes = {r: sizes[r] for r in [*reversed(comm.others()), comm.rank] if sizes[r]}
         asked = {r: on.empty((size,), np.int64) for r, size in self.sizes.items()}

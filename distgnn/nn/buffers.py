@@ -77,7 +77,8 @@ class Products(Protocol):
         keeps: matrices that backward needs of forward.
         rounded, stored: matrices that may have 16 bits, where this is said: that one product makes, or none
             but sparse products read; and in mixed precision, that none but products make or read.
-        before_Z, before_dH: matrices that are over before Z or dH is written.
+        before_Z, before_dH: matrices that are over before Z or dH is written; before_Y: before Y is, where
+            this is said.
     """
 
     keeps: Names
@@ -127,7 +128,8 @@ class LayerProducts:
             "H_like_Z": (Z, (m, above)), "G_like_H": (H, (m, above)),  # of residual connections
             "XW": (H, (n, above)), "AXW": (T, (m, above)), "G_like_AXW": (T, (m, above)),  # of sparse X
         }  # fmt: skip
-        self.over = {"Z": products.before_Z, "dH": products.before_dH}
+        before_Y = getattr(products, "before_Y", ())
+        self.over = {"Y": before_Y, "Z": products.before_Z, "dH": products.before_dH}
         self.kept: Names = (*products.keeps, "N") if mode.keep else ()
         alone = self.A.reads_rounded and self.A.weights.replicated
         which = "stored" if self.A.grid.mixed else "rounded"

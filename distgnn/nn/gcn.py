@@ -52,8 +52,8 @@ class GCN(WholeWeights):
         dropout: probability with which entries of every layer's input, the features included, are dropped.
         bias: add a bias to every layer.
         product_order: "aggregate-first", (A H) W, "transform-first", A (H W), or "auto": in each layer the
-            one that multiplies fewer columns by A per epoch, of equals the one that takes less memory. `3d`
-            can only aggregate first.
+            one that multiplies fewer columns by A per epoch, in a pass without a backward pass in that alone,
+            of equals the one that takes less memory. `3d` can only aggregate first.
         keep_aggregate: keep A X of features that are neither trained nor dropped, so that the first layer
             multiplies by A once and never again.
         residual: Z = A H W + b + H in every layer but the last whose fan in and fan out are equal, with H

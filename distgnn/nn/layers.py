@@ -71,6 +71,7 @@ class GraphConvolution:
     """
 
     aggregate_first: type[AggregateFirst] = AggregateFirst
+    transform_first: type[Products] = TransformFirst
     of_sparse: type[SparseInput] | None = SparseInput
 
     def __init__(self, A: Operator, index: int, shape: tuple[int, int], options: Options) -> None:
@@ -181,8 +182,8 @@ class GraphConvolution:
         features = not (mode.need_input or mode.scratch)  # which stay as they are
         options = self.options
         fixed = features and self.index == 0 and options.keep_aggregate and options.dropout == 0
-        if self.order(A, mode.need_input, fixed) == TRANSFORM:
-            return TransformFirst()
+        if self.order(A, mode.need_input, fixed, mode.keep) == TRANSFORM:
+            return self.transform_first()
         if mode.scratch:
             return self.aggregate_first(multiply)
         return self.aggregate_first(self.fixed.multiply if fixed else self.fixed.multiply_anew)
@@ -195,10 +196,10 @@ class GraphConvolution:
             return "residual connections add the features to the output of the first layer"
         return "product_order=aggregate-first makes A X" if self.options.product_order == AGGREGATE else None
 
-    def order(self, A: Operator, need_input: bool, fixed_input: bool) -> str:
-        """Choose the order of products; a fixed input is the same in every epoch."""
+    def order(self, A: Operator, need_input: bool, fixed_input: bool, back: bool = True) -> str:
+        """Choose the order of products; a fixed input is the same in every epoch. ``back``: as of choose."""
         goes = self.index > 0 and "H" not in self.activation.kept
-        return choose(A, self.options.product_order, self.shape, need_input, fixed_input, goes)
+        return choose(A, self.options.product_order, self.shape, need_input, fixed_input, goes, back)
 
 
 def copy_rows(X: DistDense, out: DistDense) -> DistDense:

@@ -8,6 +8,9 @@ transform first does, dW = Hᵀ (Aᵀ G). If that input is the same in every epo
 computed once and kept, and the layer needs no sparse product at all. This is exact; MG-GCN skips the backward
 product of a layer that computed A (H W), taking Aᵀ for the identity, which does not give the gradient.
 
+A pass that nothing goes back from, such as one that scores, counts its own product alone, and may take the
+other order than one of training: its numbers are equal to rounding.
+
 Where both orders multiply as many columns, memory decides. Aggregate first holds H and A H at a time, and
 then A H and Z in the place of H; transform first H, H W and A (H W), a matrix more. But it keeps nothing
 beside H, which is less where H stays in any case, as features do.
@@ -178,29 +181,35 @@ def input_weights(A: Operator) -> DenseProducts:
 
 
 def choose(
-    A: Operator, asked: str, shape: Shape, need_input: bool, fixed_input: bool, goes: bool = False
-) -> str:
+    A: Operator, asked: str, shape: Shape, need_input: bool, fixed_input: bool, goes: bool = False,
+    back: bool = True,
+) -> str:  # fmt: skip
     """Choose the order of products: as asked, or for "auto" the one that multiplies fewer columns by A.
 
     But aggregate first where A cannot do otherwise. A fixed input is the same in every epoch; one that
-    ``goes`` is over once it is multiplied, if nothing but the product keeps it.
+    ``goes`` is over once it is multiplied, if nothing but the product keeps it. ``back``: a backward pass
+    follows.
     """
     if not associative(A):
         return AGGREGATE
-    return cheapest(shape, need_input, fixed_input, goes) if asked == "auto" else asked
+    return cheapest(shape, need_input, fixed_input, goes, back) if asked == "auto" else asked
 
 
-def cheapest(shape: Shape, need_input: bool, fixed_input: bool, goes: bool = False) -> str:
+def cheapest(
+    shape: Shape, need_input: bool, fixed_input: bool, goes: bool = False, back: bool = True
+) -> str:
     """Return the order that multiplies fewer columns by A, of equals by memory; see :func:`choose`."""
     orders = (AGGREGATE, TRANSFORM) if goes else (TRANSFORM, AGGREGATE)  # of equals the first
-    return min(orders, key=lambda order: sparse_width(order, shape, need_input, fixed_input))
+    return min(orders, key=lambda order: sparse_width(order, shape, need_input, fixed_input, back))
 
 
-def sparse_width(order: str, shape: Shape, need_input: bool, fixed_input: bool) -> int:
-    """Count the columns that A and Aᵀ multiply per epoch in a layer of this (fan in, fan out)."""
+def sparse_width(
+    order: str, shape: Shape, need_input: bool, fixed_input: bool, back: bool = True
+) -> int:
+    """Count the columns that A multiplies in a pass of a layer of this (fan in, fan out), and Aᵀ after it."""
     if order == TRANSFORM:
-        return 2 * shape[1]
-    return shape[0] * (1 + need_input - (fixed_input and not need_input))
+        return shape[1] * (1 + back)
+    return shape[0] * (1 + (need_input and back) - (fixed_input and not need_input))
 
 
 def associative(A: Operator) -> bool:

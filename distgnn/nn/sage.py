@@ -73,13 +73,13 @@ class OwnAndMean(AggregateFirst):
     ) -> DistDense:  # fmt: skip
         T = self.aggregate(A, H, buffers)  # T = A H
         W_own, W_mean = _halves(W)
-        Z = A.weights.times(_first_rows(H, T), W_own, buffers.Z)  # Z = H W_own
+        Z = A.weights.times(_own_rows(A, H), W_own, buffers.Z)  # Z = H W_own
         return A.weights.times(T, W_mean, Z, then, add=True)  # Z += T W_mean
 
     def backward(
         self, A: Operator, G: DistDense, W: DistDense | None, buffers: Buffers, then: Kept | None
     ) -> Gradients:  # fmt: skip
-        T, H = buffers.T, _first_rows(buffers.H, buffers.T)
+        T, H = buffers.T, _own_rows(A, buffers.H)
         W_own, W_mean = (None, None) if W is None else _halves(W)
         dW, of_own, of_mean = _room(A, H, G)
         dT = None if W is None else buffers.in_place("dT", "T")
@@ -88,21 +88,35 @@ class OwnAndMean(AggregateFirst):
             A.weights.shares(H, G, share=of_own)  # dW_own = Hᵀ G
             return [A.weights.sum(dW, H, buffers.later, matrices=2)], None
         dH = A.T.multiply(dT, buffers.dH)  # dH = Aᵀ dT
-        own = _first_rows(dH, H)
+        own = _own_rows(A, dH)
         ends = then if len(own.block) == len(dH.block) else None
         A.weights.shares(H, G, W_own, own, ends, True, of_own)  # dW_own = Hᵀ G, dH += G W_ownᵀ
         return [A.weights.sum(dW, H, buffers.later, matrices=2)], dH
 
 
-class OwnAndMeanOfSparse(SparseInput):
-    """Products Z = X W_own + A (X W_mean) of sparse features, and of X the first rows, those of A's rows."""
+class OwnAndMeanOfNarrow(SparseInput):
+    """Products Z = H W_own + A (H W_mean), and of H the first rows, those of A's rows.
+
+    H are sparse features, or a dense matrix where no backward pass follows and Z is the narrower.
+    """
+
+    before_Y: Names = ("H",)
 
     def forward(
         self, A: Operator, H: Any, W: DistDense, buffers: Buffers, then: Epilogue
     ) -> DistDense:  # fmt: skip
         W_own, W_mean = _halves(W)
-        Z = A.multiply(A.weights.times(H, W_mean, buffers.XW), buffers.Z)  # Z = A (X W_mean)
-        Z.block += A.weights.times(_own_rows(A, H), W_own, buffers.Y).block  # Z += X W_own
+        if not buffers.plan.mode.scratch or "H" in buffers.kept:  # H stays in any case
+            Z = A.multiply(A.weights.times(H, W_mean, buffers.XW), buffers.Z)  # Z = A (H W_mean)
+            own = _own_rows(A, H)
+            if A.weights.adds(own):
+                return A.weights.times(own, W_own, Z, then, add=True)  # Z += H W_own
+            with A.grid.workspace.lend(Z.block.shape, Z.dtype) as room:
+                Z.block += A.weights.times(own, W_own, Z.like(room)).block
+            return Z
+        Z = A.weights.times(_own_rows(A, H), W_own, buffers.Z)  # Z = H W_own
+        XW = A.weights.times(H, W_mean, buffers.XW)
+        Z.block += A.multiply(XW, buffers.Y).block  # Z += A (H W_mean), where H is over
         return Z
 
     def backward(
@@ -117,14 +131,13 @@ class OwnAndMeanOfSparse(SparseInput):
         return [A.weights.sum(dW, X, buffers.later, matrices=2)], None
 
 
-def _own_rows(A: Operator, X: SparseFeatures) -> SparseFeatures:
-    shape = A.shape[0], X.shape[1]
+def _own_rows(A: Operator, H: Any) -> Any:
+    """Return the rows of H, dense or sparse, that belong to A's rows."""
+    shape = A.shape[0], H.shape[1]
     height, _ = A.output_layout.local_shape(shape)
-    return SparseFeatures(X.block.rows(0, height), A.output_layout, shape)
-
-
-def _first_rows(H: DistDense, T: DistDense) -> DistDense:
-    return DistDense(H.block[: len(T.block)], T.layout, T.shape)
+    if isinstance(H, SparseFeatures):
+        return SparseFeatures(H.block.rows(0, height), A.output_layout, shape)
+    return DistDense(H.block[:height], A.output_layout, shape)
 
 
 def _halves(W: DistDense) -> tuple[DistDense, DistDense]:
@@ -146,15 +159,15 @@ class MeanConvolution(GraphConvolution):
     vertices of their rows are the first of their columns.
     """
 
-    aggregate_first, of_sparse = OwnAndMean, OwnAndMeanOfSparse
+    aggregate_first, transform_first, of_sparse = OwnAndMean, OwnAndMeanOfNarrow, OwnAndMeanOfNarrow
 
     @property
     def weight_shape(self) -> tuple[int, int]:
         """Global shape of the weights: a vertex's own inputs, the mean of its neighbours'; outputs."""
         return 2 * self.shape[0], self.shape[1]
 
-    def order(self, A: Operator, need_input: bool, fixed_input: bool) -> str:
-        return AGGREGATE
+    def order(self, A: Operator, need_input: bool, fixed_input: bool, back: bool = True) -> str:
+        return AGGREGATE if back else super().order(A, need_input, fixed_input, back)
 
 
 class SageMean(GCN):
@@ -165,7 +178,8 @@ class SageMean(GCN):
     Args:
         A: adjacency matrix, n x n, without loops, as own features have weights of their own. Its values, not
             negative, weight the means; a vertex without neighbours has the mean 0.
-        others: as those of a :class:`GCN`. W of a layer is (2 fan in, fan out). Products are aggregate-first.
+        others: as those of a :class:`GCN`. W of a layer is (2 fan in, fan out). Products of
+            training are aggregate-first.
 
     Raises:
         as GCN, and UserError for `3d` and for transform first (on every rank).

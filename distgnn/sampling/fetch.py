@@ -5,17 +5,16 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from distgnn import local
 from distgnn.arrays import backend as backends
 from distgnn.arrays.backend import Backend
 from distgnn.arrays.csr import CSR
 from distgnn.comm.grid import Grid
-from distgnn.comm.rows import Rows, by_owner
+from distgnn.comm.rows import Rows
 from distgnn.comm.steps import Steps, abandon, at_once
 from distgnn.errors import TrainingError, check_type
 from distgnn.local import csr_rows
+from distgnn.local.distinct import distinct
 from distgnn.operators.cut_matrix import CutMatrix
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sparse_features import SparseFeatures
@@ -78,16 +77,15 @@ class Features:
     def wanted(self, positions: Any) -> Steps[Wanted]:
         """Tell the ranks which rows this one wants, at positions of a sampler. Collective, as :meth:`fetch`.
 
-        Two steps, of sparse features three; none where this rank has all rows.
+        Two steps, of sparse features three; none where this rank has all rows. A GPU is waited for once.
         """
         if self.column.size == 1:
             return Wanted(positions)
-        positions = backends.of(positions).to_host(positions)  # messages are made of them
-        distinct, places = np.unique(positions, return_inverse=True)
-        rows = Rows(self.grid, self.column, by_owner(distinct, self.parts), at_once=False)
+        wanted = distinct(positions, self.parts)
+        rows = Rows(self.grid, self.column, wanted.rows, at_once=False, runs=wanted.runs)
         yield from rows.asking
         lengths = (yield from rows.lengths(self.block)) if isinstance(self.block, CSR) else None
-        return Wanted(places, rows, lengths)
+        return Wanted(wanted.places, rows, lengths, wanted.rising)
 
     def coming(self, wanted: Wanted, overlap: bool = False) -> Coming:
         """Begin to :meth:`borrow`; with ``overlap``, messages travel while the caller computes."""
@@ -109,11 +107,13 @@ class Wanted(NamedTuple):
             block of a rank that has all.
         rows: distinct rows of the ranks of a process column; None where this rank has all.
         lengths: of the rows of sparse features.
+        rising: the rows come in the minibatch's order, each once.
     """
 
     places: Any
     rows: Rows | None = None
     lengths: Any = None
+    rising: bool = False
 
 
 class Coming(AbstractContextManager["Coming"]):
@@ -147,7 +147,7 @@ class Coming(AbstractContextManager["Coming"]):
 
     def take(self) -> Any:
         """Wait for the rows. Their memory is the caller's, to be given back to the workspace."""
-        features, (places, wanted, _) = self.features, self.wanted
+        features, (places, wanted, _, rising) = self.features, self.wanted
         if wanted is None:
             return picked(features.block, places, features.grid)
         if not self.begun:
@@ -157,7 +157,7 @@ class Coming(AbstractContextManager["Coming"]):
         self.exchange.wait(range(features.column.size))
         self.messages.close()
         rows, self.rows = self.rows, None
-        if places.size == len(rows) and bool((places[1:] > places[:-1]).all()):
+        if rising:
             return rows
         ordered = picked(rows, places, features.grid)
         features.grid.workspace.give_back(rows)

@@ -129,6 +129,28 @@ def test_the_narrower_matrix_is_multiplied(comm, backend, dropout, train_feature
 
 
 @pytest.mark.ranks(1)
+@pytest.mark.parametrize(("options", "features", "expected"), [
+    ({"dropout": 0.5}, False, 8 + 7 + 5),  # where training multiplies A by 11 columns of dropped features
+    ({}, False, 7 + 5),  # A X is kept
+    ({"keep_aggregate": False}, True, 8 + 7 + 5),
+    ({"dropout": 0.5, "product_order": AGGREGATE}, False, 11 + 8 + 7),
+])  # fmt: skip
+def test_a_pass_that_scores_counts_its_own_products_alone(comm, backend, options, features, expected):
+    """The logits are those of a pass of training, to rounding."""
+    grid = make_grid(comm, "1d", backend=backend)
+    model, X, targets = PROBLEM.model(grid, "1d", **options)
+    seen, of_training = model.evaluate(X, targets, features), dg.gather(model.forward(X, keep=True))
+    model.drop()
+    for _ in range(2):
+        with dg.Ledger() as ledger:
+            assert model.evaluate(X, targets, features) == seen
+        flops = sum(entry["flops"] for entry in ledger.entries() if entry["phase"] == "spmm")
+        assert flops == 2 * PROBLEM.A.nnz * expected
+    np.testing.assert_allclose(dg.gather(model.forward(X)), of_training, rtol=1e-9, atol=1e-12)
+    grid.free()
+
+
+@pytest.mark.ranks(1)
 def test_forced_orders_cost_what_the_formula_says(comm, backend):
     grid = make_grid(comm, "1d", backend=backend)
     shapes = [(11, 8), (8, 7), (7, 5)]

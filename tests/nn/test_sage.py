@@ -112,6 +112,50 @@ def test_every_algorithm_trains_the_same_network(comm: Any, backend: Any) -> Non
         assert curves[0][-1] < curves[0][0]
 
 
+@pytest.mark.ranks(1, 4, 6)
+@pytest.mark.parametrize("name", ABLE)
+def test_scores_multiply_the_narrower_matrix(comm: Any, name: str, backend: Any) -> None:
+    """Layers that widen and narrow, residual, with norms; whatever the borrowed memory holds before."""
+    for grid in islice(each_grid(comm, name, backend), 2):
+        matrix = dg.distribute(A, grid, name)
+        widths = [PROBLEM.width, 6, 6, 14, PROBLEM.classes]
+        for options in ({"residual": True, "layer_norm": True, "bias": True}, {"dropout": 0.5}):
+            model = SageMean(matrix, widths, **options)
+            X = dg.scatter(PROBLEM.X, model.input_layout)
+            expected = dg.gather(model.forward(X, keep=True))
+            model.drop()
+            poison(grid)
+            for scratch in (False, True):
+                given = X.like(X.block.copy()) if scratch else X
+                found = dg.gather(model.forward(given, scratch=scratch))
+                if grid.rank == 0:
+                    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+        assert not grid.workspace._lent
+        grid.free()
+
+
+def poison(grid: dg.Grid) -> None:
+    """Fill memory that the workspace will lend again."""
+    for buffer in grid.workspace._buffers:
+        buffer.memory[...] = 0xFF  # NaN
+
+
+@pytest.mark.ranks(4)
+def test_scores_hold_the_least_memory(comm: Any, backend: Any) -> None:
+    """H of the widest layer, and beside it the two halves of H W; what is received lies in the place of H."""
+    grid = make_grid(comm, "1d", backend=backend)
+    widths = [4, 64, 4]
+    model = SageMean(dg.distribute(A, grid, "1d"), widths)
+    X = dg.scatter(PROBLEM.X[:, :4].copy(), model.input_layout)
+    targets = model.targets(PROBLEM.labels % 4, PROBLEM.split)
+    for _ in range(3):
+        model.evaluate(X, targets, False)
+    narrow = len(X.block) * 4 * X.dtype.itemsize
+    rounded = 2 * X.dtype.itemsize * 4  # blocks are unequal by a row
+    assert grid.workspace.borrowed <= 16 * narrow + 2 * narrow + rounded
+    grid.free()
+
+
 @pytest.mark.ranks(1, 2)
 def test_what_cannot_be_is_refused(comm: Any, backend: Any) -> None:
     grid = make_grid(comm, "3d", backend=backend)

@@ -7,6 +7,7 @@ import pytest
 
 import distgnn as dg
 from distgnn.comm.group import Comm
+from distgnn.comm.steps import at_once
 from distgnn.layout import Cut, Layout, partition
 from distgnn.operators import grids, make_grid
 from distgnn.sampling.fetch import Features
@@ -134,3 +135,26 @@ def test_features_cut_by_columns_are_refused(comm):
     H = dg.scatter(numbers(8, 8, np.float32), Layout(grid, Cut(("rows",)), Cut(("cols",))))
     with pytest.raises(ValueError, match="block rows over the axis rows"):
         Features(H)
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)
+def test_what_is_wanted_stays_on_the_device(comm, stand_in):
+    """The host waits for bounds alone; the rows of a rank may follow each other, or be none."""
+    grid = make_grid(comm, "1.5d", {"reps": 1}, backend="cupy")
+    n, on = 67, grid.backend
+    X = numbers(n, 5, np.float32)
+    features = Features(distributed(grid, X))
+    for ids in (np.arange(n), np.arange(7, 40)[::-1], np.array([66, 3]), *cases(n, comm.Get_rank())[:2]):
+        positions = on.asarray(ids, np.int64)
+        with stand_in.observed() as seen:
+            wanted = at_once(features.wanted(positions))
+        bounds = 8 * (3 * (grid.shape["rows"] + 1) + 1)
+        assert seen.counts["synchronizations"] == 1 and seen.counts["device to host bytes"] == bounds
+        with features.coming(wanted) as coming, stand_in.observed() as seen:
+            rows = coming.take()
+        assert seen.counts["synchronizations"] == seen.counts["host to device"] == 0
+        np.testing.assert_array_equal(on.to_host(rows), X[ids])
+        grid.workspace.give_back(rows)
+    assert not grid.workspace._lent
+    grid.free()
