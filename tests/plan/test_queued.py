@@ -144,7 +144,7 @@ def test_the_arrays_of_a_machine_are_those_of_its_gpus():
 
 
 def test_between_kernels_of_cuda_graphs_are_gaps():
-    on = replace(bytes_alone(1.0), launch=4.0, update=1.0, captured=0.5, gap=2.0)
+    on = replace(bytes_alone(1.0), launch=7.0, update=1.0, captured=0.5, gap=2.0)
     steps = [ProgramStep("activation", "", "", "", touched=3), ProgramStep(OTHER, "add", "", "", touched=5)]
     queued, graphs = (estimate(some, {"rows": 1}, [steps]) for some in (on, on.graphed()))
     assert (queued.kernels, queued.seconds) == (2, 3 + 5 + 1)  # a host queues one of them by itself
@@ -162,8 +162,9 @@ def test_products_read_16_bits_where_a_run_does(on):
     exact, rounded, mixed = (counted(each_of) for each_of in costs)
     assert exact["spmm"] == rounded[ROUNDED] == mixed[ROUNDED] > 0 == exact[ROUNDED] == rounded["spmm"]
     assert exact["round"] == 0 < rounded["round"] <= mixed["round"]
+    assert (rounded["round"] == 1) == (on is HOPPER_SHAPES)
     if on is HOPPER_SHAPES:  # whose products write what others read
-        assert rounded["round"] == mixed["round"] == 1
+        assert mixed["round"] == 1
     memory = [sum(each_of.peak.values()) for each_of in costs]
     assert memory[2] < memory[0]
     touched = [sum(step.touched for step in each_of.epoch.steps if step.phase == "gemm") for each_of in costs]
@@ -190,10 +191,11 @@ def test_reads_of_16_bits_have_rates_of_their_own_and_half_the_bytes():
     assert compute_seconds(own, step) == compute_seconds(on, step)
 
 
-def test_plans_for_several_gpus_refuse_mixed_precision():
+def test_plans_for_hosts_and_several_gpus_refuse_mixed_precision():
     s = Settings(recipe="plain", hidden=(8,), algorithm="1d", wire="bfloat16", mixed_precision=True)
-    found = plan(s, Graph.of_size(300, 3000, 8, 4), 2, replace(slow(), launch=1e-5))
-    assert not found.choices and "is for one rank, which has a GPU" in found.infeasible[0].reason
+    for ranks, on in ((2, replace(slow(), launch=1e-5)), (1, slow())):
+        found = plan(s, Graph.of_size(300, 3000, 8, 4), ranks, on)
+        assert not found.choices and "is for one rank, which has a GPU" in found.infeasible[0].reason
 
 
 @each(

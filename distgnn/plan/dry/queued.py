@@ -47,11 +47,11 @@ class QueuedArray(ShapeArray):
     ends = False
 
     def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
+        part_of = super().__getitem__(key)
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(part, (ShapeArray, np.ndarray, list)) for part in keys):
-            launched("take", found, found, *keys)
-        return found
+            launched("take", part_of, part_of, *keys)
+        return part_of
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
@@ -165,7 +165,7 @@ def _room(bits: QueuedArray, *how: Any) -> QueuedRounded:
 
 
 def _multiply(A: Any, B: Any, out: Any, accumulate: bool) -> None:
-    """Say of the product, which was charged, that it reads 16 bits, if it does."""
+    """Name the product, which was charged, as one that reads 16 bits, if it does."""
     if isinstance(B, cuda.Rounded):
         recorder.annotate(recorder.ROUNDED)
 

@@ -200,7 +200,7 @@ def _held(ready: _Prepared) -> int:
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:
     with Ledger() as setup:
         grid = make_grid(comm, s, backend)
-        set_mixed(grid, s.mixed_precision and grid.backend.queues)
+        set_mixed(grid, s.mixed_precision)
         made = network_of(s, graph, grid)
         training = _minibatches(s, graph, *made) if s.samples else None
     return _Prepared(s, *made, training, setup)
