@@ -33,10 +33,13 @@ MS = 1e3
 #: Milliseconds of epochs on one NVIDIA H200: graph, network and way to train, as ``gpu_epoch.py`` has them.
 KNOWN = {
     ("rmat-14-16", "gcn", "plain"): 4.48, ("rmat-14-16", "gcn", "graphs"): 0.397,
-    ("rmat-14-16", "gcn", "graphs+tf32"): 0.292, ("rmat-16-492", "gcn", "plain"): 5.02,
+    ("rmat-14-16", "gcn", "graphs+tf32"): 0.292, ("rmat-14-16", "gcn", "graphs+bfloat16"): 0.363,
+    ("rmat-14-16", "gcn", "graphs+tf32+bfloat16"): 0.321, ("rmat-16-492", "gcn", "plain"): 5.02,
     ("rmat-16-492", "gcn", "graphs"): 3.35, ("rmat-16-492", "gcn", "graphs+tf32"): 3.19,
+    ("rmat-16-492", "gcn", "graphs+bfloat16"): 2.26, ("rmat-16-492", "gcn", "graphs+tf32+bfloat16"): 2.16,
     ("rmat-20-16", "gcn", "plain"): 8.51, ("rmat-20-16", "gcn", "graphs"): 8.43,
-    ("rmat-20-16", "gcn", "tf32"): 8.80, ("rmat-16-32", "gat-8-1", "plain"): 6.01,
+    ("rmat-20-16", "gcn", "tf32"): 8.80, ("rmat-20-16", "gcn", "graphs+bfloat16"): 8.64,
+    ("rmat-20-16", "gcn", "tf32+bfloat16"): 8.66, ("rmat-16-32", "gat-8-1", "plain"): 6.01,
     ("rmat-16-32", "gat-8-1", "graphs"): 1.55, ("rmat-16-32", "gat-8-8", "plain"): 6.48,
     ("rmat-16-32", "gat-8-8", "graphs"): 2.22, ("rmat-16-32", "gatv2-8-1", "plain"): 6.17,
     ("rmat-16-32", "gatv2-8-1", "graphs"): 2.03, ("rmat-16-32", "gatv2-8-8", "plain"): 6.66,
@@ -51,8 +54,8 @@ def planned(problem: Problem, way: str, machine: Machine) -> Estimate:
     graph = Graph.known(problem.A, widths[0], widths[-1], problem.labels, np.ones(n, np.uint8))
     network = {"model": problem.model, "heads": problem.heads} if problem.heads else {"keep_aggregate": False}
     settings = Settings(
-        recipe="plain", hidden=widths[1:-1], eval_every=0, algorithm="1d", tf32=how.get("tf32", False),
-        cuda_graph=how.get("cuda_graph", False), **network,
+        recipe="plain", hidden=widths[1:-1], eval_every=0, algorithm="1d",
+        **{"cuda_graph": False} | how | network,
     )  # fmt: skip
     return plan(settings, {None: graph}, 1, machine).best.estimate
 
@@ -72,8 +75,8 @@ def cases(args: argparse.Namespace) -> list[tuple[str, str, str]]:
 def rows(args: argparse.Namespace) -> Iterator[str]:
     """Give a line for each epoch."""
     machine, matrices = read(args.machine), dict[str, sp.csr_array]()
-    yield from table.columns("graph", "network", "way", "sparse", "dense", "passes", "other", "planned, ms",
-                             "measured, ms", "planned / measured")  # fmt: skip
+    yield from table.columns("graph", "network", "way", "sparse", "dense", "passes", "other", "kernels",
+                             "planned, ms", "measured, ms", "planned / measured")  # fmt: skip
     for graph, network, way in cases(args):
         if graph not in matrices:
             matrices = {graph: kept(graph, args.kept_in)}
@@ -85,7 +88,8 @@ def rows(args: argparse.Namespace) -> Iterator[str]:
         ms = KNOWN.get((graph, network, way))
         if args.measure:
             ms = MS * measured(problem, way, args.warm_up, args.epochs)
-        cells = [graph, network, way, *(f"{part:.3f}" for part in (*parts, MS * estimate.seconds))]
+        cells = [graph, network, way, *(f"{part:.3f}" for part in parts)]
+        cells += [f"{estimate.kernels}", f"{MS * estimate.seconds:.3f}"]
         cells += [f"{ms:.3g}", f"{MS * estimate.seconds / ms:.2f}"] if ms else ["", ""]
         yield f"| {' | '.join(cells)} |"
 

@@ -33,10 +33,10 @@ SHARED = {
     "model": "sage: GraphSAGE with means; gat, gatv2: graph attention (default: gcn)",
     "order": "plan this order of the store only (default: all it has)",
 } | dict.fromkeys(
-    "overlap wire product_order keep_aggregate recompute block_rows dtype recipe layers hidden heads bias "
-    "residual layer_norm dropout attention_dropout activation train_features optimizer clip "
-    "tf32 cuda_graph eval_every loss metric fanout batch_size batches_per_update partition_graph importance "
-    "rescale".split(),
+    "overlap wire mixed_precision product_order keep_aggregate recompute block_rows dtype recipe layers "
+    "hidden heads bias residual layer_norm dropout attention_dropout activation train_features optimizer "
+    "clip tf32 cuda_graph eval_every loss metric fanout batch_size batches_per_update partition_graph "
+    "importance rescale".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner

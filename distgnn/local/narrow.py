@@ -66,7 +66,8 @@ def rounded_room(
 
     beyond: as of :func:`narrow`. borrow: makes an array of a shape and a dtype.
     """
-    return cuda.Rounded(borrow((shape[0], cuda.pitch(shape[1])), BITS), kind, shape, beyond)
+    bits = borrow((shape[0], cuda.pitch(shape[1])), BITS)
+    return KERNELS.kernel("room", bits)(bits, kind, shape, beyond)
 
 
 def memory_of(block: Any) -> Array:
@@ -92,7 +93,7 @@ def numbers_of(out: cuda.Rounded, then: Ending | None) -> Iterator[Array]:
     yield numbers
     if then is not None:
         apply(then, numbers)
-    cuda.round_into(numbers, out)
+    KERNELS.kernel("round_into", numbers)(numbers, out)
 
 
 def _narrow_compiled(X: Array, out: Array, kind: str, beyond: Array) -> None:
@@ -138,6 +139,9 @@ _COMPILED: Functions = {
     "narrow": _narrow_compiled, "narrow_rows": _narrow_rows_compiled, "widen": _widen_compiled,
 }  # fmt: skip
 _NUMPY: Functions = {"narrow": _narrow_numpy, "narrow_rows": _narrow_rows_numpy, "widen": _widen_numpy}
-_CUDA: Functions = {"narrow": cuda.narrow, "narrow_rows": cuda.narrow_rows, "widen": cuda.widen}
+_CUDA: Functions = {
+    "narrow": cuda.narrow, "narrow_rows": cuda.narrow_rows, "widen": cuda.widen, "room": cuda.Rounded,
+    "round_into": cuda.round_into,
+}  # fmt: skip
 
 KERNELS = KernelTable(numpy=[Kernels(_COMPILED, usable=host.usable), Kernels(_NUMPY)], cupy=[Kernels(_CUDA)])

@@ -25,7 +25,7 @@ from distgnn.plan.collectives import Collective
 from distgnn.plan.cost_model import Network, compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.fit import Fit, Measurement
-from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, SpmmRates
+from distgnn.plan.machine import KINDS, Level, Machine, Measured, Overlap, Spmm, SpmmRates
 from distgnn.plan.measure import Budget, Timed
 
 #: Sizes of caches that are tried, in bytes, where a device does not say its own; and of caches of cores.
@@ -176,6 +176,7 @@ def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Ma
     """Return the rates of a rank while all others compute, too."""
     on = budget.world.backend
     sparse = measure.sparse_products(budget.part(0.5), scale)
+    narrow = measure.sparse_products(budget.part(0.3), scale, rounded=True)
     dense = measure.dense_products(budget.part(0.5), scale)
     rounded = measure.rounded_products(budget.part(0.2), scale)
     edges = measure.edge_passes(budget.part(0.3), scale)
@@ -187,18 +188,25 @@ def _kernels(machine: Machine, budget: Budget, scale: measure.Scale) -> tuple[Ma
     )  # fmt: skip
     if rounded:
         measured = replace(measured, tf32=fit.gemm(rounded))
+    if narrow:
+        measured = replace(measured, rounded=fit.spmm(narrow, caches, CORES))
     measured = budget.world.share(measured)
-    levels = {name: value for name, value in vars(measured.spmm).items() if isinstance(value, SpmmRates)}
-    rates = {f"{where} {name}": value for where in levels for name, value in vars(levels[where]).items()}
-    sizes = {name: value for name, value in vars(measured.spmm).items() if name not in levels and value}
     fits = [
-        fit.of("spmm", "", sizes | rates, sparse, measured),
+        _of_sparse("spmm", measured.spmm, sparse, measured),
+        *([_of_sparse("spmm, 16 bits", measured.rounded, narrow, measured)] if measured.rounded else []),
         _of_dense("gemm", dense, measured),
         *([_of_dense("gemm, TF32", rounded, measured.used(True, tf32=True))] if rounded else []),
         *(_of_passes(phase, passes, measured) for phase in ("spmm", *measured.passes.kinds)),
         *(_of_edges(kind, edges, measured) for kind in measured.edges),
     ]
     return measured, fits
+
+
+def _of_sparse(kind: str, fitted: Spmm, samples: Sequence[Measurement], machine: Machine) -> Fit:
+    levels = {name: value for name, value in vars(fitted).items() if isinstance(value, SpmmRates)}
+    rates = {f"{where} {name}": value for where in levels for name, value in vars(levels[where]).items()}
+    sizes = {name: value for name, value in vars(fitted).items() if name not in levels and value}
+    return fit.of(kind, "", sizes | rates, samples, machine)
 
 
 def _of_dense(kind: str, samples: Sequence[Measurement], machine: Machine) -> Fit:
@@ -403,19 +411,21 @@ def _update(machine: Machine, budget: Budget) -> tuple[Machine, list[Fit]]:
 
 
 def _graphs(machine: Machine, budget: Budget) -> tuple[Machine, list[Fit]]:
-    """Fit the seconds of epochs that are CUDA graphs beyond their steps; none are where no epoch is faster
-    for it, as where a capture fails.
+    """Fit the seconds of epochs that are CUDA graphs beyond their steps, and between their kernels; none are
+    where no epoch is faster for it, as where a capture fails.
     """
     samples = list[Measurement]()
-    for number, rows in enumerate(EPOCHS):
-        part = budget.part(1 / (len(EPOCHS) - number))
-        usual, graphed = (measure.epoch(part.part(0.5), "1d", {"rows": 1}, rows, 8, WIDTHS, cuda_graph=how)
+    cases = list(product(EPOCHS, (WIDTHS, DEEP)))
+    for number, (rows, widths) in enumerate(cases):
+        part = budget.part(1 / (len(cases) - number))
+        usual, graphed = (measure.epoch(part.part(0.5), "1d", {"rows": 1}, rows, 8, widths, cuda_graph=how)
                           for how in (False, True))  # fmt: skip
         samples += [replace(usual, what=graphed.what, seconds=graphed.seconds)] * (
             graphed.seconds < usual.seconds
         )
     if not samples:
         return machine, []
-    updated = replace(machine, captured=fit.captured(samples, machine))
+    captured, gap = fit.captured(samples, machine)
+    updated = replace(machine, captured=captured, gap=gap)
     predicted = [sample.epoch(updated.graphed()) for sample in samples]
-    return updated, [Fit("CUDA graphs", "", {"captured": updated.captured}, samples, predicted)]
+    return updated, [Fit("CUDA graphs", "", {"captured": captured, "gap": gap}, samples, predicted)]

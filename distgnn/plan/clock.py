@@ -14,13 +14,14 @@ from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 from distgnn.plan.cost_model import FLOAT, Network, compute_seconds
-from distgnn.plan.dry.recorder import ProgramStep
+from distgnn.plan.dry.recorder import OTHER, ProgramStep
 from distgnn.plan.machine import Machine
 from distgnn.plan.reuse import EVEN, Reuse
 
-OTHER = "other"  # the phase of what no step accounts for
 #: What ranks do not wait for each other in: a rank goes on with the parts that are there.
 APART = ("bcast", "alltoall", "alltoallv")
+TRAVELS = ("comm", "sent", "wait")  # phases of steps in which a rank computes nothing
+UPDATE = "optimizer"  # the phase whose steps, one for each parameter, a device does in one
 TOGETHER = 1e-3  # bytes: what rounding may leave
 Phases = dict[str, float]
 Key = tuple[str, str, str]  # operation, group, matrix
@@ -85,7 +86,8 @@ class Clock:
         itemsize, reuse: of the values and of the graph, see :func:`~distgnn.plan.cost_model.compute_seconds`.
 
     Attributes:
-        launched: seconds in which the host queues the steps for its device.
+        launched: seconds in which the host queues the steps for its device, but for those that no charge
+            accounts for: `launch` has them, as they come with others.
         stretches: seconds by phase from one such point to the next.
         exposed: seconds waited for, by operation, group and matrix; flight: seconds under way, if `flights`.
         places: the level of each of these.
@@ -189,7 +191,7 @@ class Clock:
 
     def _compute(self, kind: _Kind, times: int) -> None:
         """Compute so many times, slower while messages travel."""
-        for _ in range(times if self.machine.launch else 0):
+        for _ in range(times if self.machine.launch and kind.step.phase != OTHER else 0):
             self.launched += self.machine.launch
         overlap, phase = self.machine.overlap, kind.step.phase
         seconds, total = kind.seconds, self.stretches[-1][phase]
@@ -280,10 +282,12 @@ class Estimate:
 
     Attributes:
         phases: they add up to ``seconds``; "comm" is what is waited for.
+        kernels: launched by the rank that launches most, if it has a device.
     """
 
     seconds: float
     phases: Phases
+    kernels: int = 0
 
 
 def estimate(
@@ -308,8 +312,20 @@ def estimate(
         for phase, seconds in stretch.items():
             phases[phase] += seconds
     launched = max((clock.launched for clock in clocks), default=0.0)
-    phases[OTHER] += machine.update + max(launched - sum(phases.values()), 0.0)
-    return Estimate(sum(phases.values()), dict(phases))
+    count = max((kernels(steps) for steps in programs), default=0)
+    waits = max(launched - sum(phases.values()), 0.0) if machine.launch else count * machine.gap
+    phases[OTHER] += machine.update + waits
+    return Estimate(sum(phases.values()), dict(phases), count)
+
+
+def kernels(program: Program | Sequence[ProgramStep]) -> int:
+    """Count the kernels of a rank's steps: one each where it computes, but one for a whole update."""
+    program, count, before = program if isinstance(program, Program) else Program(program), 0, ""
+    for number, times in program.runs:
+        phase = program.kinds[number].phase
+        count += 0 if phase in TRAVELS or phase == before == UPDATE else 1 if phase == UPDATE else times
+        before = phase
+    return count
 
 
 def _slowest(clocks: Sequence[Clock]) -> Iterator[Phases]:

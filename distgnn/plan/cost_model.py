@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgnn.layout import Axes
-from distgnn.plan.dry.recorder import ProgramStep
+from distgnn.plan.dry.recorder import ROUNDED, ProgramStep
 from distgnn.plan.machine import KINDS, SUMS, Link, Machine, SpmmRates
 from distgnn.plan.reuse import EVEN, Reuse
 from distgnn.plan.shares import Received
@@ -30,7 +30,7 @@ DIRECT = ("alltoall", "alltoallv", "send", "receive")
 #: under way: the longer of the two counts.
 RELAY = "bcast"
 Stand = tuple[tuple[int, ...], tuple[int, ...]]
-FLOAT = 4  # bytes of the numbers that rates are given for
+FLOAT, HALF = 4, 2  # bytes of the numbers that rates are given for, and of 16 bits
 
 
 class Route(NamedTuple):
@@ -219,9 +219,11 @@ def compute_seconds(
 ) -> float:  # fmt: skip
     """Estimate a local step, alone on its rank; ``itemsize``: of the values; ``reuse``: of the graph."""
     scale = itemsize / FLOAT
-    if step.operation == "spmm":
+    if step.operation in ("spmm", ROUNDED):
         m, k, nonzeros, width = step.shape
-        rates, B = machine.spmm, k * width * itemsize
+        rounds = step.operation == ROUNDED
+        rates = machine.rounded or machine.spmm if rounds else machine.spmm
+        B = k * width * (HALF if rounds else itemsize)
         near = reuse.share(rates.core, B) if rates.in_core else 0.0
         kept = max(reuse.share(rates.cache, B), near)
         levels = (near, rates.in_core), (kept - near, rates.cached), (1 - kept, rates.uncached)

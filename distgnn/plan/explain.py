@@ -14,7 +14,7 @@ from distgnn.plan.cost_model import Network, compute_seconds
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.dry.run import Costs
 from distgnn.plan.formulas import Formula, formula
-from distgnn.plan.pricing import Choice, computes_on_device, counted, held_once, reuse_on, used
+from distgnn.plan.pricing import Choice, arrays_of, counted, held_once, reuse_on, used
 from distgnn.train.resolve import resolved
 
 
@@ -52,8 +52,8 @@ def explain(plan: Plan, choice: Choice) -> Explanation:
     """Take the seconds, words and bytes of a choice apart."""
     settings, graph = plan.settings, plan.graphs[choice.way.order]
     itemsize = np.dtype(settings.dtype).itemsize
-    device = computes_on_device(plan.machine)
-    dry = counted(settings, graph, plan.ranks, choice.way, device=device)  # a plan does not keep the steps
+    arrays = arrays_of(plan.machine)
+    dry = counted(settings, graph, plan.ranks, choice.way, on=arrays)  # a plan does not keep the steps
     ranks = held_once(dry, plan.machine, choice.way).ranks
     kinds = {id(costs): costs for costs in ranks}
     network = Network(used(plan.machine, settings, dry), choice.way.grid)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from distgnn.plan.clock import Clock, estimate
+from distgnn.plan.clock import TRAVELS, Clock, estimate, kernels
 from distgnn.plan.cost_model import RELAY, Network
 from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import (
@@ -37,7 +37,6 @@ FREE = float("inf")  # a rate at which nothing takes any time
 ROUNDS = 10
 HIDDEN = (0.25, 0.5, 0.75, 1.0)  # shares of the shorter of flops and bytes that are tried
 WEIGHT = 0.25  # of what takes long: the power of its seconds
-TRAVELS = ("comm", "sent", "wait")  # phases of steps in which a rank computes nothing
 LEAST_SKEW = 1e-6  # seconds that are tried: fewer are lost in rounding
 _PASS = {"byte": Passes(0.0, 1.0), "call": Passes(1.0, FREE)}
 _NO_RATES = SpmmRates(0.0, 0.0, 0.0, 0.0)
@@ -401,7 +400,13 @@ def _beyond(
     return update, skew, launch
 
 
-def captured(samples: Sequence[Measurement], machine: Machine) -> float:
-    """Return the seconds of epochs as CUDA graphs beyond their steps, their median."""
-    on = replace(machine, update=0.0, launch=0.0)
-    return max(float(np.median([sample.seconds - sample.epoch(on) for sample in samples])), LEAST_SKEW)
+def captured(samples: Sequence[Measurement], machine: Machine) -> tuple[float, float]:
+    """Fit (captured, gap) to the seconds of epochs as CUDA graphs beyond their steps."""
+    on = replace(machine, update=0.0, launch=0.0, gap=0.0)
+    seconds = np.array([sample.seconds for sample in samples])
+    beyond, scale = seconds - [sample.epoch(on) for sample in samples], np.maximum(seconds, LEAST_SKEW)
+    counts = np.array([kernels(sample.steps) for sample in samples])
+    gaps = [counts] if np.ptp(counts) else []  # else they are part of what each epoch takes
+    design = np.stack([np.ones(len(samples)), *gaps], axis=1) / scale[:, None]
+    epoch, *gap = scipy.optimize.nnls(design, beyond / scale)[0].tolist()
+    return max(epoch, LEAST_SKEW), sum(gap)

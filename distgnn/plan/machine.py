@@ -196,7 +196,10 @@ class Machine:
             many times that as their number doubles.
         launch: seconds in which a host queues a step for its device, which computes meanwhile; 0: on hosts.
         captured: in place of `update`, of an epoch that a device runs as CUDA graphs; 0: the same.
+        gap: seconds from the end of a kernel of CUDA graphs to the start of the next, another one, beside the
+            `call` of each, which is that of equal kernels in a row.
         tf32: rates of dense products that round to TensorFloat-32; None: as those of others.
+        rounded: rates of sparse products that read 16 bits; None: as those of others.
         edges: of passes over the non-zeros, see :data:`EDGES`; the others take as long as their bytes.
         device: the name of the GPU that the rates are of; empty: of hosts, or of no GPU alone.
         shared_memory: ranks of a node hold A once where they hold the same block of it: on hosts.
@@ -215,7 +218,9 @@ class Machine:
     skew: float = 0.0
     launch: float = 0.0
     captured: float = 0.0
+    gap: float = 0.0
     tf32: Gemm | None = None
+    rounded: Spmm | None = None
     edges: Mapping[str, EdgeRate] = field(default_factory=dict)
     device: str = ""
     shared_memory: bool = False
@@ -311,11 +316,12 @@ def of(content: Mapping[str, Any], where: str = "machine") -> Machine:
 
 _TABLES: dict[str, type] = {
     "spmm": Spmm, "cached": SpmmRates, "uncached": SpmmRates, "in_core": SpmmRates, "gemm": Gemm,
-    "tf32": Gemm, "passes": Passes, "overlap": Overlap, "measured": Measured,
+    "tf32": Gemm, "rounded": Spmm, "passes": Passes, "overlap": Overlap, "measured": Measured,
 }  # fmt: skip
 #: What may be 0.
 _ZERO = (
     "alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "skew", "launch", "captured",
+    "gap",
 )  # fmt: skip
 #: More than any machine takes: seconds per message, call or epoch; per row or non-zero. And rates and bytes.
 _LONGEST, _LONG, _LARGEST = 10.0, 1e-3, 1e18

@@ -31,7 +31,7 @@ from distgnn.nn.gcn import GCN
 from distgnn.operators.dense import DistDense
 from distgnn.operators.sources import LocalBlocks
 from distgnn.plan import replay, reuse
-from distgnn.plan.dry.recorder import ProgramStep, Recorder
+from distgnn.plan.dry.recorder import ROUNDED, ProgramStep, Recorder
 from distgnn.plan.fit import Measurement
 from distgnn.plan.reuse import EVEN, READ
 from distgnn.train.full_graph import train
@@ -169,9 +169,9 @@ TINY = Scale(1 << 13, (1 << 14, 1 << 17), (1 << 6, 1 << 8, 1 << 11), 1e8)
 BRIEF = Scale(1 << 16, (1 << 22, 1 << 23), (1 << 11,), 1e9)  # blocks such as those of epochs, in moments
 
 
-def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
+def sparse_products(budget: Budget, scale: Scale, rounded: bool = False) -> list[Measurement]:
     """Measure products of random matrices with few and many non-zeros per row; B fits a cache or does not,
-    or the cores find again what they read.
+    or the cores find again what they read. ``rounded``: they read 16 bits; none where none can.
     """
     world, random = budget.world, np.random.default_rng(budget.world.rank)
     room, results = (
@@ -179,6 +179,8 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
         _memory(world.backend, 64 * scale.nonzeros * 4),
     )
     samples: list[Measurement] = []
+    if rounded and not local.reads_rounded(room):
+        return samples
     cases = scale.operands, (16, 64, 128), (2, 8, 32), scale.skews
     for most, number, (nbytes, width, degree, skew) in _cases(budget, *cases):
         few = scale.nonzeros // (64 if number % 4 == 3 else 1)  # some of them are short
@@ -189,8 +191,11 @@ def sparse_products(budget: Budget, scale: Scale) -> list[Measurement]:
         B, out = room[: k * width].reshape(k, width), results[: m * width].reshape(m, width)
         what = f"{m} x {k}, {degree} non-zeros per row, width {width}{f', skew {skew}' * (skew > 1)}"
         curve = EVEN if skew == 1 else reuse.of_rows([own.indices[:READ]], k)
+        if rounded:
+            B = local.rounded(B, "bfloat16", world.backend.zeros((1,), np.int32))
         measured = sample(world, what, partial(local.spmm, A, B, out), most, clock=budget.clock)
-        samples.append(replace(measured, reuse=curve))
+        steps = [step._replace(operation=ROUNDED) for step in measured.steps] if rounded else measured.steps
+        samples.append(replace(measured, reuse=curve, steps=steps))
     return samples
 
 

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from distgnn import operators
+from distgnn.arrays.backend import Backend
 from distgnn.errors import UserError
 from distgnn.ledger import BeyondRoom
 from distgnn.plan.clock import Estimate, Program, estimate
 from distgnn.plan.cost_model import Network
+from distgnn.plan.dry.backend import SHAPES
 from distgnn.plan.dry.graphs import Graph, Histogram
+from distgnn.plan.dry.queued import HOPPER_SHAPES, QUEUED_SHAPES
 from distgnn.plan.dry.run import Costs, DryRun, dry_run
 from distgnn.plan.least import least_seconds
 from distgnn.plan.machine import Machine
@@ -27,6 +30,7 @@ from distgnn.train.ways import Sizes, Way, axis_orders, named_sizes
 
 #: Ranks up to which a dry run of a graph that is known takes all of them, and not the busiest alone.
 ALL_RANKS = 16
+HOPPER = "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"  #: GPUs that have the tensor cores of our kernels.
 COVERED_RANKS = 32  #: The same for covers, which cannot be counted on the busiest alone.
 
 
@@ -122,7 +126,7 @@ def priced(
             problem = f"a rank needs at least {amount(needed)} and has {amount(machine.memory)}"
             return [Infeasible(way, problem, needed)]
         room_of_rank = math.inf if complete else most(machine, way)
-        dry = counted(settings, graph, ranks, way, room_of_rank, computes_on_device(machine))
+        dry = counted(settings, graph, ranks, way, room_of_rank, arrays_of(machine))
     except UserError as error:
         return [Infeasible(way, str(error))]
     except BeyondRoom as error:
@@ -204,18 +208,20 @@ def _divided(costs: Costs, holders: int) -> Costs:
 
 
 def counted(
-    settings: Settings, graph: Graph, ranks: int, way: Way, most: float = math.inf, device: bool = False
+    settings: Settings, graph: Graph, ranks: int, way: Way, most: float = math.inf, on: Backend = SHAPES
 ) -> DryRun:  # fmt: skip
-    """Return the dry run of a way to train, with its steps. ``most``, ``device``: as of :func:`dry_run`."""
+    """Return the dry run of a way to train, with its steps. ``most``, ``on``: as of :func:`dry_run`."""
     all_ranks = COVERED_RANKS if way.sparsity_aware == "cover" else ALL_RANKS
     busiest = ranks > all_ranks or isinstance(graph.source, Histogram)
     given = way.settings(settings)
-    return dry_run(given, graph, ranks, busiest, evaluation=False, most=most, device=device)
+    return dry_run(given, graph, ranks, busiest, evaluation=False, most=most, on=on)
 
 
-def computes_on_device(machine: Machine) -> bool:
-    """Tell whether ranks of a machine compute on GPUs whose work their hosts queue."""
-    return bool(machine.device) or machine.launch > 0
+def arrays_of(machine: Machine) -> Backend:
+    """Return what stands for the arrays of a machine's ranks: of hosts, or of GPUs whose hosts queue."""
+    if not (machine.device or machine.launch):
+        return SHAPES
+    return HOPPER_SHAPES if machine.device.startswith(HOPPER) else QUEUED_SHAPES
 
 
 def unsuitable(way: Way, graph: Graph, settings: Settings) -> str | None:

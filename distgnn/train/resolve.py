@@ -392,9 +392,14 @@ def set_precision(grid: Grid, s: Settings) -> None:
     """
     with grid.world.together():
         grid.backend.use_tf32(s.tf32)
-        if s.mixed_precision and (grid.size > 1 or not grid.reads_rounded):
-            raise ArgumentError("mixed_precision", True, "is for one rank, which has a GPU")
-    grid.mixed = s.mixed_precision
+        set_mixed(grid, s.mixed_precision)
+
+
+def set_mixed(grid: Grid, mixed: bool) -> None:
+    """Set whether networks made later keep matrices in 16 bits. ArgumentError: of `set_precision`."""
+    if mixed and (grid.size > 1 or not grid.reads_rounded):
+        raise ArgumentError("mixed_precision", True, "is for one rank, which has a GPU")
+    grid.mixed = mixed
 
 
 def of_store(s: Settings, store: Store) -> tuple[Settings, Order]:

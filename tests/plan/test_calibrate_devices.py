@@ -75,11 +75,11 @@ def test_what_a_host_takes_to_queue_is_found(known):
 
 
 def test_epochs_as_cuda_graphs_have_seconds_of_their_own():
-    on = replace(KNOWN, update=0.5, launch=0.1)
-    some = [Measurement("", 0.0, dense()[:size], {"rows": 1}) for size in (3, 6)]
-    samples = [replace(one, seconds=one.epoch(replace(on, captured=2e-4).graphed())) for one in some]
-    assert fit.captured(samples, on) == pytest.approx(2e-4)
-    assert fit.captured([replace(one, seconds=0.0) for one in samples], on) > 0
+    on, graphs = replace(KNOWN, update=0.5, launch=0.1), replace(KNOWN, captured=2e-4, gap=3e-5).graphed()
+    some = [Measurement("", 0.0, dense()[:1] * size, {"rows": 1}) for size in (3, 6, 20)]
+    samples = [replace(one, seconds=one.epoch(graphs)) for one in some]
+    assert fit.captured(samples, on) == pytest.approx((2e-4, 3e-5))
+    assert fit.captured([replace(one, seconds=0.0) for one in samples], on)[0] > 0
 
 
 # -- measuring on a device -----------------------------------------------------------------------------------

@@ -107,14 +107,15 @@ SMALL = Graph.of_size(300, 3000, 8, 4)
 )  # fmt: skip
 def test_small_graphs_of_one_rank_are_planned_as_cuda_graphs(ranks, given, graphs):
     best = plan(settings(**given), {None: SMALL}, ranks, GPU).best
-    assert (best.estimate.phases["other"] == 0.25) == graphs
+    assert (round(best.estimate.phases["other"], 3) == 0.25) == graphs  # and kernels that nothing charges
     assert best.dry.ranks[0].captured == graphs and (best.seconds < 1) == graphs
 
 
 def test_large_graphs_are_not(monkeypatch):
     monkeypatch.setattr(TUNING, "graph_rows", 299)
     assert plan(settings(), {None: SMALL}, 1, GPU).best.estimate.phases["other"] > 1
-    assert plan(settings(cuda_graph=True), {None: SMALL}, 1, GPU).best.estimate.phases["other"] == 0.25
+    best = plan(settings(cuda_graph=True), {None: SMALL}, 1, GPU).best
+    assert best.estimate.phases["other"] == pytest.approx(0.25, 1e-3)
 
 
 @each("given", [{}, {"cuda_graph": False}])

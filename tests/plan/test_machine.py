@@ -29,10 +29,11 @@ def tables(**changed):
     inner = link | {"name": "node", "ranks": 4, "links": 3, "kinds": {"bcast": dict(link)}}
     made = {
         "name": "made", "title": 'of "parts" \\ and é', "memory": 1e9, "update": 1e-4, "skew": 1e-5,
-        "launch": 1e-4, "captured": 2e-4, "device": "Some GPU", "shared_memory": True,
+        "launch": 1e-4, "captured": 2e-4, "gap": 5e-6, "device": "Some GPU", "shared_memory": True,
         "levels": [inner, link | {"name": "network", "injection": 2e10}],
         "spmm": {"call": 1e-6, "cache": 0, "cached": rates, "uncached": dict(rates), "core": 1024,
                  "in_core": dict(rates)},
+        "rounded": {"call": 1e-6, "cache": 0, "cached": dict(rates), "uncached": dict(rates)},
         "gemm": dense, "tf32": dict(dense),
         "passes": {"call": 1e-6, "bandwidth": 1e11, "kinds": {"loss": {"call": 1e-5, "bandwidth": 1e9}}},
         "edges": {"sddmm": {"call": 1e-6, "nonzero": 2e-9, "nonzero_column": 3e-11}},

@@ -16,6 +16,7 @@ from distgnn.arrays.csr import CSR, ThinCSR
 from distgnn.arrays.csr import KERNELS as BLOCKS
 from distgnn.arrays.tuning import TUNING
 from distgnn.layout import Range
+from distgnn.local import memory_of
 from distgnn.local.additive import KERNELS as ADDITIVE
 from distgnn.local.covers import KERNELS as COVERS
 from distgnn.local.crossing import KERNELS as CROSSINGS
@@ -35,21 +36,10 @@ from distgnn.plan.dry.shapes import Functions, ShapeArray, ShapeMatrix
 
 
 class ShapeBackend(Backend):
-    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``).
-
-    Args:
-        queues: they stand for arrays of a device, whose work the host queues.
-    """
+    """Arrays with shapes and without numbers, which cost nothing (see ``shapes.py``)."""
 
     name = "shapes"
     xp = Functions()
-
-    def __init__(self, queues: bool = False) -> None:
-        self._queues = queues
-
-    @property
-    def queues(self) -> bool:
-        return self._queues
 
     def bind(self, device: int) -> str:
         return "nothing"
@@ -87,7 +77,7 @@ class ShapeBackend(Backend):
         return TUNING.launched_numbers
 
 
-SHAPES, QUEUED_SHAPES = ShapeBackend(), ShapeBackend(queues=True)
+SHAPES = ShapeBackend()
 backend.register(ShapeArray, SHAPES)
 
 
@@ -95,7 +85,7 @@ def _written(place: int) -> Callable[..., None]:
     """Wrap a kernel whose argument at this place is written to: its numbers are not known any more."""
 
     def kernel(*arguments: Any, **_: Any) -> None:
-        arguments[place][...] = None
+        memory_of(arguments[place]).known = None
 
     return kernel
 
@@ -126,10 +116,12 @@ def _cut(shape: tuple[int, int], nnz: int, dtype: Any, bounds: Sequence[int]) ->
 
 
 @cache
-def _slots(matrix: ShapeMatrix, dtype: Any, thin: bool, purpose: str) -> tuple[type[CSR], dict[str, Any]]:
+def _slots(
+    matrix: ShapeMatrix, on: Backend, dtype: Any, thin: bool, purpose: str
+) -> tuple[type[CSR], dict[str, Any]]:  # fmt: skip
     """Return the type of a block, and what it consists of."""
     with ledger.apart():
-        block, _ = CSR.laid_out(matrix, SHAPES, dtype, thin, purpose)
+        block, _ = CSR.laid_out(matrix, on, dtype, thin, purpose)
     own = ("filled", "ends") if isinstance(block, ThinCSR) else ("indptr",)
     names = "shape", "purpose", "buffer", "data", "indices", *own
     return type(block), {name: getattr(block, name) for name in names}
@@ -139,7 +131,7 @@ def _laid(
     matrix: ShapeMatrix, on: Backend, dtype: Any, thin: bool, purpose: str
 ) -> tuple[CSR, None]:  # fmt: skip
     """Lay out a block; those that are alike share arrays, which have no numbers."""
-    kind, parts = _slots(matrix, dtype, thin, purpose)
+    kind, parts = _slots(matrix, on, dtype, thin, purpose)
     block = object.__new__(kind)
     for name, part in parts.items():
         setattr(block, name, part)
@@ -186,11 +178,11 @@ EXCHANGES.register("shapes", {"exchanged": exchanged})
 
 
 def _positive_bits(block: ShapeArray) -> ShapeArray:
-    return ShapeArray((-(-block.size // 8),), np.uint8)
+    return type(memory_of(block))((-(-block.size // 8),), np.uint8)
 
 
 def _dropout(block: ShapeArray, out: ShapeArray, *_: Any) -> ShapeArray:
-    out[...] = 0
+    out.known = None
     return out
 
 
@@ -198,11 +190,12 @@ def _loss(
     logits: ShapeArray, rows: ShapeArray, labels: Any, position: Any, share: float, out: ShapeArray | None
 ) -> tuple[ShapeArray, ShapeArray]:
     """Return the losses of these rows, and the gradient."""
-    return rows.astype(np.float64), logits.copy() if out is None else out
+    losses = type(rows)(rows.shape, np.float64)
+    return losses, type(logits)(logits.shape, logits.dtype) if out is None else out
 
 
 def _column_sums(block: ShapeArray) -> ShapeArray:
-    return ShapeArray((1, block.shape[1]), block.dtype)
+    return type(block)((1, block.shape[1]), block.dtype)
 
 
 def _average(sums: ShapeArray, count: ShapeArray, known: float) -> bool:
@@ -213,10 +206,10 @@ def _average(sums: ShapeArray, count: ShapeArray, known: float) -> bool:
 DENSE_PRODUCTS.register("shapes", {"gemm": _written(2)})
 SPARSE_PRODUCTS.register("shapes", {"spmm": _written(2)})
 EDGES.register("shapes", {
-    "multiply": lambda A, values, B, bounds, out, add, order: _written(0)(out), "dots": _written(4),
+    "multiply": _written(4), "dots": _written(4),
     "end_sums": _written(3), "of_rows": _written(2), "row_sums": _written(2), "row_maxima": _written(2),
     "softmax": _written(1), "softmax_back": _written(2),
-    "transposition": lambda A: ShapeArray((A.nnz,), A.indices.dtype),
+    "transposition": lambda A: type(A.indices)((A.nnz,), A.indices.dtype),
 })  # fmt: skip
 HEADS.register("shapes", {
     "sums": lambda X, vectors, out, *_: [_written(0)(made) for made in out], "add": _written(0),
@@ -235,3 +228,8 @@ PASSES.register("shapes", {
     "cross_entropy": _loss, "binary_cross_entropy": _loss, "squared_error": _loss,
     "column_sums": _column_sums, "adam": _written(0), "average": _average,
 })  # fmt: skip
+
+TABLES = (
+    BLOCKS, MATRICES, COVERS, CROSSINGS, EXCHANGES, DENSE_PRODUCTS, SPARSE_PRODUCTS, EDGES, ADDITIVE, ROWS,
+    WEIGHTS, ROUNDING, PASSES,
+)  # fmt: skip

@@ -10,10 +10,13 @@ from typing import NamedTuple
 from distgnn import ledger
 from distgnn.ledger import Key, Ledger, Peers, Totals
 
+OTHER = "other"  # the phase of what no charge accounts for
+ROUNDED = "spmm, 16 bits"  # the operation of a sparse product that reads them
+
 
 class ProgramStep(NamedTuple):
-    """A step of a rank's program: a charge, a wait for what was charged before, or a message that is sent in
-    an exchange, for which others are charged.
+    """A step of a rank's program: a charge, a wait for what was charged before, a message that is sent in an
+    exchange, for which others are charged, or a kernel of a device that is not charged.
 
     Attributes:
         nbytes: of a transfer; of a wait, so many of those that this key still expects, or -1 for all.
@@ -65,6 +68,22 @@ class Recorder(Ledger):
         super().add(other, times)
         if isinstance(other, Recorder):
             self.steps += other.steps * times
+
+
+def launched(operation: str, touched: int) -> None:
+    """Keep a kernel that a device is given beside what is charged, in every open recorder, with the bytes
+    that it reads and writes.
+    """
+    for book in ledger.books().open:
+        if isinstance(book, Recorder):
+            book.steps.append(ProgramStep(OTHER, operation, "", "", touched=touched))
+
+
+def annotate(operation: str) -> None:
+    """Name the operation of the step that was charged last, in every open recorder."""
+    for book in ledger.books().open:
+        if isinstance(book, Recorder):
+            book.steps[-1] = book.steps[-1]._replace(operation=operation)
 
 
 @contextmanager

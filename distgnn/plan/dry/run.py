@@ -25,7 +25,7 @@ from distgnn.operators.dense import DistDense
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.plan.dry.absent import OneOfMany
-from distgnn.plan.dry.backend import QUEUED_SHAPES, SHAPES
+from distgnn.plan.dry.backend import SHAPES
 from distgnn.plan.dry.busiest import busiest_of
 from distgnn.plan.dry.graphs import Graph, Histogram, Spread
 from distgnn.plan.dry.ranks import run_all
@@ -38,7 +38,7 @@ from distgnn.train.data import as_taken, must_be_dense, owned
 from distgnn.train.full_graph import train
 from distgnn.train.minibatch import MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
-from distgnn.train.resolve import make_grid, network, resolved
+from distgnn.train.resolve import make_grid, network, resolved, set_mixed
 from distgnn.train.settings import BATCH_SIZE, CLUSTER, Settings
 
 SAMPLE = 8  # ranks of which the busiest is looked for where non-zeros are not spread evenly
@@ -88,7 +88,7 @@ class DryRun:
 
 def dry_run(
     settings: Settings, graph: Graph, ranks: int, busiest: bool | None = None, *, evaluation: bool = True,
-    node: int | None = None, most: float = math.inf, device: bool = False,
+    node: int | None = None, most: float = math.inf, on: Backend = SHAPES,
 ) -> DryRun:  # fmt: skip
     """Count the cost of a run with these settings on so many ranks. Runs no MPI and computes nothing.
 
@@ -98,7 +98,7 @@ def dry_run(
         evaluation: also count an evaluation of the whole graph.
         node: ranks of a node, which are consecutive; default: all.
         most: bytes beyond which a busiest rank need not be run to its end.
-        device: ranks compute on GPUs, whose work the host queues: products are then joined as there.
+        on: what the arrays stand for: a GPU's, whose work the host queues, of `dry/queued.py`, or a host's.
 
     Raises:
         ArgumentError: what a run would refuse, another dtype than the graph's, a choice that goes by measured
@@ -107,7 +107,7 @@ def dry_run(
     """
     s = resolved(settings, ranks)
     graph = multiplied(s, graph)
-    busiest, on = ranks > 64 if busiest is None else busiest, QUEUED_SHAPES if device else SHAPES
+    busiest = ranks > 64 if busiest is None else busiest
     _check(s, graph, busiest, node)
     if busiest:
         with ready_rank(s, graph, ranks, node, most, on) as ready, repeats(ready.model):
@@ -200,6 +200,7 @@ def _held(ready: _Prepared) -> int:
 def _prepared(comm: Any, backend: Backend | str | None, s: Settings, graph: Graph) -> _Prepared:
     with Ledger() as setup:
         grid = make_grid(comm, s, backend)
+        set_mixed(grid, s.mixed_precision)
         made = network_of(s, graph, grid)
         training = _minibatches(s, graph, *made) if s.samples else None
     return _Prepared(s, *made, training, setup)

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def T(self) -> ShapeArray:
-        return _view(self.shape[::-1], self.dtype, self.address, self.strides[::-1])
+        return self._view(self.shape[::-1], self.dtype, self.address, self.strides[::-1])
 
     def __len__(self) -> int:
         if not self.shape:
@@ -121,7 +121,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
             return self._number(key) if self.known is None else self.known[key]
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(part, (ShapeArray, np.ndarray, list)) for part in keys):
-            return ShapeArray(_picked(self.shape, keys), self.dtype)
+            return type(self)(_picked(self.shape, keys), self.dtype)
         return self._sliced(keys)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -129,13 +129,13 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def _number(self, place: int) -> ShapeArray:
         stride = self.dtype.itemsize if self._strides is None else self._strides[0]
-        return _view((), self.dtype, self.address + range(self.shape[0])[place] * stride, (), 1)
+        return self._view((), self.dtype, self.address + range(self.shape[0])[place] * stride, (), 1)
 
     def _rows(self, first: int, last: int) -> ShapeArray:
         height, count = max(self.shape[0], 1), last - first if last > first else 0
         row = self.nbytes // height if self._strides is None else self._strides[0]
         size, shape = self.size // height * count, (count, *self.shape[1:])
-        return _view(shape, self.dtype, self.address + first * row, self._strides, size)
+        return self._view(shape, self.dtype, self.address + first * row, self._strides, size)
 
     def _sliced(self, keys: tuple[Any, ...]) -> ShapeArray:
         if Ellipsis in keys:
@@ -161,11 +161,21 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         for size, stride in sizes:
             shape.append(size)
             strides.append(stride)
-        return _view(tuple(shape), self.dtype, address, tuple(strides))
+        return self._view(tuple(shape), self.dtype, address, tuple(strides))
+
+    @classmethod
+    def _view(
+        cls, shape: Shape, dtype: np.dtype, address: int, strides: Shape | None = None,
+        size: int | None = None,
+    ) -> Self:  # fmt: skip
+        view = object.__new__(cls)
+        view.shape, view.dtype, view.size = shape, dtype, math.prod(shape) if size is None else size
+        view._strides, view.address, view.known = strides, address, None
+        return view
 
     def reshape(self, *shape: Any) -> ShapeArray:
         if shape == (-1,) and self._strides is None:
-            return _view((self.size,), self.dtype, self.address, None, self.size)
+            return self._view((self.size,), self.dtype, self.address, None, self.size)
         asked = list(shape[0]) if isinstance(shape[0], (tuple, list)) else list(shape)
         if -1 in asked:
             rest = -math.prod(asked)
@@ -173,8 +183,8 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         if math.prod(asked) != self.size:
             raise ValueError(f"cannot reshape {self!r} into {tuple(asked)}")
         if not self.flags.c_contiguous:
-            return ShapeArray(tuple(asked), self.dtype)
-        return _view(tuple(asked), self.dtype, self.address, None, self.size)
+            return type(self)(tuple(asked), self.dtype)
+        return self._view(tuple(asked), self.dtype, self.address, None, self.size)
 
     def ravel(self) -> ShapeArray:
         return self.reshape(-1)
@@ -184,20 +194,20 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
         last, odd = divmod(self.shape[-1] * self.dtype.itemsize, kind.itemsize)
         if odd or not self.flags.c_contiguous:
             raise ValueError(f"cannot view {self!r} as {kind}")
-        return _view((*self.shape[:-1], last), kind, self.address)
+        return self._view((*self.shape[:-1], last), kind, self.address)
 
     # -- what would be computed ------------------------------------------------------------------------------
 
     def copy(self) -> ShapeArray:
-        return ShapeArray(self.shape, self.dtype)
+        return type(self)(self.shape, self.dtype)
 
     def astype(self, dtype: Any, copy: bool = True) -> ShapeArray:
-        return self if not copy and self.dtype == dtype else ShapeArray(self.shape, dtype)
+        return self if not copy and self.dtype == dtype else type(self)(self.shape, dtype)
 
     def _reduced(self, axis: int | None, keepdims: bool, dtype: Any) -> ShapeArray:
         axes = set(range(self.ndim)) if axis is None else {axis % self.ndim}
         kept = [1 if i in axes else n for i, n in enumerate(self.shape) if keepdims or i not in axes]
-        return ShapeArray(tuple(kept), dtype)
+        return type(self)(tuple(kept), dtype)
 
     def sum(self, axis: int | None = None, keepdims: bool = False, dtype: Any = None) -> ShapeArray:
         return self._reduced(axis, keepdims, dtype or np.zeros(0, self.dtype).sum().dtype)
@@ -222,7 +232,7 @@ class ShapeArray(np.lib.mixins.NDArrayOperatorsMixin):
             return out[0]
         shape = (_product if ufunc is np.matmul else _together)(*map(np.shape, inputs))
         if out is None:
-            return ShapeArray(shape, _result(ufunc, *map(_kind, inputs)))
+            return type(self)(shape, _result(ufunc, *map(_kind, inputs)))
         if _together(shape, out[0].shape) != out[0].shape:
             raise ValueError(f"{ufunc.__name__}: a result of shape {shape} does not fit {out[0]!r}")
         out[0].known = None
@@ -275,7 +285,10 @@ def columns_filled(width: int, nonzeros: int) -> int:
 
 
 class Functions:
-    """The functions of NumPy that this package uses, on arrays without numbers."""
+    """The functions of NumPy that this package uses, on arrays without numbers, of this kind."""
+
+    def __init__(self, kind: type[ShapeArray] = ShapeArray) -> None:
+        self.kind = kind
 
     def __getattr__(self, name: str) -> Any:
         """Return a function of single elements, which NumPy hands back to the array, or a type."""
@@ -284,106 +297,78 @@ class Functions:
             raise AttributeError(f"arrays without numbers have no {name}")
         return function
 
-    @staticmethod
-    def empty(shape: Any, dtype: Any = float) -> ShapeArray:
-        return ShapeArray(shape, dtype)
+    def empty(self, shape: Any, dtype: Any = float) -> ShapeArray:
+        return self.kind(shape, dtype)
 
     zeros = ones = empty
 
-    @staticmethod
-    def full(shape: Any, value: Any, dtype: Any = None) -> ShapeArray:
-        return ShapeArray(shape, np.asarray(value).dtype if dtype is None else dtype)
+    def full(self, shape: Any, value: Any, dtype: Any = None) -> ShapeArray:
+        return self.kind(shape, np.asarray(value).dtype if dtype is None else dtype)
 
-    @staticmethod
-    def empty_like(x: Any, dtype: Any = None) -> ShapeArray:
-        return ShapeArray(x.shape, dtype or x.dtype)
+    def empty_like(self, x: Any, dtype: Any = None) -> ShapeArray:
+        return self.kind(x.shape, dtype or x.dtype)
 
     zeros_like = ones_like = empty_like
 
-    @staticmethod
-    def arange(*bounds: int, dtype: Any = np.int64) -> ShapeArray:
-        return ShapeArray((len(range(*bounds)),), dtype)
+    def arange(self, *bounds: int, dtype: Any = np.int64) -> ShapeArray:
+        return self.kind((len(range(*bounds)),), dtype)
 
-    @staticmethod
-    def asarray(x: Any, dtype: Any = None) -> ShapeArray:
+    def asarray(self, x: Any, dtype: Any = None) -> ShapeArray:
         if isinstance(x, ShapeArray):
             return x if dtype is None else x.astype(dtype, copy=False)
         host = np.asarray(x, dtype)
-        made = ShapeArray(host.shape, host.dtype)
+        made = self.kind(host.shape, host.dtype)
         made.known = host
         return made
 
-    @staticmethod
-    def ascontiguousarray(x: Any, dtype: Any = None) -> ShapeArray:
-        x = Functions.asarray(x, dtype)
+    def ascontiguousarray(self, x: Any, dtype: Any = None) -> ShapeArray:
+        x = self.asarray(x, dtype)
         return x if x.flags.c_contiguous else x.copy()
 
-    @staticmethod
-    def asfortranarray(x: ShapeArray) -> ShapeArray:
+    def asfortranarray(self, x: ShapeArray) -> ShapeArray:
         return x if x.T.flags.c_contiguous else x.T.copy().T
 
-    @staticmethod
-    def concatenate(arrays: Sequence[ShapeArray], axis: int = 0) -> ShapeArray:
+    def concatenate(self, arrays: Sequence[ShapeArray], axis: int = 0) -> ShapeArray:
         shape = list(arrays[0].shape)
         shape[axis] = sum(x.shape[axis] for x in arrays)
-        return ShapeArray(tuple(shape), np.result_type(*(x.dtype for x in arrays)))
+        return self.kind(tuple(shape), np.result_type(*(x.dtype for x in arrays)))
 
-    @staticmethod
-    def stack(arrays: Sequence[ShapeArray]) -> ShapeArray:
-        return ShapeArray((len(arrays), *arrays[0].shape), np.result_type(*(x.dtype for x in arrays)))
+    def stack(self, arrays: Sequence[ShapeArray]) -> ShapeArray:
+        return self.kind((len(arrays), *arrays[0].shape), np.result_type(*(x.dtype for x in arrays)))
 
-    @staticmethod
-    def packbits(x: ShapeArray) -> ShapeArray:
-        return ShapeArray((-(-x.size // 8),), np.uint8)
+    def packbits(self, x: ShapeArray) -> ShapeArray:
+        return self.kind((-(-x.size // 8),), np.uint8)
 
-    @staticmethod
-    def unpackbits(x: ShapeArray) -> ShapeArray:
-        return ShapeArray((8 * x.size,), np.uint8)
+    def unpackbits(self, x: ShapeArray) -> ShapeArray:
+        return self.kind((8 * x.size,), np.uint8)
 
-    @staticmethod
-    def flatnonzero(x: ShapeArray) -> ShapeArray:
-        return ShapeArray((0,), np.int64)
+    def flatnonzero(self, x: ShapeArray) -> ShapeArray:
+        return self.kind((0,), np.int64)
 
-    @staticmethod
-    def argwhere(x: ShapeArray) -> ShapeArray:
-        return ShapeArray((0, x.ndim), np.int64)
+    def argwhere(self, x: ShapeArray) -> ShapeArray:
+        return self.kind((0, x.ndim), np.int64)
 
-    @staticmethod
-    def count_nonzero(x: ShapeArray) -> int:
+    def count_nonzero(self, x: ShapeArray) -> int:
         return 0
 
-    @staticmethod
-    def bincount(x: ShapeArray, minlength: int = 0) -> ShapeArray:
-        return ShapeArray((minlength,), np.int64)
+    def bincount(self, x: ShapeArray, minlength: int = 0) -> ShapeArray:
+        return self.kind((minlength,), np.int64)
 
-    @staticmethod
-    def cumsum(x: ShapeArray) -> ShapeArray:
-        return ShapeArray(x.shape, x.dtype)
+    def cumsum(self, x: ShapeArray) -> ShapeArray:
+        return self.kind(x.shape, x.dtype)
 
-    @staticmethod
-    def sort(x: ShapeArray) -> ShapeArray:
+    def sort(self, x: ShapeArray) -> ShapeArray:
         return x.copy()
 
-    @staticmethod
-    def where(condition: Any, x: Any, y: Any) -> ShapeArray:
+    def where(self, condition: Any, x: Any, y: Any) -> ShapeArray:
         operands = condition, x, y
         kind = np.result_type(
             *(_kind(operand)(0) if isinstance(_kind(operand), type) else _kind(operand) for operand in (x, y))
         )
-        return ShapeArray(np.broadcast_shapes(*map(np.shape, operands)), kind)
+        return self.kind(np.broadcast_shapes(*map(np.shape, operands)), kind)
 
-    @staticmethod
-    def vdot(x: ShapeArray, y: ShapeArray) -> ShapeArray:
-        return ShapeArray((), x.dtype)
-
-
-def _view(
-    shape: Shape, dtype: np.dtype, address: int, strides: Shape | None = None, size: int | None = None
-) -> ShapeArray:  # fmt: skip
-    view = object.__new__(ShapeArray)
-    view.shape, view.dtype, view.size = shape, dtype, math.prod(shape) if size is None else size
-    view._strides, view.address, view.known = strides, address, None
-    return view
+    def vdot(self, x: ShapeArray, y: ShapeArray) -> ShapeArray:
+        return self.kind((), x.dtype)
 
 
 def _allocate(nbytes: int) -> int:
