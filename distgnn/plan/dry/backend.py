@@ -213,8 +213,8 @@ EDGES.register("shapes", {
 })  # fmt: skip
 HEADS.register("shapes", {
     "sums": lambda X, vectors, out, *_: [_written(0)(made) for made in out], "add": _written(0),
-    "dots": lambda X, numbers, *_: ShapeArray((len(numbers), X.shape[1]), X.dtype),
-    "scaled_dots": lambda X, D, scale: ShapeArray((1, X.shape[1]), X.dtype),
+    "dots": lambda X, numbers, *_: backend.of(X).empty((len(numbers), X.shape[1]), X.dtype),
+    "scaled_dots": lambda X, D, scale: backend.of(X).empty((1, X.shape[1]), X.dtype),
 })  # fmt: skip
 ADDITIVE.register("shapes", {"scores": _written(6), "slope_sums": _written(5)})
 ROWS.register("shapes", {"gather_rows": _written(2), "scatter_add": _written(2)})
@@ -231,5 +231,5 @@ PASSES.register("shapes", {
 
 TABLES = (
     BLOCKS, MATRICES, COVERS, CROSSINGS, EXCHANGES, DENSE_PRODUCTS, SPARSE_PRODUCTS, EDGES, ADDITIVE, ROWS,
-    WEIGHTS, ROUNDING, PASSES,
+    HEADS, WEIGHTS, ROUNDING, PASSES,
 )  # fmt: skip
