@@ -11,6 +11,7 @@ from distgnn import rng
 from distgnn.arrays import backend
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
+from distgnn.layout import partition
 from distgnn.nn.loss import Targets
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.sources import BlockSource
@@ -64,6 +65,24 @@ def check_batch_size(size: int, nodes: int) -> None:
         raise ArgumentError("batch_size", size, problem)
     if size < 1:
         raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
+
+
+def even_groups(count: int, size: int, rescale: bool) -> np.ndarray:
+    """Return where groups of so many things begin and end, cut evenly: int64, groups + 1.
+
+    There are as few groups as sizes up to `size` allow. Rescaled, a group has two or more, if need be one
+    more than `size`: values between two things are divided by the chance that both are drawn, which is 0 of
+    a group of one.
+
+    Raises:
+        ArgumentError: a size below 1, or of 1 where values are rescaled.
+    """
+    if size < 1:
+        raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
+    if rescale and size == 1 < count:
+        problem = "rescale=True needs two to be drawn together; take 2 or more, or rescale=False"
+        raise ArgumentError("batch_size", size, problem)
+    return partition(count, max(min(-(-count // size), count // 2 if rescale else count), 1))
 
 
 class Turn(NamedTuple):

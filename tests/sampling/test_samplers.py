@@ -324,7 +324,7 @@ def test_fastgcn_and_saint_draw_by_column_norms(count: int) -> None:
         members(FastGCN(Replicated(A), [count]).sample([np.array([1])] * DRAWS), 8), weights, count
     )
     assert_distributed(
-        members(Saint(Replicated(A), count, 1).sample([np.array([1])] * DRAWS), 8), weights, count
+        members(Saint(Replicated(A), count, 1, rescale=count > 1).sample([np.array([1])] * DRAWS), 8), weights, count
     )
 
 
