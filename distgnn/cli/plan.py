@@ -36,7 +36,7 @@ SHARED = {
     "overlap wire product_order keep_aggregate recompute block_rows dtype recipe layers hidden heads bias "
     "residual layer_norm dropout attention_dropout activation train_features optimizer clip "
     "tf32 cuda_graph eval_every loss metric fanout batch_size batches_per_update partition_graph importance "
-    "rescale".split(),
+    "rescale parts renormalize".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner

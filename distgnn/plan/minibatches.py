@@ -30,7 +30,7 @@ from distgnn.sampling import prices
 from distgnn.store.read.store import Store
 from distgnn.train import settings as defaults
 from distgnn.train.minibatch import STEPS
-from distgnn.train.minibatches import turns
+from distgnn.train.minibatches import bulk_at_most, turns
 from distgnn.train.resolve import closed, of_store, resolved
 from distgnn.train.room import most
 from distgnn.train.settings import Settings
@@ -153,6 +153,9 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
     named = order.name, s.dtype, len(s.hidden_widths) + 1
     known, even = (Graph.of_store(store, *named, exact, s.loss) for exact in (True, False))
     drawn = batches(s, known, even, ranks)
+    if isinstance(settings.bulk, int):
+        most = len(turns(drawn.count, s.batches_per_update or 1, ranks))
+        settings = replace(settings, bulk=bulk_at_most(settings.bulk, most, True))
     planned, choices, full = dict[int, Planned](), list[BatchChoice](), list[Infeasible]()
     for way in ways:
         c, refused = way.grid["reps"], unsuitable(way, even, settings)

@@ -23,8 +23,8 @@ class Saint(FastGCN):
 
     Rescaling (GraphSAINT section 3.2): entry (u, v) off the diagonal is divided by the inclusion of v, the
     loss of u by that of u. The expected value of Σ_u loss weight_u (A H)_u over a sample is then that over
-    the graph, for one layer. Vertices that no vertex gathers from, or only with
-    weight 0, are never drawn, so their loss is left out.
+    the graph, for one layer. Vertices that no vertex gathers from, or only with weight 0, are never drawn, so
+    their loss is left out.
 
     Args:
         size: vertices of the subgraph.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +28,10 @@ from distgnn.store.read.neighbours import neighbours_of
 from distgnn.store.read.root import RootOrder
 from distgnn.store.read.store import Store
 from distgnn.train.parts import shared_parts
-from distgnn.train.settings import CLUSTER, SHADOW, Settings
+from distgnn.train.settings import BULK, CLUSTER, SHADOW, Settings
 from distgnn.train.stored import stored_matrix
+
+log = logging.getLogger(__name__)
 
 
 class Minibatches:
@@ -65,6 +68,24 @@ def check_batch_size(size: int, nodes: int) -> None:
         raise ArgumentError("batch_size", size, problem)
     if size < 1:
         raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
+
+
+def at_most(name: str, numbers: Sequence[int], most: int, what: str, said: bool) -> list[int]:
+    """Return the numbers of a setting, none above `most`; where one was, the log says so if it is `said`.
+
+    what: there are so many of.
+    """
+    taken = [min(number, most) for number in numbers]
+    if said and taken != [*numbers]:
+        asked, had = (",".join(map(str, some)) for some in (numbers, taken))
+        log.warning("%s=%s: taken as %s, all %s", name, asked, had, what)
+    return taken
+
+
+def bulk_at_most(bulk: int, turns: int, said: bool) -> int:
+    """Return a bulk of no more turns than an epoch has; by default, of a few, nothing is said."""
+    what = "minibatches of a rank in an epoch"
+    return bulk if bulk <= BULK else at_most("bulk", [bulk], turns, what, said)[0]
 
 
 def even_groups(count: int, size: int, rescale: bool) -> np.ndarray:

@@ -73,8 +73,8 @@ class VertexTraining(MinibatchTraining):
     Collective, as all its methods are. Of n nodes s are drawn in a step, of which the same operator, features
     and labels remain. With ``rescale``, entry (u, v) off the diagonal is divided by (s - 1) / (n - 1), the
     inclusion of v given u, and the loss of u by s / n, that of u. The expected value of Σ_u loss weight_u
-    (A H)_u over a step is then that over the graph, for one layer, and the loss
-    stands for the mean over all training nodes. Without, it is the mean over those that were drawn.
+    (A H)_u over a step is then that over the graph, for one layer, and the loss stands for the mean over all
+    training nodes. Without, it is the mean over those that were drawn.
 
     Args:
         model: on any algorithm that sends whole blocks.
@@ -89,8 +89,8 @@ class VertexTraining(MinibatchTraining):
     made with a few collectives of counts.
 
     Raises:
-        ArgumentError: no training nodes, a size that :class:`Vertices` refuses, or a matrix that sends needed rows; or ranks
-            disagree in numbers (on every rank).
+        ArgumentError: no training nodes, a size that :class:`Vertices` refuses, or a matrix that sends needed
+            rows; or ranks disagree in numbers (on every rank).
         ValueError: features or targets whose nodes are in another order than the network's.
     """
 

@@ -288,6 +288,16 @@ def test_what_would_do_where_nothing_fits(store: Store, memory: float, cut: bool
         assert plan_minibatches(replace(given, bulk="auto"), store, ranks, short).choices
 
 
+def test_a_bulk_beyond_an_epoch_is_an_epoch(store: Store, tmp_path: Path, capsys: Any, caplog: Any) -> None:
+    """Said once, and the command that trains has what is taken."""
+    machine = written(tmp_path, slow())
+    words = ["plan", str(store.path), "--machine", machine, "--sampler", "sage", "--batch-size", "16"]
+    assert cli.main([*words, "--ranks", "4", "--partition-graph", "--bulk", "100000"]) == 0
+    most = turns_of(store)
+    assert f" --bulk {most} " in capsys.readouterr().out.splitlines()[-1]
+    assert caplog.text.count(f"bulk=100000: taken as {most}, all minibatches of a rank in an epoch") == 1
+
+
 @pytest.mark.parametrize("words", ["--ranks 2,4", "--ranks 4 --explain 1"])
 def test_what_is_for_the_whole_graph_is_refused(store: Store, words: str, capsys: Any) -> None:
     asked = ["plan", str(store.path), "--machine", "perlmutter", "--sampler", "sage", *words.split()]

@@ -114,6 +114,7 @@ def test_sparse_features(comm: Any) -> None:
         ("--sparsity-aware", "--sparsity-aware: excludes --sampler vertices; rows that are needed"),
         ("--algorithm auto", "--sampler vertices: is not planned; give the algorithm and the grid"),
         ("--train-features", "--sampler vertices: excludes --train-features"),
+        ("--batch-size 1", "--batch-size 1: --rescale needs two to be drawn together; take 2 or more"),
         ("--batch-size 0", "--batch-size: expected a whole number, at least 1, not '0'"),
         ("--model sage --rescale", "--rescale: is for --model gcn"),
         ("--importance zou", "--importance zou: is for --sampler ladies, not vertices"),
