@@ -413,7 +413,7 @@ def test_other_bad_input() -> None:
 
 
 @pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("kind", sorted({**SAMPLERS, "shadow": None}))
+@each("kind", [*SAMPLERS, "shadow"])
 def test_a_fanout_beyond_the_graph_takes_everything_and_no_more_memory(
     kind: str, cut: bool, directed: sp.csr_array, backend: Any
 ) -> None:
