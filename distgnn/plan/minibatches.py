@@ -39,7 +39,7 @@ from distgnn.train.ways import Way, arrangements
 #: Non-zeros of a sparse product with one column, of 0.3 ns, that take as long as an edge which is drawn, and
 #: as an entry of a product of sampling: 65 and 21 ns on a core of an AMD EPYC.
 EDGE, ENTRY = 220.0, 70.0
-UNPLANNED = (defaults.VERTICES, defaults.SHADOW, defaults.CLUSTER)
+UNPLANNED = (defaults.SHADOW, defaults.CLUSTER)
 INDEXED = 12  # bytes of an entry of a sparse matrix at most
 #: Bytes of a vertex whose features are asked for: its place, its row here, and its row where it is held.
 WANTED = 24
@@ -136,7 +136,7 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
         UserError: settings that a run would refuse, or nothing that fits (the message says what would).
     """
     if settings.sampler in UNPLANNED:
-        problem = "is not planned; give the algorithm and the grid, or numbers for bulk and replication"
+        problem = "is not planned; give numbers for bulk and replication"
         raise ArgumentError("sampler", settings.sampler, problem)
     settings, order = of_store(settings, store)
     s, itemsize = resolved(closed(settings), ranks), np.dtype(settings.dtype).itemsize

@@ -85,10 +85,15 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
 def _of_batches(s: Settings, store: Store, targets: Targets) -> tuple[int, int, str]:
     """Return the size of minibatches by default, the largest one, and the name of what is counted."""
     if s.together:
-        return max(BATCH_SIZE, -(-store.n // STEPS_OF_VERTICES)), store.n, "nodes"
+        return vertices_by_default(store.n), store.n, "nodes"
     if s.sampler == CLUSTER:
         return PARTS_OF_BATCH, number_of(s, store.order(s.order)), "parts"
     return BATCH_SIZE, targets.counts[TRAIN], "training nodes"
+
+
+def vertices_by_default(n: int) -> int:
+    """Return the vertices of a step where no batch size is given; a graph may have fewer nodes."""
+    return max(BATCH_SIZE, -(-n // STEPS_OF_VERTICES))
 
 
 def must_be_dense(s: Settings) -> str:
