@@ -22,7 +22,7 @@ from distgnn.plan.minibatches import ENTRY
 from distgnn.plan.pricing import Choice, Infeasible, amount
 from distgnn.split import TEST, TRAIN
 from distgnn.store.read.store import Store
-from distgnn.train.data import vertices_by_default
+from distgnn.train.data import of_batches
 from distgnn.train.minibatches import even_groups
 from distgnn.train.resolve import of_store, resolved
 from distgnn.train.settings import FOR_MINIBATCHES, NONE, Settings
@@ -73,8 +73,8 @@ def plan_subgraphs(
     layers = len(settings.hidden_widths) + 1
     whole = Graph.of_store(store, order.name, settings.dtype, layers, exact=False, loss=settings.loss)
     rescale = resolved(replace(settings, algorithm="1d", grid=None, replication=None), ranks).rescale
-    size = min(settings.batch_size or vertices_by_default(store.n), store.n)
-    sizes = np.diff(even_groups(store.n, size, bool(rescale)))
+    default, most, _ = of_batches(settings, store, 0)
+    sizes = np.diff(even_groups(store.n, min(settings.batch_size or default, most), bool(rescale)))
     planned = plan(_of_step(settings), {order.name: drawn(whole, int(sizes.max()))}, ranks, machine, complete)
     fits, full = list[Choice](), planned.infeasible
     for choice in planned.choices:

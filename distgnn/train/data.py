@@ -74,7 +74,7 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
     if s.keep_best is None:
         decided["keep_best"] = "val" if kept and unscored is None else NONE
     if s.samples:
-        default, most, kind = _of_batches(s, store, targets)
+        default, most, kind = of_batches(s, store, targets.counts[TRAIN])
         said = model.grid.rank == 0
         (decided["batch_size"],) = at_most("batch_size", [s.batch_size or default], most, kind, said)
         if s.fanout is not None:
@@ -82,18 +82,16 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
     return Data(owned(X, s), targets, scaling, replace(s, **decided))
 
 
-def _of_batches(s: Settings, store: Store, targets: Targets) -> tuple[int, int, str]:
-    """Return the size of minibatches by default, the largest one, and the name of what is counted."""
+def of_batches(s: Settings, store: Store, trained: int) -> tuple[int, int, str]:
+    """Return the size of minibatches by default, the largest one, and the name of what is counted.
+
+    trained: training nodes of the graph, with labels.
+    """
     if s.together:
-        return vertices_by_default(store.n), store.n, "nodes"
+        return max(BATCH_SIZE, -(-store.n // STEPS_OF_VERTICES)), store.n, "nodes"
     if s.sampler == CLUSTER:
         return PARTS_OF_BATCH, number_of(s, store.order(s.order)), "parts"
-    return BATCH_SIZE, targets.counts[TRAIN], "training nodes"
-
-
-def vertices_by_default(n: int) -> int:
-    """Return the vertices of a step where no batch size is given; a graph may have fewer nodes."""
-    return max(BATCH_SIZE, -(-n // STEPS_OF_VERTICES))
+    return BATCH_SIZE, trained, "training nodes"
 
 
 def must_be_dense(s: Settings) -> str:

@@ -410,7 +410,8 @@ def of_store(s: Settings, store: Store) -> tuple[Settings, Order]:
     """
     order = store.order(s.order)
     if len(order.versions) > 1 and (s.samples or NETWORKS[str(s.model)].needs_own):
-        what = "minibatches" if s.samples else f"model={s.model}"
+        what = "subgraphs, whose nodes have one place each," if s.together else "minibatches"
+        what = what if s.samples else f"model={s.model}"
         problem = f"orders rows and columns apart, which {what} can't use; take another"
         raise ArgumentError("order", order.name, problem)
     check_content(store)

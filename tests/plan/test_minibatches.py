@@ -37,7 +37,7 @@ from .machines import slow, written
 
 SAMPLERS: dict[str, dict[str, Any]] = {
     "sage": {"fanout": (9, 7)}, "ladies": {"fanout": (256, 256)}, "fastgcn": {"fanout": (256, 256)},
-    "saint": {"fanout": (500,)},
+    "saint": {"fanout": (500,)}, "cluster": {"parts": "random:1229"},
 }  # fmt: skip
 BATCHES: dict[str, Any] = {"hidden": (8,), "batch_size": 16, "partition_graph": True, "dropout": 0.0}
 
@@ -105,7 +105,7 @@ def test_the_choice_fits_the_memory_and_a_larger_one_would_not(store: Store, sam
 
 
 def turns_of(store: Store) -> int:
-    """Count the turns of 4 ranks, two for each update of 8 minibatches."""
+    """Count the turns of 4 ranks, two for each update of 8 minibatches; there are as many parts as nodes."""
     batches = -(-int(store.manifest["split"]["train"]) // 16)
     return 2 * (batches // 8) + -(-(batches % 8) // 4)
 

@@ -149,8 +149,8 @@ def test_a_plan_ends_in_a_command_that_trains_and_checks(tmp_path: Path, capsys:
     assert len(record["epoch_seconds"]) == len(record["choices"])
 
 
-def test_parts_are_not_planned(tmp_path: Path, capsys: Any) -> None:
-    words = f"plan {small_store(tmp_path)} --ranks 2 --machine perlmutter --sampler cluster --parts volume:4"
+def test_subgraphs_of_single_nodes_are_not_planned(tmp_path: Path, capsys: Any) -> None:
+    words = f"plan {small_store(tmp_path)} --ranks 2 --machine perlmutter --sampler shadow"
     assert cli.main(words.split()) == 2
     said = capsys.readouterr().err
-    assert "--sampler cluster: is not planned; give numbers for bulk and replication" in said
+    assert "--sampler shadow: is not planned; give numbers for bulk and replication" in said
