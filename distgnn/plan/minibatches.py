@@ -29,6 +29,7 @@ from distgnn.plan.machine import Machine
 from distgnn.plan.pricing import Infeasible, amount, unsuitable
 from distgnn.sampling import prices
 from distgnn.split import TRAIN
+from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
 from distgnn.train import settings as defaults
 from distgnn.train.data import of_batches
@@ -157,10 +158,7 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
         raise ArgumentError(name, getattr(settings, name), f"1.5d has no such grid of {ranks} ranks")
     named = order.name, s.dtype, len(s.hidden_widths) + 1
     known, even = (Graph.of_store(store, *named, exact, s.loss) for exact in (True, False))
-    default, most, _ = of_batches(s, store, known.counts[TRAIN])
-    s = replace(s, batch_size=min(s.batch_size or default, most))
-    parts = partial(part_vector, s, order, lambda: stored_matrix(store, order, s.dtype))
-    drawn = batches(s, known, even, ranks, parts)
+    drawn = _drawn(s, store, order, known, even, ranks)
     if isinstance(settings.bulk, int):
         number = len(turns(drawn.count, s.batches_per_update or 1, ranks))
         settings = replace(settings, bulk=bulk_at_most(settings.bulk, number, True))
@@ -177,6 +175,14 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
         raise _shortage(settings, full, planned)
     choices.sort(key=lambda choice: (choice.seconds, -choice.way.grid["reps"]))
     return BatchPlan(machine, ranks, settings, known, choices, full)
+
+
+def _drawn(s: Settings, store: Store, order: Order, known: Graph, even: Graph, ranks: int) -> Batches:
+    """Draw minibatches of the size, and of the parts, that a run has."""
+    default, most, _ = of_batches(s, store, known.counts[TRAIN])
+    s = replace(s, batch_size=min(s.batch_size or default, most))
+    parts = partial(part_vector, s, order, lambda: stored_matrix(store, order, s.dtype))
+    return batches(s, known, even, ranks, parts)
 
 
 class Planned:

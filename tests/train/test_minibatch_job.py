@@ -274,7 +274,9 @@ def test_a_grid_from_elsewhere_is_left_out_for_another_algorithm(
 
 def test_a_double_order_is_for_3d(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(Communities(), tmp_path / "double.dg", order=("double", "random"))
-    for words, what in ((["--sampler", "ladies"], "minibatches"), (["--model", "sage"], "--model sage")):
+    refused = {"ladies": "minibatches", "vertices": "subgraphs, whose nodes have one place each,"}
+    cases = [(["--sampler", name], what) for name, what in refused.items()]
+    for words, what in (*cases, (["--model", "sage"], "--model sage")):
         assert cli.main(["train", str(tmp_path / "double.dg"), "--order", "double", *words]) == 2
         assert (
             f"--order double: orders rows and columns apart, which {what} can't use; take another"
