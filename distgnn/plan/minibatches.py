@@ -45,7 +45,8 @@ from distgnn.train.ways import Way, arrangements
 #: Non-zeros of a sparse product with one column, of 0.3 ns, that take as long as an edge which is drawn, and
 #: as an entry of a product of sampling: 65 and 21 ns on a core of an AMD EPYC.
 EDGE, ENTRY = 220.0, 70.0
-UNPLANNED = (defaults.SHADOW,)
+#: Samplers that are not planned here; `subgraphs.py` plans the second.
+UNPLANNED = (defaults.SHADOW, defaults.VERTICES)
 INDEXED = 12  # bytes of an entry of a sparse matrix at most
 #: Bytes of a vertex whose features are asked for: its place, its row here, and its row where it is held.
 WANTED = 24
