@@ -36,7 +36,7 @@ SHARED = {
     "overlap wire mixed_precision product_order keep_aggregate recompute block_rows dtype recipe layers "
     "hidden heads bias residual layer_norm dropout attention_dropout activation train_features optimizer "
     "clip tf32 cuda_graph eval_every loss metric fanout batch_size batches_per_update partition_graph "
-    "importance rescale".split(),
+    "importance rescale parts renormalize".split(),
     "",
 )
 MACHINES = Path(__file__).parents[1] / "plan" / "machines"  # --help needs no more of the planner
@@ -152,7 +152,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     for name in ("sparsity_aware", "grid", "order", "replication"):
         given[name] = None if given[name] == AUTO else given[name]
     settings = Settings(**given)
-    if settings.samples:
+    if settings.samples and not settings.together:
         resolved(closed(settings), 1)
         return replace(settings, replication=settings.replication or AUTO, bulk=settings.bulk or AUTO)
     resolved(replace(settings, algorithm="1.5d"), 1)  # refused here, and not way by way; 1.5d takes all
@@ -210,6 +210,7 @@ def minibatches(args: argparse.Namespace, settings: Settings, machine: Machine) 
 
     from distgnn.plan import tables
     from distgnn.plan.minibatches import plan_minibatches
+    from distgnn.plan.subgraphs import plan_subgraphs
     from distgnn.store.read.store import Store
 
     if args.store is None:
@@ -219,6 +220,12 @@ def minibatches(args: argparse.Namespace, settings: Settings, machine: Machine) 
         name, value = ("explain", args.explain) if args.explain else ("ranks", ",".join(map(str, args.ranks)))
         problem = "is for the whole graph; minibatches are planned for one number of ranks, and not explained"
         raise ArgumentError(name, value, problem)
+    if settings.together:
+        complete = args.all or args.json
+        steps = plan_subgraphs(settings, Store(args.store), args.ranks[0], machine, complete)
+        if args.json:
+            return json.dumps(steps.record())
+        return "\n".join([tables.subgraphs(steps, args.all), *first_run(args, steps.step.best.way)])
     planned = plan_minibatches(settings, Store(args.store), args.ranks[0], machine)
     if args.json:
         return json.dumps(planned.record())

@@ -151,7 +151,10 @@ def make_grid(
     for grid in cls.grids(comm.Get_size()):
         if wanted.items() <= grid.items():
             return Grid(comm, backend=backend, wire=wire, **_in_order(grid, list(sizes or {})))
-    raise cls.no_grid(wanted, comm.Get_size())
+    refused = cls.no_grid(wanted, comm.Get_size())
+    if replication is not None and not sizes:
+        raise ArgumentError("replication", replication, refused.problem)
+    raise refused
 
 
 def _in_order(grid: Mapping[str, int], named: Sequence[str]) -> dict[str, int]:

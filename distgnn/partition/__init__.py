@@ -11,7 +11,7 @@ Every method is a file that names its objective. METIS, KaMinPar and Mt-KaHyPar 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,8 @@ class Wanted:
 
     method: str
     parts: int
+    #: The argument that errors name.
+    argument: str = field(default="partition", compare=False)
 
     @property
     def file(self) -> bool:
@@ -92,8 +94,8 @@ class Wanted:
         elif n is not None and self.parts > n:
             problem = f"more parts than the {n} nodes of this graph; expected at most {n}"
         if problem:
-            raise ArgumentError("partition", f"{self.method}:{self.parts}", problem)
-        need(self.method)
+            raise ArgumentError(self.argument, f"{self.method}:{self.parts}", problem)
+        need(self.method, self.argument)
 
     def make(self, pattern: Pattern, seed: int, imbalance: float = IMBALANCE) -> np.ndarray:
         """Make the part vector, int32 (n,)."""
@@ -105,8 +107,10 @@ class Wanted:
         return METHODS[self.method](pattern, self.parts, seed, imbalance)
 
 
-def parse(text: str) -> list[Wanted]:
+def parse(text: str, argument: str = "partition") -> list[Wanted]:
     """Parse "volume:8,metis:8"; in place of a method there may be the name of a file with a part per node.
+
+    argument: that has this text, for errors.
 
     Raises:
         ArgumentError: another text, or two partitions whose orders would have the same name.
@@ -115,8 +119,8 @@ def parse(text: str) -> list[Wanted]:
     for word in text.split(","):
         method, _, parts = word.strip().rpartition(":")
         if not method or not parts.isdecimal():
-            raise ArgumentError("partition", word, "expected METHOD:K or FILE:K, such as volume:8")
-        wanted.append(Wanted(method, int(parts)))
+            raise ArgumentError(argument, word, "expected METHOD:K or FILE:K, such as volume:8")
+        wanted.append(Wanted(method, int(parts), argument))
     check_names(wanted)
     return wanted
 
@@ -127,4 +131,4 @@ def check_names(wanted: Sequence[Wanted]) -> None:
     for name in names:
         if names.count(name) > 1:
             problem = f"{names.count(name)} orders would be named {name}; give each once"
-            raise ArgumentError("partition", ",".join(names), problem)
+            raise ArgumentError(wanted[0].argument, ",".join(names), problem)

@@ -13,8 +13,8 @@ PACKAGES = {
 }  # fmt: skip
 
 
-def need(method: str) -> Any:
-    """Return the package or extension that a method calls, if any.
+def need(method: str, argument: str = "partition") -> Any:
+    """Return the package or extension that a method calls, if any; errors name the argument.
 
     Raises:
         ArgumentError: the package is not installed.
@@ -28,4 +28,4 @@ def need(method: str) -> Any:
         return importlib.import_module(PACKAGES[method])
     except ImportError:
         problem = f"needs {PACKAGES[method]}; install with: pip install 'distgnn[partition]'"
-        raise ArgumentError("partition", method, problem) from None
+        raise ArgumentError(argument, method, problem) from None

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,19 +28,25 @@ from distgnn.plan.dry.recorder import ProgramStep
 from distgnn.plan.machine import Machine
 from distgnn.plan.pricing import Infeasible, amount, unsuitable
 from distgnn.sampling import prices
+from distgnn.split import TRAIN
+from distgnn.store.read.order import Order
 from distgnn.store.read.store import Store
 from distgnn.train import settings as defaults
+from distgnn.train.data import of_batches
 from distgnn.train.minibatch import STEPS
-from distgnn.train.minibatches import turns
+from distgnn.train.minibatches import bulk_at_most, turns
+from distgnn.train.parts import part_vector
 from distgnn.train.resolve import closed, of_store, resolved
 from distgnn.train.room import most
 from distgnn.train.settings import Settings
+from distgnn.train.stored import stored_matrix
 from distgnn.train.ways import Way, arrangements
 
 #: Non-zeros of a sparse product with one column, of 0.3 ns, that take as long as an edge which is drawn, and
 #: as an entry of a product of sampling: 65 and 21 ns on a core of an AMD EPYC.
 EDGE, ENTRY = 220.0, 70.0
-UNPLANNED = (defaults.VERTICES, defaults.SHADOW, defaults.CLUSTER)
+#: Samplers that are not planned here; `subgraphs.py` plans the second.
+UNPLANNED = (defaults.SHADOW, defaults.VERTICES)
 INDEXED = 12  # bytes of an entry of a sparse matrix at most
 #: Bytes of a vertex whose features are asked for: its place, its row here, and its row where it is held.
 WANTED = 24
@@ -136,7 +143,7 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
         UserError: settings that a run would refuse, or nothing that fits (the message says what would).
     """
     if settings.sampler in UNPLANNED:
-        problem = "is not planned; give the algorithm and the grid, or numbers for bulk and replication"
+        problem = "is not planned; give numbers for bulk and replication"
         raise ArgumentError("sampler", settings.sampler, problem)
     settings, order = of_store(settings, store)
     s, itemsize = resolved(closed(settings), ranks), np.dtype(settings.dtype).itemsize
@@ -152,7 +159,10 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
         raise ArgumentError(name, getattr(settings, name), f"1.5d has no such grid of {ranks} ranks")
     named = order.name, s.dtype, len(s.hidden_widths) + 1
     known, even = (Graph.of_store(store, *named, exact, s.loss) for exact in (True, False))
-    drawn = batches(s, known, even, ranks)
+    drawn = _drawn(s, store, order, known, even, ranks)
+    if isinstance(settings.bulk, int):
+        number = len(turns(drawn.count, s.batches_per_update or 1, ranks))
+        settings = replace(settings, bulk=bulk_at_most(settings.bulk, number, True))
     planned, choices, full = dict[int, Planned](), list[BatchChoice](), list[Infeasible]()
     for way in ways:
         c, refused = way.grid["reps"], unsuitable(way, even, settings)
@@ -166,6 +176,14 @@ def plan_minibatches(settings: Settings, store: Store, ranks: int, machine: Mach
         raise _shortage(settings, full, planned)
     choices.sort(key=lambda choice: (choice.seconds, -choice.way.grid["reps"]))
     return BatchPlan(machine, ranks, settings, known, choices, full)
+
+
+def _drawn(s: Settings, store: Store, order: Order, known: Graph, even: Graph, ranks: int) -> Batches:
+    """Draw minibatches of the size, and of the parts, that a run has."""
+    default, most, _ = of_batches(s, store, known.counts[TRAIN])
+    s = replace(s, batch_size=min(s.batch_size or default, most))
+    parts = partial(part_vector, s, order, lambda: stored_matrix(store, order, s.dtype))
+    return batches(s, known, even, ranks, parts)
 
 
 class Planned:

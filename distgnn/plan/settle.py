@@ -27,6 +27,7 @@ from distgnn.plan.machine import Machine, read
 from distgnn.plan.minibatches import plan_minibatches
 from distgnn.plan.pricing import Choice, Infeasible, priced
 from distgnn.plan.probe import Probe, probe
+from distgnn.plan.subgraphs import plan_subgraphs
 from distgnn.store.read.distributed import StoreOrPath
 from distgnn.store.read.store import Store
 from distgnn.train.resolve import (
@@ -83,7 +84,7 @@ class Settled:
         """Write the way in a line, then the advice."""
         if self.way is None:
             return "nothing was left to plan"
-        bulk = f", {self.settings.bulk} minibatches at a time" if self.settings.samples else ""
+        bulk = f", {self.settings.bulk} minibatches at a time" if self.settings.bulk else ""
         way = f"{self.way} on order {self.way.order}{bulk}, {self.seconds:.3g} s per epoch"
         lines = [f"planned for {self.machine}: {way}", *([self.probe.line] if self.probe else [])]
         return "\n".join([*lines, *self.advice])
@@ -122,7 +123,8 @@ def _settled(left: LeftOpen, store: StoreOrPath, ranks: int, machine: Machine) -
     store = store if isinstance(store, Store) else Store(store)
     check_content(store)
     if settings.samples:
-        return _of_minibatches(left, asked, store, ranks, machine)
+        of_kind = _of_subgraphs if settings.together else _of_minibatches
+        return of_kind(left, asked, store, ranks, machine)
     planned = _planned(asked, _orders(settings, store), store, ranks, machine)
     given = AUTO not in (settings.algorithm, settings.order)
     if given and not planned.choices and not any(way.peak for way in planned.infeasible):
@@ -141,6 +143,15 @@ def _of_minibatches(left: LeftOpen, asked: Settings, store: Store, ranks: int, m
     best = plan_minibatches(asked, store, ranks, machine).choices[0]
     chosen = replace(best.way.settings(left.settings), bulk=best.bulk)
     return Settled(chosen, machine.name, best.way, best.seconds, best.phases)
+
+
+def _of_subgraphs(left: LeftOpen, asked: Settings, store: Store, ranks: int, machine: Machine) -> Settled:
+    """Settle the algorithm and the grid of subgraphs of drawn vertices."""
+    planned = plan_subgraphs(asked, store, ranks, machine, complete=store.nnz <= EXACT)
+    best = planned.step.best
+    chosen = replace(best.way.settings(left.settings), sparsity_aware=left.settings.sparsity_aware)
+    phases = planned.phases(best)
+    return Settled(chosen, machine.name, best.way, sum(phases.values()), phases)
 
 
 def settle_together(

@@ -11,6 +11,7 @@ from distgnn.plan.choices import ERROR, SHOWN, Plan
 from distgnn.plan.explain import Explanation
 from distgnn.plan.minibatches import BatchPlan
 from distgnn.plan.pricing import Choice, Infeasible, amount
+from distgnn.plan.subgraphs import SubgraphPlan
 from distgnn.report import colours
 from distgnn.report.numbers import short
 from distgnn.report.text import WIDTH, aligned
@@ -20,7 +21,7 @@ from distgnn.train.ways import Way
 PHASES = ("spmm", "gemm", "comm")
 HEADS = ("", "algorithm", "grid", "order", "ms", *PHASES, "other", "words", "messages", "memory")
 LEGEND = (
-    "ms: of an epoch, and of it products, and communication that is waited for. Words and messages: of the "
+    "ms: of {}, and of it products, and communication that is waited for. Words and messages: of the "
     "rank with most. Memory: of the fullest rank. Grids: the last axis is the nearest within a node."
 )
 ALIKE = f"--- 1 to {{}} are within {ERROR:.0%}, the error of a plan: any of them will do ---"
@@ -50,8 +51,8 @@ def shown(plan: Plan, everything: bool) -> list[tuple[int, Choice]]:
     return listed
 
 
-def text(plan: Plan, everything: bool = False) -> str:
-    """Write the choices, best first, and the infeasible ways."""
+def text(plan: Plan, everything: bool = False, what: str = "an epoch") -> str:
+    """Write the choices, best first, and the infeasible ways; their seconds are of `what`."""
     listed = shown(plan, everything)
     rows = [row(place, choice) for place, choice in listed]
     orders = any(choice.way.order for choice in plan.choices)
@@ -60,7 +61,7 @@ def text(plan: Plan, everything: bool = False) -> str:
     if plan.alike > 1:
         lines.insert(1 + sum(place <= plan.alike for place, _ in listed), ALIKE.format(plan.alike))
     in_rows = ", ".join(str(place) for place, choice in listed if choice.way.as_1d)
-    notes = wrap(LEGEND) + (wrap(AS_1D.format(in_rows)) if in_rows else [])
+    notes = wrap(LEGEND.format(what)) + (wrap(AS_1D.format(in_rows)) if in_rows else [])
     left_out = len(plan.choices) - len(rows)
     lines += [f"... and {left_out} more; --all shows them"] if left_out else []
     lines += [LEFT_OUT.format(*plan.left_out)] if plan.left_out else []
@@ -90,6 +91,16 @@ def minibatches(plan: BatchPlan) -> str:
         rows = [[*name, *cell] for name, cell in zip(each, cells, strict=True)]
         lines += [*aligned([head, *rows], left=2), ""]
     return "\n".join([*lines, *wrap(OF_MINIBATCHES), *infeasible(plan.infeasible)])
+
+
+def subgraphs(plan: SubgraphPlan, everything: bool = False) -> str:
+    """Write the choices for a step on drawn vertices, and what an epoch of the best takes."""
+    phases = plan.phases(plan.step.best)
+    epoch, sampling = (digits(1e3 * part) for part in (sum(phases.values()), phases["sampling"]))
+    steps = f"{plan.steps} step{'s' if plan.steps > 1 else ''} of up to {plan.size} nodes"
+    said = f"An epoch of choice 1 has {steps} and takes {epoch} ms without scores, {sampling} of them draws"
+    about = wrap(f"{said} and extraction. Memory below is beside the whole graph, for which there is room.")
+    return "\n".join([text(plan.step, everything, "a step"), *about])
 
 
 def row(place: int, choice: Choice) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distgnn.comm.steps import Steps
+from distgnn.errors import ArgumentError
 from distgnn.sampling.block import Sample
 from distgnn.sampling.graph import Graph
 from distgnn.sampling.layerwise import FastGCN, choose
@@ -22,17 +23,23 @@ class Saint(FastGCN):
 
     Rescaling (GraphSAINT section 3.2): entry (u, v) off the diagonal is divided by the inclusion of v, the
     loss of u by that of u. The expected value of Σ_u loss weight_u (A H)_u over a sample is then that over
-    the graph, for one layer and two or more vertices. Vertices that no vertex gathers from, or only with
-    weight 0, are never drawn, so their loss is left out.
+    the graph, for one layer. Vertices that no vertex gathers from, or only with weight 0, are never drawn, so
+    their loss is left out.
 
     Args:
         size: vertices of the subgraph.
         training: ids of the vertices whose loss counts, None for all. Those of them that were drawn, maybe
             none, are the batch of a sample.
+
+    Raises:
+        ArgumentError: one vertex of several, which has no edges, where values are rescaled.
     """
 
     def __init__(self, graph: Graph, size: int, layers: int, *, training: Any = None, **options: Any) -> None:
         super().__init__(graph, [size] * layers, layers=layers, **options)
+        if self.rescale and size == 1 < len(self.importance.columns):
+            problem = "rescale=True needs two to be drawn together; take 2 or more, or rescale=False"
+            raise ArgumentError("fanout", size, problem)
         self.count(slice(None) if training is None else self.positions(training)[0])
 
     def count(self, positions: Any) -> None:

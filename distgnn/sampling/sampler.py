@@ -29,7 +29,8 @@ class Sampler(ABC):
 
     Args:
         graph: row i holds the weights with which vertex i gathers from its neighbours.
-        fanout: how many per layer, that of the layer next to the batch first; see :func:`check_fanout`.
+        fanout: how many per layer, that of the layer next to the batch first; see :func:`check_fanout`. More
+            than the graph has vertices are all of them.
         seed: of everything that is drawn.
         rescale: whether values are corrected so that estimates are unbiased.
 
@@ -54,7 +55,8 @@ class Sampler(ABC):
         self.graph, self.seed, self.rescale, self.fanout = graph, seed, rescale, tuple(fanout)
         if getattr(graph, "collective", False):
             graph.grid.world.agree(self.facts())  # type: ignore[attr-defined]
-        self.fanout = check_fanout(fanout, len(fanout) if layers is None else layers)
+        numbers = check_fanout(fanout, len(fanout) if layers is None else layers)
+        self.fanout = tuple(min(number, max(graph.n, 1)) for number in numbers)  # more are all there are
         self.labels, self.ids = Relabelling(graph.n), Ids(graph.n, getattr(graph, "order", None))
 
     def facts(self) -> dict[str, Any]:

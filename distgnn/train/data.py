@@ -22,6 +22,7 @@ from distgnn.operators.weights import Features
 from distgnn.split import TRAIN, VAL, labelled
 from distgnn.store.read.distributed import load_features, load_targets
 from distgnn.store.read.store import Store
+from distgnn.train.minibatches import at_most
 from distgnn.train.parts import number_of
 from distgnn.train.settings import BATCH_SIZE, CLUSTER, NONE, PARTS_OF_BATCH, STEPS_OF_VERTICES, Settings
 
@@ -73,20 +74,24 @@ def load_data(s: Settings, store: Store, model: GCN, dense: str = "") -> Data:
     if s.keep_best is None:
         decided["keep_best"] = "val" if kept and unscored is None else NONE
     if s.samples:
-        default, most, kind = _of_batches(s, store, targets)
-        decided["batch_size"] = min(s.batch_size or default, most)
-        if (s.batch_size or 0) > most and model.grid.rank == 0:
-            log.warning("batch_size=%d: taken as %d, all %s", s.batch_size, most, kind)
+        default, most, kind = of_batches(s, store, targets.counts[TRAIN])
+        said = model.grid.rank == 0
+        (decided["batch_size"],) = at_most("batch_size", [s.batch_size or default], most, kind, said)
+        if s.fanout is not None:
+            decided["fanout"] = at_most("fanout", s.fanout, store.n, "nodes", said)
     return Data(owned(X, s), targets, scaling, replace(s, **decided))
 
 
-def _of_batches(s: Settings, store: Store, targets: Targets) -> tuple[int, int, str]:
-    """Return the size of minibatches by default, the largest one, and the name of what is counted."""
+def of_batches(s: Settings, store: Store, trained: int) -> tuple[int, int, str]:
+    """Return the size of minibatches by default, the largest one, and the name of what is counted.
+
+    trained: training nodes of the graph, with labels.
+    """
     if s.together:
         return max(BATCH_SIZE, -(-store.n // STEPS_OF_VERTICES)), store.n, "nodes"
     if s.sampler == CLUSTER:
         return PARTS_OF_BATCH, number_of(s, store.order(s.order)), "parts"
-    return BATCH_SIZE, targets.counts[TRAIN], "training nodes"
+    return BATCH_SIZE, trained, "training nodes"
 
 
 def must_be_dense(s: Settings) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from distgnn import rng
 from distgnn.arrays import backend
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError
+from distgnn.layout import partition
 from distgnn.nn.loss import Targets
 from distgnn.nn.networks import NETWORKS
 from distgnn.operators.sources import BlockSource
@@ -26,8 +28,10 @@ from distgnn.store.read.neighbours import neighbours_of
 from distgnn.store.read.root import RootOrder
 from distgnn.store.read.store import Store
 from distgnn.train.parts import shared_parts
-from distgnn.train.settings import CLUSTER, SHADOW, Settings
+from distgnn.train.settings import BULK, CLUSTER, SHADOW, Settings
 from distgnn.train.stored import stored_matrix
+
+log = logging.getLogger(__name__)
 
 
 class Minibatches:
@@ -64,6 +68,42 @@ def check_batch_size(size: int, nodes: int) -> None:
         raise ArgumentError("batch_size", size, problem)
     if size < 1:
         raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
+
+
+def at_most(name: str, numbers: Sequence[int], most: int, what: str, said: bool) -> list[int]:
+    """Return the numbers of a setting, none above `most`; where one was, the log says so if it is `said`.
+
+    what: there are so many of.
+    """
+    taken = [min(number, most) for number in numbers]
+    if said and taken != [*numbers]:
+        asked, had = (",".join(map(str, some)) for some in (numbers, taken))
+        log.warning("%s=%s: taken as %s, all %s", name, asked, had, what)
+    return taken
+
+
+def bulk_at_most(bulk: int, turns: int, said: bool) -> int:
+    """Return a bulk of no more turns than an epoch has; by default, of a few, nothing is said."""
+    what = "minibatches of a rank in an epoch"
+    return bulk if bulk <= BULK else at_most("bulk", [bulk], turns, what, said)[0]
+
+
+def even_groups(count: int, size: int, rescale: bool) -> np.ndarray:
+    """Return where groups of so many things begin and end, cut evenly: int64, groups + 1.
+
+    There are as few groups as sizes up to `size` allow. Rescaled, a group has two or more, if need be one
+    more than `size`: values between two things are divided by the chance that both are drawn, which is 0 of
+    a group of one.
+
+    Raises:
+        ArgumentError: a size below 1, or of 1 where values are rescaled.
+    """
+    if size < 1:
+        raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
+    if rescale and size == 1 < count:
+        problem = "rescale=True needs two to be drawn together; take 2 or more, or rescale=False"
+        raise ArgumentError("batch_size", size, problem)
+    return partition(count, max(min(-(-count // size), count // 2 if rescale else count), 1))
 
 
 class Turn(NamedTuple):

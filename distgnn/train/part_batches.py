@@ -9,24 +9,24 @@ import numpy as np
 from distgnn import rng
 from distgnn.arrays import backend
 from distgnn.errors import ArgumentError
-from distgnn.layout import partition
 from distgnn.sampling.cluster import Cluster
 from distgnn.sampling.sampler import Sampler
-from distgnn.train.minibatches import Minibatches
+from distgnn.train.minibatches import Minibatches, even_groups
 
 
 class PartBatches(Minibatches):
     """The minibatches of every epoch: all parts in an order by (seed, epoch, part), cut evenly.
 
-    An epoch has parts / q minibatches, rounded up, of at most q parts each; a part is in one of them.
+    A part is in one of them; how many parts each has, :func:`even_groups` says.
 
     Args:
         part: of each vertex, int (n); vertices of a negative part are in none, a part without vertices is
             none.
-        training: positions of the training nodes, on the host or on a GPU; size: q.
+        training: positions of the training nodes, on the host or on a GPU; size: parts of a minibatch.
+        rescale: whether the sampler rescales, for which a minibatch has several parts.
     """
 
-    def __init__(self, part: Any, training: Any, size: int, seed: int = 0) -> None:
+    def __init__(self, part: Any, training: Any, size: int, seed: int = 0, rescale: bool = False) -> None:
         super().__init__(training, size, seed)
         part = backend.of(part).to_host(part)
         self.parts = np.unique(part[part >= 0])
@@ -34,7 +34,7 @@ class PartBatches(Minibatches):
             raise ArgumentError("parts", 0, "no node is in a part")
         nodes = np.argsort(part, kind="stable")
         self.members = np.split(nodes, np.searchsorted(part[nodes], self.parts))[1:]
-        self.bounds = partition(self.parts.size, -(-self.parts.size // size))
+        self.bounds = even_groups(self.parts.size, size, rescale)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -49,5 +49,5 @@ class PartBatches(Minibatches):
 def minibatches_of(sampler: Sampler, training: Any, size: int, seed: int) -> Minibatches:
     """Make the minibatches that a sampler takes: of training nodes, or of parts."""
     if isinstance(sampler, Cluster):
-        return PartBatches(sampler.part, training, size, seed)
+        return PartBatches(sampler.part, training, size, seed, sampler.rescale)
     return Minibatches(training, size, seed)

@@ -22,15 +22,17 @@ def wanted(settings: Settings, order: Any) -> Wanted | None:
             problem = "order {} has no parts; give METHOD:K, such as metis:50, or an order by partition"
             raise ArgumentError("parts", None, problem.format(order.name))
         return None
-    asked = parse(settings.parts)
+    asked = parse(settings.parts, "parts")
     if len(asked) > 1:
         raise ArgumentError("parts", settings.parts, "expected one METHOD:K or FILE:K, such as metis:50")
     return asked[0]
 
 
 def number_of(settings: Settings, order: Any) -> int:
-    """Return how many parts there will be, some of them perhaps without nodes."""
+    """Return how many parts there will be, some of them perhaps without nodes; ArgumentError: none."""
     asked = wanted(settings, order)
+    if asked is not None and asked.parts < 1:
+        asked.check()  # else rank 0 does, which reads the file
     return len(order.partition) - 1 if asked is None else asked.parts
 
 

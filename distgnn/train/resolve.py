@@ -334,19 +334,22 @@ def left_open(comm: MPI.Intracomm, settings: Settings, store: StoreOrPath) -> Le
 def to_plan(settings: Settings, ranks: int) -> Settings | None:
     """Return the settings to plan with on so many ranks: resolved, and without a grid or an order "auto"; or
     None where nothing is open. The algorithm "auto" stays, and only with it is open whether blocks are sent
-    whole. Of minibatches a replication and a bulk "auto" stay.
+    whole. Of minibatches a replication and a bulk "auto" stay; of subgraphs on all ranks nothing is open
+    that is not "auto".
 
     Raises:
         ArgumentError: settings that a run would refuse.
     """
-    if settings.samples:
+    if settings.together and AUTO not in (settings.algorithm, settings.grid, settings.replication):
+        return None
+    if settings.samples and not settings.together:
         return _minibatches_to_plan(settings, ranks)
     grid = None if settings.grid == AUTO else settings.grid
     copies = None if settings.replication == AUTO else settings.replication
     if settings.replication == AUTO and settings.algorithm not in (AUTO, "1.5d"):
         problem = f"{settings.algorithm or '1d'} keeps no copies; only 1.5d does"
         raise ArgumentError("replication", AUTO, problem)
-    order = None if settings.order == AUTO else settings.order
+    order = None if settings.order == AUTO and not settings.samples else settings.order
     s = replace(settings, grid=grid, replication=copies, order=order)
     if s.algorithm != AUTO:
         s = resolved(s, ranks)
@@ -412,7 +415,8 @@ def of_store(s: Settings, store: Store) -> tuple[Settings, Order]:
     """
     order = store.order(s.order)
     if len(order.versions) > 1 and (s.samples or NETWORKS[str(s.model)].needs_own):
-        what = "minibatches" if s.samples else f"model={s.model}"
+        what = "subgraphs, whose nodes have one place each," if s.together else "minibatches"
+        what = what if s.samples else f"model={s.model}"
         problem = f"orders rows and columns apart, which {what} can't use; take another"
         raise ArgumentError("order", order.name, problem)
     check_content(store)

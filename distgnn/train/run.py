@@ -38,7 +38,7 @@ from distgnn.train.data import load_data
 from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
-from distgnn.train.minibatches import make_sampler
+from distgnn.train.minibatches import bulk_at_most, make_sampler
 from distgnn.train.predict import reported
 from distgnn.train.schedule import Schedule, changed
 from distgnn.train.serial import Reference
@@ -241,8 +241,10 @@ class Run:
             self.minibatches = VertexTraining.of(s, *given)
         elif s.samples:
             drawn = make_sampler(s, self.store, self.order.name, self.grid, self.targets)
-            sizes = int(s.batch_size or 0), s.batches_per_update or 1, int(s.bulk or 1)
-            self.minibatches = MinibatchTraining(*given, drawn, *sizes, s.seed)
+            bulk, sizes = int(s.bulk or 1), (int(s.batch_size or 0), s.batches_per_update or 1)
+            self.minibatches = MinibatchTraining(*given, drawn, *sizes, bulk, s.seed)
+            bulk = bulk_at_most(bulk, len(self.minibatches.turns), self.grid.rank == 0)
+            self.settings = dataclasses.replace(s, bulk=bulk)
 
     def _epochs(self) -> Iterator[records.Epoch]:
         """Train the epochs that are left, until the ranks agree to stop."""

@@ -244,8 +244,8 @@ class Settings:
         "of it on each)")
     importance: str | None = _batches(None, "ladies: sums of squared weights (Zou et al., default) or "
         "squared numbers of neighbours", choices=("zou", "counts"))
-    rescale: bool | None = _batches(None, "gcn: divide by inclusion probabilities, for no bias "
-        "(default: yes; cluster: no)", switch=True)
+    rescale: bool | None = _batches(None, "gcn: divide by inclusion probabilities, for no bias, of "
+        "two parts or nodes at least (default: yes; cluster: no)", switch=True)
     renormalize: bool | None = _batches(None, "cluster, gcn: values of a row add up to what they do on the "
         "graph (default: yes, without --rescale)", switch=True)
 

@@ -15,7 +15,7 @@ import numpy as np
 from distgnn import rng
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, check_type
-from distgnn.layout import Layout, partition
+from distgnn.layout import Layout
 from distgnn.nn.buffers import LayerGraph
 from distgnn.nn.gcn import GCN
 from distgnn.nn.loss import LossRows, Targets
@@ -31,7 +31,7 @@ from distgnn.sampling.ids import Ids
 from distgnn.split import TRAIN
 from distgnn.train.full_graph import update
 from distgnn.train.minibatch import MinibatchTraining, StepClock
-from distgnn.train.minibatches import Turn, training_nodes
+from distgnn.train.minibatches import Turn, even_groups, training_nodes
 from distgnn.train.settings import Settings
 
 Array = Any
@@ -40,22 +40,21 @@ Array = Any
 class Vertices:
     """The vertices of every step: all nodes in an order by (seed, epoch, node id), cut evenly.
 
-    An epoch has n / size steps, rounded up, and each node is in one of them. The vertices of a step are a
-    uniform draw without replacement, of at most so many nodes, whatever the order of the graph and the ranks.
+    Each node is in one step of an epoch; how many a step has, :func:`even_groups` says. The vertices of a
+    step are a uniform draw without replacement, whatever the order of the graph and the ranks.
 
     Args:
-        n: nodes; size: vertices of a step at most; ids: of the nodes by position.
+        ids: of the nodes by position; size: vertices of a step; rescale: whether values are rescaled, for
+            which a step has several.
 
     Memory: 24 bytes per node while an epoch is drawn; 4 between epochs where the graph has an order.
 
     Raises:
-        ArgumentError: a size below 1.
+        ArgumentError: a size below 1, or of 1 where values are rescaled.
     """
 
-    def __init__(self, ids: Ids, size: int, seed: int = 0) -> None:
-        if size < 1:
-            raise ArgumentError("batch_size", size, "expected a whole number of at least 1")
-        self.ids, self.seed, self.bounds = ids, seed, partition(ids.n, max(-(-ids.n // size), 1))
+    def __init__(self, ids: Ids, size: int, seed: int = 0, rescale: bool = False) -> None:
+        self.ids, self.seed, self.bounds = ids, seed, even_groups(ids.n, size, rescale)
 
     def __len__(self) -> int:
         """Count the steps of an epoch."""
@@ -74,8 +73,8 @@ class VertexTraining(MinibatchTraining):
     Collective, as all its methods are. Of n nodes s are drawn in a step, of which the same operator, features
     and labels remain. With ``rescale``, entry (u, v) off the diagonal is divided by (s - 1) / (n - 1), the
     inclusion of v given u, and the loss of u by s / n, that of u. The expected value of Σ_u loss weight_u
-    (A H)_u over a step is then that over the graph, for one layer and two or more vertices, and the loss
-    stands for the mean over all training nodes. Without, it is the mean over those that were drawn.
+    (A H)_u over a step is then that over the graph, for one layer, and the loss stands for the mean over all
+    training nodes. Without, it is the mean over those that were drawn.
 
     Args:
         model: on any algorithm that sends whole blocks.
@@ -90,8 +89,8 @@ class VertexTraining(MinibatchTraining):
     made with a few collectives of counts.
 
     Raises:
-        ArgumentError: no training nodes, a size below 1, or a matrix that sends needed rows; or ranks
-            disagree in numbers (on every rank).
+        ArgumentError: no training nodes, a size that :class:`Vertices` refuses, or a matrix that sends needed
+            rows; or ranks disagree in numbers (on every rank).
         ValueError: features or targets whose nodes are in another order than the network's.
     """
 
@@ -111,7 +110,7 @@ class VertexTraining(MinibatchTraining):
             problem = "the graph has no training nodes; give it a split with some"
             raise ArgumentError("batch_size", size, problem)
         with self.grid.world.together():
-            self.vertices = Vertices(Ids(self.n, order), size, seed)
+            self.vertices = Vertices(Ids(self.n, order), size, seed, rescale)
         self.training = np.zeros(self.n, bool)
         self.training[training_nodes(targets)[0]] = True
         self.subgraphs = Subgraphs(model.adjacency, len(model.layers))  # type: ignore[arg-type]

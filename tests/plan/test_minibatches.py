@@ -37,7 +37,7 @@ from .machines import slow, written
 
 SAMPLERS: dict[str, dict[str, Any]] = {
     "sage": {"fanout": (9, 7)}, "ladies": {"fanout": (256, 256)}, "fastgcn": {"fanout": (256, 256)},
-    "saint": {"fanout": (500,)},
+    "saint": {"fanout": (500,)}, "cluster": {"parts": "random:1229"},
 }  # fmt: skip
 BATCHES: dict[str, Any] = {"hidden": (8,), "batch_size": 16, "partition_graph": True, "dropout": 0.0}
 
@@ -105,7 +105,7 @@ def test_the_choice_fits_the_memory_and_a_larger_one_would_not(store: Store, sam
 
 
 def turns_of(store: Store) -> int:
-    """Count the turns of 4 ranks, two for each update of 8 minibatches."""
+    """Count the turns of 4 ranks, two for each update of 8 minibatches; there are as many parts as nodes."""
     batches = -(-int(store.manifest["split"]["train"]) // 16)
     return 2 * (batches // 8) + -(-(batches % 8) // 4)
 
@@ -286,6 +286,16 @@ def test_what_would_do_where_nothing_fits(store: Store, memory: float, cut: bool
     if found := re.search(r"(\d+) ranks would do", str(caught.value)):
         ranks = int(found[1])
         assert plan_minibatches(replace(given, bulk="auto"), store, ranks, short).choices
+
+
+def test_a_bulk_beyond_an_epoch_is_an_epoch(store: Store, tmp_path: Path, capsys: Any, caplog: Any) -> None:
+    """Said once, and the command that trains has what is taken."""
+    machine = written(tmp_path, slow())
+    words = ["plan", str(store.path), "--machine", machine, "--sampler", "sage", "--batch-size", "16"]
+    assert cli.main([*words, "--ranks", "4", "--partition-graph", "--bulk", "100000"]) == 0
+    most = turns_of(store)
+    assert f" --bulk {most} " in capsys.readouterr().out.splitlines()[-1]
+    assert caplog.text.count(f"bulk=100000: taken as {most}, all minibatches of a rank in an epoch") == 1
 
 
 @pytest.mark.parametrize("words", ["--ranks 2,4", "--ranks 4 --explain 1"])

@@ -10,12 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from mpi4py import MPI
 
 from awkward_shapes import awkward
 from distgnn import UserError
 from distgnn.arrays.tuning import TUNING
 from distgnn.local import host
-from distgnn.sampling import FastGCN, Graph, GraphSage, Ladies, Replicated, Saint, Sample, Sampler, layerwise
+from distgnn.operators import make_grid
+from distgnn.sampling import (
+    FastGCN,
+    Graph,
+    GraphSage,
+    Ladies,
+    Partitioned,
+    Replicated,
+    Saint,
+    Sample,
+    Sampler,
+    Shadow,
+    layerwise,
+)
 from loops import each
 from sampling.exact import LEVEL, assert_mean, p_value, p_value_inclusion, subset_probabilities
 
@@ -324,7 +338,9 @@ def test_fastgcn_and_saint_draw_by_column_norms(count: int) -> None:
         members(FastGCN(Replicated(A), [count]).sample([np.array([1])] * DRAWS), 8), weights, count
     )
     assert_distributed(
-        members(Saint(Replicated(A), count, 1).sample([np.array([1])] * DRAWS), 8), weights, count
+        members(Saint(Replicated(A), count, 1, rescale=count > 1).sample([np.array([1])] * DRAWS), 8),
+        weights,
+        count,
     )
 
 
@@ -396,17 +412,25 @@ def test_other_bad_input() -> None:
         GraphSage(Replicated(sp.csr_array((2, 3))), [2])
 
 
-@pytest.mark.parametrize("kind", sorted(SAMPLERS))
+@pytest.mark.parametrize("cut", [False, True])
+@each("kind", [*SAMPLERS, "shadow"])
 def test_a_fanout_beyond_the_graph_takes_everything_and_no_more_memory(
-    kind: str, directed: sp.csr_array
+    kind: str, cut: bool, directed: sp.csr_array, backend: Any
 ) -> None:
-    G, batch = Replicated(directed), np.array([1, 3])
-    huge, enough = (
-        SAMPLERS[kind](G, [size, size]).sample([batch])[0] for size in (10**20, directed.shape[0])
-    )
+    """Beyond what 64 bits hold, too; on the host and a GPU, whole and cut alike."""
+    batch = np.array([1, 3])
+    grid = make_grid(MPI.COMM_SELF, "1.5d", backend=backend)
+    given = Partitioned(grid, directed, backend=backend) if cut else Replicated(directed, backend=backend)
+    make = SAMPLERS.get(kind, lambda G, fanout: Shadow(G, fanout, 2))
+    graphs = ((10**20, given), (directed.shape[0], Replicated(directed)))
+    huge, enough = (make(G, [size, size]).sample([batch])[0] for size, G in graphs)
     for one, other in zip(huge.blocks, enough.blocks, strict=True):
-        assert one.rows.tolist() == other.rows.tolist() and one.cols.tolist() == other.cols.tolist()
-        np.testing.assert_array_equal(one.A.toarray(), other.A.toarray())
+        parts = one.rows, one.cols, one.indptr, one.indices, one.data
+        rows, cols, indptr, indices, data = map(backend.to_host, parts)
+        assert rows.tolist() == other.rows.tolist() and cols.tolist() == other.cols.tolist()
+        found = sp.csr_array((data, indices, indptr), shape=one.shape).toarray()
+        np.testing.assert_array_equal(found, other.A.toarray())
+    grid.free()
 
 
 def test_numbers_of_minibatches(directed: sp.csr_array) -> None:

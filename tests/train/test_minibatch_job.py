@@ -107,6 +107,32 @@ def test_a_batch_of_too_few_nodes_has_all(comm: Any, shared_tmp_path: Any, caplo
 
 
 @pytest.mark.ranks(1, 4)
+def test_more_than_there_are_is_all_and_said_once(comm: Any, shared_tmp_path: Any, caplog: Any) -> None:
+    """Neighbours beyond what 64 bits hold, of a cut graph; minibatches of an epoch; defaults, too."""
+    store, most = small_store(shared_tmp_path, comm), "taken as 60,3, all nodes"
+    logs = [shared_tmp_path / f"{name}.jsonl" for name in ("enough", "beyond")]
+    words = [store, "--sampler", "sage", "--hidden", 6, "--epochs", 2, "--batch-size", 3]
+    run(comm, *words, "--fanout", "60,3", "--bulk", 9, "--log", logs[0])
+    caplog.clear()
+    more = ["--fanout", f"{10**20},3", "--bulk", 10**20, "--partition-graph", "--check", "all"]
+    run(comm, *words, *more, "--log", logs[1])
+    said = [record.message for record in caplog.records]
+    run(comm, store, "--sampler", "ladies", "--epochs", 1)
+    if comm.Get_rank() == 0:
+        turns = 7 if comm.Get_size() == 1 else 2
+        beyond = f"bulk={10**20}: taken as {turns}, all minibatches of a rank in an epoch"
+        assert [line for line in said if "taken as" in line] == [f"fanout={10**20},3: {most}", beyond]
+        (start,) = events(logs[1], "run")
+        assert (start["config"]["fanout"], start["config"]["bulk"]) == ([60, 3], turns)
+        losses = ([epoch["loss"] for epoch in events(log, "epoch")] for log in logs)
+        np.testing.assert_allclose(*losses, rtol=1e-5)
+        assert "batch_size=1024: taken as 20, all training nodes" in caplog.text
+        assert "fanout=512,512: taken as 60,60, all nodes" in caplog.text
+        assert "bulk=4" not in caplog.text
+    comm.Barrier()
+
+
+@pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("kind", ["sage", "ladies"])
 @pytest.mark.slow
 def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_tmp_path: Any) -> None:
@@ -157,7 +183,18 @@ def test_resume_goes_on_with_the_same_minibatches(comm: Any, kind: str, shared_t
             "--batch-size: expected a whole number, at least 1, not '0'",
         ),
         (["--sampler", "sage", "--bulk", "0"], "--bulk: expected a whole number, at least 1, or auto, not"),
-        (["--sampler", "sage", "--replication", "2"], "possible (rows x reps): 1x1"),
+        (
+            ["--sampler", "sage", "--fanout", "-3,2"],
+            "--fanout: expected whole numbers, at least 1, as in 64,32, not '-3,2'",
+        ),
+        (
+            ["--sampler", "sage", "--replication", "2"],
+            "--replication 2: not for algorithm 1.5d on 1 ranks; possible (rows x reps): 1x1",
+        ),
+        (
+            ["--sampler", "sage", "--replication", "2", "--grid", "rows=1"],
+            "--grid rows=1,reps=2: not for algorithm 1.5d on 1 ranks; possible (rows x reps): 1x1",
+        ),
         (
             ["--sampler", "sage", "--algorithm", "2d"],
             "--algorithm 2d: excludes --sampler sage; minibatches take features",
@@ -237,7 +274,9 @@ def test_a_grid_from_elsewhere_is_left_out_for_another_algorithm(
 
 def test_a_double_order_is_for_3d(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(Communities(), tmp_path / "double.dg", order=("double", "random"))
-    for words, what in ((["--sampler", "ladies"], "minibatches"), (["--model", "sage"], "--model sage")):
+    refused = {"ladies": "minibatches", "vertices": "subgraphs, whose nodes have one place each,"}
+    cases = [(["--sampler", name], what) for name, what in refused.items()]
+    for words, what in (*cases, (["--model", "sage"], "--model sage")):
         assert cli.main(["train", str(tmp_path / "double.dg"), "--order", "double", *words]) == 2
         assert (
             f"--order double: orders rows and columns apart, which {what} can't use; take another"

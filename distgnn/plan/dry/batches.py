@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +17,10 @@ from distgnn.plan.dry.recorder import ProgramStep, Recorder
 from distgnn.plan.dry.run import multiplied, network_of
 from distgnn.sampling.block import Sample
 from distgnn.sampling.prices import Expected, Watched
-from distgnn.split import TRAIN
 from distgnn.train.minibatch import GradientSums, MinibatchTraining
 from distgnn.train.minibatches import sampler_on, training_nodes
 from distgnn.train.resolve import make_grid
-from distgnn.train.settings import BATCH_SIZE, Settings
+from distgnn.train.settings import Settings
 
 DRAWN = 32  # minibatches of an epoch, at most
 
@@ -56,11 +55,14 @@ class Batches:
         return sum(self.nbytes[:k]) * k // min(k, self.drawn)
 
 
-def batches(s: Settings, known: Graph, even: Graph, ranks: int, most: int = DRAWN) -> Batches:
+def batches(
+    s: Settings, known: Graph, even: Graph, ranks: int, parts: Callable[[], np.ndarray], most: int = DRAWN
+) -> Batches:
     """Draw minibatches of the first epoch as a run on so many ranks does, at most so many, and train on them.
 
     Args:
-        s: resolved. known: the graph itself; even: the same by its numbers of non-zeros.
+        s: resolved, with a batch size. known: the graph itself; even: the same by its numbers of non-zeros.
+        parts: gives the part of each node, where they are needed.
     """
     cut, s = bool(s.partition_graph), replace(s, grid=None, replication=1, partition_graph=False)
     known, even = multiplied(s, known), multiplied(s, even)
@@ -68,10 +70,9 @@ def batches(s: Settings, known: Graph, even: Graph, ranks: int, most: int = DRAW
         model, X, targets = network_of(s, replace(known, source=even.source), make_grid(_one(1), s, SHAPES))
         before = books.held["adjacency"]
         watched = Watched(known.source, ranks)
-        drawn = sampler_on(s, watched, lambda: training_nodes(targets)[0], lambda: np.empty(0, np.int64))
+        drawn = sampler_on(s, watched, lambda: training_nodes(targets)[0], parts)
         graph = books.held["adjacency"] - before
-        size = min(s.batch_size or BATCH_SIZE, targets.counts[TRAIN])
-        training = MinibatchTraining(model, X, targets, drawn, size, 1, 1, s.seed)
+        training = MinibatchTraining(model, X, targets, drawn, int(s.batch_size or 0), 1, 1, s.seed)
         watched.asked.clear()
         with Recorder() as steps:
             pairs = list(_trained(training, watched, most))
