@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -221,3 +222,27 @@ def test_counts_without_a_profiler_fail():
     assert done.returncode == 1 and "###" not in done.stdout
     said = tiny("gpu_count", "--graphs", "rmat-6", "--widths", "8", "--launch").stdout
     assert said.startswith("CASE|rmat-6|8|V4 G2") and said.count("CASE") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_launches_of_an_epoch(tmp_path):
+    """Kernels in graphs are those of an epoch that is queued; a run waits as often as the loop."""
+    out = tmp_path / "launches.md"
+    done = tiny("launches", "--models", "gcn", "gat", "--nodes", "60", "--by-name", "--out", str(out))
+    assert done.returncode == 0 and out.read_text() == done.stdout, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| gcn |", "| gat |"))]
+    rows = [row for row in rows if row[-1] != "launches"]
+    assert [row[:3] for row in rows] == [
+        [*start, asked] for start in product(("gcn", "gat"), ("", "0.5")) for asked in ("", "yes")
+    ]
+    for row in rows:
+        launches, waits, of_loop, *_, graphs, inside, others, waited, _, _ = map(int, row[3:])
+        assert waits == of_loop == waited == 2 + (row[2] == "yes") and graphs in (2, 3)
+        assert launches <= inside + others <= launches + 1  # a copy of logits
+    heads = [at for at, line in enumerate(lines) if line.endswith("| launches |")]
+    assert len(heads) == 8
+    for at, row in zip(heads, rows, strict=True):
+        end = next((other for other in heads if other > at), len(lines))
+        assert sum(int(line.split("|")[2]) for line in lines[at + 1 : end]) == int(row[3])
