@@ -192,6 +192,33 @@ def test_devices_are_bound_once_and_shared_ones_are_named(comm, monkeypatch, cap
     assert dg.Grid(MPI.COMM_SELF, backend=cards).device == f"cuda:{int(comm.Get_rank() > 0)}"
 
 
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.timeout(60)
+def test_a_rank_without_a_gpu_or_whose_gpu_fails_keeps_nobody_waiting(comm):
+    """The last rank has arrays of the host; its device cannot be asked for; or it cannot be bound."""
+    last = comm.Get_rank() == comm.Get_size() - 1
+
+    class Cards(dg.backend.Backend):
+        name, broken = "cards", ""
+
+        def devices(self):
+            if last and self.broken == "devices":
+                raise OSError("no answer")
+            return ["0000:01:00.0"]
+
+        def bind(self, device):
+            if last and self.broken == "bind":
+                raise OSError("in use")
+            return f"cuda:{device}"
+
+    cards = Cards()
+    with pytest.raises(DisagreementError, match=r"backend is cards on ranks? .* and numpy on rank"):
+        dg.Grid(comm, backend="numpy" if last else cards)
+    for cards.broken, problem in (("devices", "no answer"), ("bind", "in use")):
+        with pytest.raises(OSError if last else RuntimeError, match=problem):
+            dg.Grid(comm, backend=cards)
+
+
 def test_defaults_are_the_best_grids():
     assert grids("2d", 12)[0] == {"rows": 3, "cols": 4}
     assert grids("3d", 8)[0] == {"x": 2, "y": 2, "z": 2}
