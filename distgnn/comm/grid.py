@@ -102,7 +102,8 @@ class Grid(Axes):
         self.node = self.nodes[self.rank]
         if self.backend.name == "numpy":
             launch.warn_of_threads()
-            if backend is None and (why := backends.old_driver()):
+            chosen = isinstance(backend, Backend) or backends.wanted(backend) != "auto"
+            if not chosen and (why := backends.old_driver()):
                 launch.warn(f"arrays are on the host: {why}")
         self.transport = transport(self.backend, comm, self.node)
         self.overlap, self.wire, self.mixed = True, wire, False

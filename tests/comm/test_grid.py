@@ -11,6 +11,8 @@ from mpi4py import MPI
 
 import distgnn as dg
 from chosen_grids import some_grids
+from distgnn.arrays import backend as backends
+from distgnn.comm import launch
 from distgnn.comm.devices import Sight, assign, is_near
 from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
@@ -217,6 +219,30 @@ def test_a_rank_without_a_gpu_or_whose_gpu_fails_keeps_nobody_waiting(comm):
     for cards.broken, problem in (("devices", "no answer"), ("bind", "in use")):
         with pytest.raises(OSError if last else RuntimeError, match=problem):
             dg.Grid(comm, backend=cards)
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_driver_that_is_too_old_is_said_once(comm, monkeypatch, capfd):
+    """Where a GPU would have been taken, by a grid and by a fit; not where the host was asked for."""
+    monkeypatch.setattr(backends, "_has_gpu", lambda: False)
+    monkeypatch.setattr(backends, "old_driver", lambda: "the driver is too old")
+    monkeypatch.setattr(launch, "is_first", lambda: comm.Get_rank() == 0)
+    ring, few = np.array([range(4), [1, 2, 3, 0]]), {"comm": comm, "epochs": 1}
+    calls = {
+        "grid": lambda backend: dg.Grid(comm, backend=backend),
+        "fit": lambda backend: dg.fit(ring, np.eye(4), [0, 1, 0, 1], ["train"] * 4, backend=backend, **few),
+    }
+    for call, (asked, variable, said) in itertools.product(
+        calls, [(None, "", 1), ("auto", "", 1), ("numpy", "", 0), (None, "numpy", 0), ("auto", "numpy", 1)]
+    ):
+        with monkeypatch.context() as patch:
+            if variable:
+                patch.setenv("DISTGNN_BACKEND", variable)
+            launch.warn.cache_clear()
+            calls[call](asked), calls[call](asked)
+        words = "distgnn: warning: arrays are on the host: the driver is too old"
+        assert capfd.readouterr().err.count(words) == (said if comm.Get_rank() == 0 else 0), (call, asked)
+    launch.warn.cache_clear()
 
 
 def test_defaults_are_the_best_grids():
