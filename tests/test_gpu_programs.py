@@ -226,6 +226,42 @@ def test_counts_without_a_profiler_fail():
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+def test_dense_products_and_passes(tmp_path):
+    out, words = tmp_path / "dense.md", "--rows 96 --by-rows 32x16 --by-columns 16x32 --columns 5 8".split()
+    done = tiny("gpu_dense", *words, "--rounds", "1", "--least-ms", "0.01", "--out", str(out))
+    assert done.returncode == 0 and "WRONG" not in done.stdout and out.read_text() == done.stdout, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert [row[:4] for row in rows if row[0] in ("X W", "G Wᵀ", "Xᵀ G")] == [
+        ["X W", "96", "32", "16"], ["G Wᵀ", "96", "32", "16"], ["Xᵀ G", "16", "96", "32"]
+    ]  # fmt: skip
+    assert all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows if len(row) == 9 and row[1] != "m")
+    assert [row[0] for row in rows if len(row) == 2][1:] == [
+        "none", "bias, ReLU and bits", "with dropout", "a gradient's mask"
+    ]  # fmt: skip
+    assert [row[1] for row in rows if row[0].startswith("`")] == ["5"] * 5 + ["8"] * 5
+
+
+def test_wrong_dense_products_are_named(monkeypatch):
+    """The one that rounds may be off by a thousandth; the exact one may not."""
+    program = loaded("gpu_dense", monkeypatch)
+
+    def gemm(A, B, out, exact=True):
+        out[...] = 1.001 * (A @ B)
+        return True
+
+    args: Any = argparse.Namespace(rows=40, by_rows=["8x4"], by_columns=["4x8"], rounds=1, least_ms=1)
+    monkeypatch.setattr(program.cuda, "gemm", gemm)
+    monkeypatch.setattr(program, "Cublas", MagicMock(side_effect=RuntimeError("absent")))
+    monkeypatch.setattr(program, "medians", lambda *_: {"ours": 2.0, "ours, TF32*": 3.0})
+    monkeypatch.setattr(program, "Ceilings", MagicMock(measured=lambda *_: MagicMock(copy=1e6)))
+    wrong: list[str] = []
+    rows = list(program.of_products(args, backend.get("numpy"), wrong))
+    assert wrong == ["X W, 40 x 8 x 4, ours", "G Wᵀ, 40 x 8 x 4, ours", "Xᵀ G, 4 x 40 x 8, ours"]
+    assert rows[0] == "| X W | 40 | 8 | 4 | 2.000 | 3.000* |  |  | 2.048 |"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_launches_of_an_epoch(tmp_path):
     """Kernels in graphs are those of an epoch that is queued; a run waits as often as the loop."""
     out = tmp_path / "launches.md"
