@@ -185,7 +185,7 @@ def summary(run: Run) -> str:
 
 
 def captured(epochs: int, why_not: str) -> str:
-    """Say how many epochs were CUDA graphs, or why none was."""
+    """Return the words for how many epochs were CUDA graphs, or why none was."""
     return f"CUDA graphs: {epochs} epochs" if epochs else f"no epoch was a CUDA graph, which {why_not}"
 
 

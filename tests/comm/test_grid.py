@@ -223,7 +223,7 @@ def test_a_rank_without_a_gpu_or_whose_gpu_fails_keeps_nobody_waiting(comm):
 
 @pytest.mark.ranks(1, 2)
 def test_a_driver_that_is_too_old_is_said_once(comm, monkeypatch, capfd):
-    """Where a GPU would have been taken, by a grid and by a fit; not where the host was asked for."""
+    """A grid and a fit warn that would have taken a GPU; not where the host was asked for."""
     monkeypatch.setattr(backends, "_has_gpu", lambda: False)
     monkeypatch.setattr(backends, "old_driver", lambda: "the driver is too old")
     monkeypatch.setattr(launch, "is_first", lambda: comm.Get_rank() == 0)
