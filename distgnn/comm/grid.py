@@ -93,10 +93,11 @@ class Grid(Axes):
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
             self.narrow = None if wire is None else Narrow(wire, self.backend)
+            devices = self.backend.devices()
         agree(comm, {"backend": self.backend.name})  # before calls that ranks with a GPU alone make
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.device = bind(self.backend, comm, node)
+        self.device = bind(self.backend, devices, comm, node)
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
         self.nodes = self.groups.nodes_of(comm, node)
         self.node = self.nodes[self.rank]

@@ -308,7 +308,7 @@ def test_small_graphs_are_captured_by_default(comm, device, shared_tmp_path, mon
 
 
 def test_the_end_of_a_run_says_which_epochs_were_graphs(comm, device, shared_tmp_path, monkeypatch):
-    """They are counted, or why there is none is told: in the log's end, in Python, and on the terminal."""
+    """The log's end and the summary count them, or tell why there is none."""
     store = small_store(shared_tmp_path, comm)
 
     def missing():
