@@ -27,7 +27,12 @@ FLAGS = ("-std=c++17", "-Werror", "all-warnings", "-diag-suppress", "177")
 
 #: Beneath the table.
 LEGEND = """Instructions are those of a turn, which gathers U rows of B and adds them up. Those that read
-the entries of the next turns are left out."""
+the entries of the next turns are left out.
+
+At most 16 a non-zero: float with 32-bit indices, 1 or 2 columns of float with 64-bit ones, 1 column of
+double. Others need more. A 64-bit index is exchanged in two halves, and its address takes an instruction
+more. Two columns of double have two non-zeros in a turn, which share what every turn does, and their weights
+are exchanged and selected in halves. 16 bits are widened, by an instruction for each column."""
 
 Found = TypeVar("Found")
 

@@ -139,6 +139,13 @@ class BestEpoch(Scores, total=False):
     epoch: int
 
 
+class Captured(TypedDict):
+    """The epochs of the last launch that were CUDA graphs, and what others lacked, behind "a CUDA graph"."""
+
+    epochs: int
+    why_not: str
+
+
 class End(Scores, total=False):
     """The end of a run: the scores after the last update, and the costs of the whole run by rank.
 
@@ -147,6 +154,7 @@ class End(Scores, total=False):
         ledger: entries of all ranks; traffic: words by sender and receiver, of few ranks.
         steps_median: seconds of the steps of minibatch training, by rank.
         stopped: why training ended before its last epoch.
+        cuda_graph: on a GPU.
     """
 
     event: str
@@ -165,6 +173,7 @@ class End(Scores, total=False):
     stopped: str
     check: Checked
     steps_median: dict[str, list[float]]
+    cuda_graph: Captured
 
 
 class Failed(TypedDict, total=False):

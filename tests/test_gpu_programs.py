@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -249,3 +250,63 @@ def test_counts_without_a_profiler_fail():
     assert done.returncode == 1 and "###" not in done.stdout
     said = tiny("gpu_count", "--graphs", "rmat-6", "--widths", "8", "--launch").stdout
     assert said.startswith("CASE|rmat-6|8|V4 G2") and said.count("CASE") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_dense_products_and_passes(tmp_path):
+    out, words = tmp_path / "dense.md", "--rows 96 --by-rows 32x16 --by-columns 16x32 --columns 5 8".split()
+    done = tiny("gpu_dense", *words, "--rounds", "1", "--least-ms", "0.01", "--out", str(out))
+    assert done.returncode == 0 and "WRONG" not in done.stdout and out.read_text() == done.stdout, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert [row[:4] for row in rows if row[0] in ("X W", "G Wᵀ", "Xᵀ G")] == [
+        ["X W", "96", "32", "16"], ["G Wᵀ", "96", "32", "16"], ["Xᵀ G", "16", "96", "32"]
+    ]  # fmt: skip
+    assert all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows if len(row) == 9 and row[1] != "m")
+    assert [row[0] for row in rows if len(row) == 2][1:] == [
+        "none", "bias, ReLU and bits", "with dropout", "a gradient's mask"
+    ]  # fmt: skip
+    assert [row[1] for row in rows if row[0].startswith("`")] == ["5"] * 5 + ["8"] * 5
+
+
+def test_wrong_dense_products_are_named(monkeypatch):
+    """The one that rounds may be off by a thousandth; the exact one may not."""
+    program = loaded("gpu_dense", monkeypatch)
+
+    def gemm(A, B, out, exact=True):
+        out[...] = 1.001 * (A @ B)
+        return True
+
+    args: Any = argparse.Namespace(rows=40, by_rows=["8x4"], by_columns=["4x8"], rounds=1, least_ms=1)
+    monkeypatch.setattr(program.cuda, "gemm", gemm)
+    monkeypatch.setattr(program, "Cublas", MagicMock(side_effect=RuntimeError("absent")))
+    monkeypatch.setattr(program, "medians", lambda *_: {"ours": 2.0, "ours, TF32*": 3.0})
+    monkeypatch.setattr(program, "Ceilings", MagicMock(measured=lambda *_: MagicMock(copy=1e6)))
+    wrong: list[str] = []
+    rows = list(program.of_products(args, backend.get("numpy"), wrong))
+    assert wrong == ["X W, 40 x 8 x 4, ours", "G Wᵀ, 40 x 8 x 4, ours", "Xᵀ G, 4 x 40 x 8, ours"]
+    assert rows[0] == "| X W | 40 | 8 | 4 | 2.000 | 3.000* |  |  | 2.048 |"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_launches_of_an_epoch(tmp_path):
+    """Kernels in graphs are those of an epoch that is queued; a run waits as often as the loop."""
+    out = tmp_path / "launches.md"
+    done = tiny("launches", "--models", "gcn", "gat", "--nodes", "60", "--by-name", "--out", str(out))
+    assert done.returncode == 0 and out.read_text() == done.stdout, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| gcn |", "| gat |"))]
+    rows = [row for row in rows if row[-1] != "launches"]
+    assert [row[:3] for row in rows] == [
+        [*start, asked] for start in product(("gcn", "gat"), ("", "0.5")) for asked in ("", "yes")
+    ]
+    for row in rows:
+        launches, waits, of_loop, *_, graphs, inside, others, waited, _, _ = map(int, row[3:])
+        assert waits == of_loop == waited == 2 + (row[2] == "yes") and graphs in (2, 3)
+        assert launches <= inside + others <= launches + 1  # a copy of logits
+    heads = [at for at, line in enumerate(lines) if line.endswith("| launches |")]
+    assert len(heads) == 8
+    for at, row in zip(heads, rows, strict=True):
+        end = next((other for other in heads if other > at), len(lines))
+        assert sum(int(line.split("|")[2]) for line in lines[at + 1 : end]) == int(row[3])

@@ -62,13 +62,18 @@ def available() -> list[str]:
     return ["numpy", "cupy"] if _has_gpu() else ["numpy"]
 
 
+def wanted(name: str | None = None) -> str:
+    """Return ``name``, by default what ``DISTGNN_BACKEND`` says; ``auto`` where nothing is asked for."""
+    return name or os.environ.get("DISTGNN_BACKEND", "auto")
+
+
 def get(name: str | None = None) -> Backend:
     """Return the backend called ``name``, by default what ``DISTGNN_BACKEND`` says.
 
     ``auto`` takes a GPU if there is one. ArgumentError: unknown name, or ``cupy`` asked for where no GPU
     answers.
     """
-    name = name or os.environ.get("DISTGNN_BACKEND", "auto")
+    name = wanted(name)
     if name not in ("auto", "numpy", "cupy"):
         raise ArgumentError("backend", name, "no such backend; choose auto, numpy or cupy")
     if name == "cupy" and not _has_gpu():

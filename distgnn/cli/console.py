@@ -177,9 +177,16 @@ def summary(run: Run) -> str:
         lines.append(f"of an epoch, seconds (median, mean of ranks): {spent}")
     peak = f"peak memory per rank {size(max(end['peak_bytes']))} at most"
     lines.append(f"epoch {end['epoch_seconds_median']:.4f} s (median); {messages(run)}; {peak}")
+    if "cuda_graph" in end:
+        lines.append(captured(**end["cuda_graph"]))
     if run.check is not None:
         lines.append(run.check.verdict())
     return "\n".join(lines)
+
+
+def captured(epochs: int, why_not: str) -> str:
+    """Return the words for how many epochs were CUDA graphs, or why none was."""
+    return f"CUDA graphs: {epochs} epochs" if epochs else f"no epoch was a CUDA graph, which {why_not}"
 
 
 def stopped(where: records.Stopped, checkpoint: str | None) -> str:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from distgnn.arrays.backend import Backend
-from distgnn.comm.agree import ranges
+from distgnn.comm.agree import ranges, together
+from distgnn.comm.communicator import Communicator
 
 log = logging.getLogger(__name__)
 PCI = Path("/sys/bus/pci/devices")
@@ -35,12 +36,15 @@ class Sight(NamedTuple):
     near: Sequence[bool] = ()
 
 
-def bind(backend: Backend, node: MPI.Intracomm) -> str:
+def bind(backend: Backend, devices: Sequence[str], comm: Communicator, node: MPI.Intracomm) -> str:
     """Bind this process to a device, once for good, and return the device's name for the log.
 
-    Warns of devices that several ranks share. Collective over the ranks of a node.
+    Warns of devices that several ranks share. Collective over ``comm``, whose ranks have equal backends.
+
+    Args:
+        devices: what the backend sees, of which no rank has any, or all; node: the ranks of ``comm`` on this
+            node.
     """
-    devices = backend.devices()
     if not devices:
         return backend.bind(0)
     mine = Sight(MPI.COMM_WORLD.Get_rank(), devices, backend.bound, list(map(is_near, devices)))
@@ -53,7 +57,9 @@ def bind(backend: Backend, node: MPI.Intracomm) -> str:
     sharing = users[mine.devices[device]]
     if len(sharing) > 1 and mine.rank == sharing[0] and any(rank.bound is None for rank in ranks):
         log.warning("%s share the GPU %s", ranges(sharing), mine.devices[device])
-    return backend.bind(device)
+    with together(comm):  # a device may fail on one rank alone
+        return backend.bind(device)
+    raise AssertionError("unreachable: together() raises")
 
 
 def assign(ranks: Sequence[Sight]) -> list[int]:

@@ -93,16 +93,18 @@ class Grid(Axes):
         with together(comm):  # one rank may have no GPU
             self.backend = backend if isinstance(backend, Backend) else backends.get(backend)
             self.narrow = None if wire is None else Narrow(wire, self.backend)
+            devices = self.backend.devices()
+        agree(comm, {"backend": self.backend.name})  # before calls that ranks with a GPU alone make
         super().__init__(axes, rank)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.device = bind(self.backend, node)
+        self.device = bind(self.backend, devices, comm, node)
         self.groups: type[Comm] = getattr(comm, "groups", Comm)
         self.nodes = self.groups.nodes_of(comm, node)
         self.node = self.nodes[self.rank]
-        agree(comm, {"backend": self.backend.name})
         if self.backend.name == "numpy":
             launch.warn_of_threads()
-            if backend is None and (why := backends.old_driver()):
+            chosen = isinstance(backend, Backend) or backends.wanted(backend) != "auto"
+            if not chosen and (why := backends.old_driver()):
                 launch.warn(f"arrays are on the host: {why}")
         self.transport = transport(self.backend, comm, self.node)
         self.overlap, self.wire, self.mixed = True, wire, False

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 VARIABLE, FORMERLY = "DISTGNN_TRANSPORT", "DISTGNN_NCCL"
 CHOICES = ("mpi", "host", "nccl")
+INSTALL = "pip install nvidia-nccl-cu13, or nvidia-nccl-cu12 with CUDA 12"
 
 #: How arrays move (see ``wires.py``), as logs say it.
 HOST, DIRECT, STAGED, NCCL = "host", "CUDA-aware MPI", "host copies", "NCCL"
@@ -65,8 +66,8 @@ def transport(backend: Backend, mpi: Any, node: int, environ: Mapping[str, str] 
     everybody = mpi.allgather(means)
     way = choose(asked, everybody)
     if not asked and way == STAGED and mpi.Get_rank() == 0 and (gpus := lacking_nccl(everybody)):
-        what = "arrays of %d GPUs travel by way of the host, as CuPy finds no NCCL"
-        log.warning("%s: pip install nvidia-nccl-cu13, or nvidia-nccl-cu12 with CUDA 12", what % gpus)
+        what = "arrays of %d GPUs travel by way of the host, as CuPy finds no NCCL: %s"
+        log.warning(what, gpus, INSTALL)
     return way
 
 
@@ -102,7 +103,7 @@ def why_not_nccl(everybody: Sequence[Means]) -> str:
     """Return what keeps these ranks from NCCL, in words, or an empty text."""
     lacking = [rank for rank, means in enumerate(everybody) if not means.nccl]
     if lacking:
-        return f"CuPy finds no NCCL library on {ranges(lacking)}; install it, or unset {VARIABLE}"
+        return f"CuPy finds no NCCL library on {ranges(lacking)}; {INSTALL}; or unset {VARIABLE}"
     users: dict[tuple[int, str], list[int]] = {}
     for rank, means in enumerate(everybody):
         users.setdefault(means.device, []).append(rank)

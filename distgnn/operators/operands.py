@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from distgnn.arrays.foreign import gpu_of
+from distgnn.arrays.foreign import gpu_of, sparse_on_gpu
 from distgnn.operators.cut_matrix import CutMatrix
 from distgnn.operators.dense import DistDense
 
@@ -14,8 +14,8 @@ CONVERT = "distribute and scatter take dtype=np.float64, or np.float32, for both
 
 
 def is_array(H: Any) -> bool:
-    """Tell whether this is a whole array, of NumPy or on a GPU."""
-    return isinstance(H, np.ndarray) or gpu_of(H) is not None
+    """Tell whether this is a whole dense array, of NumPy or on a GPU."""
+    return isinstance(H, np.ndarray) or (gpu_of(H) is not None and not sparse_on_gpu(H))
 
 
 def check(A: Any, H: Any) -> None:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from distgnn import ledger, progress
 from distgnn.arrays import backend as backends
-from distgnn.comm.agree import together
+from distgnn.comm.agree import agree, together
 from distgnn.comm.session import joined, task
 from distgnn.errors import UserError
 from distgnn.plan import calibrate, fit, measure
@@ -99,6 +99,7 @@ def usual_machine(comm: MPI.Intracomm, backend: str | None = None) -> Machine:
     with together(comm):
         on = backends.get(backend)
         device = on.device_name()
+    agree(comm, {"backend": on.name})  # those with a GPU measure nothing
     devices = set(comm.allgather(device))
     machine = read((of_device(device) if len(devices) == 1 else "") or USUAL[on.on_device])
     memory = on.memory_bytes() / (1 if on.on_device else ranks)

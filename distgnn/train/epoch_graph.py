@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,18 @@ MODELS = GCN, SageMean, GAT, GATv2
 GRADIENTS, UPDATE, EVALUATION = "gradients", "update", "evaluation"
 
 
+@dataclass
+class Captured:
+    """The epochs of a training that were CUDA graphs.
+
+    Attributes:
+        epochs: how many; why_not: what an epoch that was none lacked, to be read behind "a CUDA graph".
+    """
+
+    epochs: int = 0
+    why_not: str = ""
+
+
 class EpochGraph:
     """The passes and loss of an epoch, its update, and an evaluation that is a pass of its own: CUDA graphs.
 
@@ -54,7 +67,7 @@ class EpochGraph:
             asked for, so that a warning says why there are none.
 
     Attributes:
-        captured: whether epochs launch graphs by now.
+        captured: whether epochs launch graphs by now; why_not: as of :class:`Captured`.
 
     Raises:
         ArgumentError: this cannot be captured.
@@ -70,6 +83,7 @@ class EpochGraph:
         self.optimizer, self.trained = optimizer, trained
         self.captured, self.failed, self.trials = False, False, -1
         self.settled = False  # the last evaluation tried nothing out
+        self.why_not = "is made after the first epochs, when kernels are chosen"
         self.level = logging.WARNING if asked else logging.INFO
         self.taken: tuple[Any, list[Any]] | None = None  # of what the graphs were made
         self.on: Any = model.grid.backend
@@ -226,6 +240,7 @@ class EpochGraph:
         what = f"{type(error).__name__}: {error}"
         log.log(self.level, "no CUDA graph, epochs are queued kernel by kernel: %s", what)
         self.failed, self.captured = True, False
+        self.why_not = f"failed: {' '.join(what.split())}"
 
     @contextmanager
     def _apart(self, what: str) -> Iterator[None]:
@@ -250,9 +265,20 @@ def wanted(
         asked: the setting; None: where they can be, and are of so few nodes that the host's time counts.
         planned: for a GPU, on arrays without numbers; where they cannot be captured they are not.
     """
-    if asked is None:
-        return model.A.shape[0] <= TUNING.graph_rows and not why_not(model, X, optimizer, planned)
-    return asked and not (planned and why_not(model, X, optimizer, planned))
+    if asked and not planned:
+        return True
+    return not why_not_wanted(asked, model, X, optimizer, planned)
+
+
+def why_not_wanted(
+    asked: bool | None, model: GCN, X: Features, optimizer: Optimizer, planned: bool = False
+) -> str:
+    """Return what keeps epochs from being captured, or that it was not asked for; see :func:`wanted`."""
+    if asked is False:
+        return "was not asked for, or a trace of operations was"
+    if asked is None and model.A.shape[0] > TUNING.graph_rows:
+        return f"has to be asked for with more than {TUNING.graph_rows} nodes"
+    return why_not(model, X, optimizer, planned)
 
 
 def why_not(model: GCN, X: Features, optimizer: Optimizer, planned: bool = False) -> str:

@@ -21,7 +21,7 @@ from distgnn.operators.moves import told
 from distgnn.operators.sparse_features import SparseFeatures
 from distgnn.operators.weights import Features
 from distgnn.split import TRAIN
-from distgnn.train.epoch_graph import EpochGraph, wanted
+from distgnn.train.epoch_graph import Captured, EpochGraph, wanted, why_not_wanted
 
 Array = Any
 Record = records.Epoch
@@ -42,7 +42,7 @@ def parameters(model: GCN, X: Features, train_features: bool = False) -> list[Pa
 def train(
     model: GCN, X: Features, targets: Targets, optimizer: Optimizer, epochs: int, *, first_epoch: int = 1,
     eval_every: int = 1, train_features: bool = False, timing: bool = False, before: Before | None = None,
-    cuda_graph: bool | None = False,
+    cuda_graph: bool | None = False, captured: Captured | None = None,
 ) -> Iterator[Record]:  # fmt: skip
     """Train until epoch `epochs`, counted from 1; yield a record after every epoch's update. Collective.
 
@@ -57,6 +57,7 @@ def train(
         cuda_graph: on one GPU, queue an epoch as CUDA graphs, captured after the first epochs; see
             :class:`~distgnn.train.epoch_graph.EpochGraph`. Its phases are not measured. None: for small
             graphs, where that is possible.
+        captured: told which epochs were CUDA graphs.
 
     Yields:
         "epoch"; "loss" (with dropout), "train_acc", "val_acc", "test_acc" (without; where evaluated; of other
@@ -75,6 +76,8 @@ def train(
     with_the_step = not model.draws  # then the logits of the training pass are those to evaluate
     known = model, X, targets, optimizer, trained, train_features, eval_every > 0, bool(cuda_graph)
     graph = EpochGraph(*known) if wanted(cuda_graph, model, X, optimizer) else None
+    told_of = captured or Captured()
+    told_of.why_not = graph.why_not if graph else why_not_wanted(cuda_graph, model, X, optimizer)
     graph = None if graph is not None and graph.failed else graph
 
     def step(epoch: int, due: bool, scores: dict[str, float]) -> Record:
@@ -82,6 +85,7 @@ def train(
         finish: Callable[[], None]
         if graph is not None:
             (loss, seen), finish = graph.step(epoch, due), graph.update
+            told_of.epochs, told_of.why_not = told_of.epochs + graph.captured, graph.why_not
         else:
             loss, seen, gradients, dX = model.gradients(X, targets, epoch, train_features, due)
             finish = partial(update, optimizer, trained, gradients, dX)

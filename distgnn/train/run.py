@@ -35,6 +35,7 @@ from distgnn.train import checkpoint, resolve, room
 from distgnn.train.best import Best, overfitting
 from distgnn.train.check import SerialCheck, rounding
 from distgnn.train.data import load_data
+from distgnn.train.epoch_graph import Captured
 from distgnn.train.full_graph import parameters, train
 from distgnn.train.log import RunLog, end_record, run_record
 from distgnn.train.minibatch import STEPS, MinibatchTraining
@@ -143,6 +144,7 @@ class Run:
         if s.tune_gemm:
             self.record["gemm"] = self.model.tune(isinstance(self.X, SparseFeatures))
         self.end: records.End = {}
+        self.captured = Captured(why_not="is for training on the whole graph")
         self.stopped: records.Stopped | None = None
         self.log_lost, self.trace_cut = "", False
 
@@ -193,6 +195,8 @@ class Run:
             if self.stopped is None:
                 end |= {"epochs": record["epoch"], "loss": record["loss"]}
                 self.end = end | end_record(self.grid, ledger, seconds) | self._best() | self._medians(steps)
+                if self.grid.backend.on_device:
+                    self.end["cuda_graph"] = cast(records.Captured, dataclasses.asdict(self.captured))
                 run_log.write("end", self.end)
             else:
                 run_log.write("stopped", self.stopped)
@@ -279,6 +283,7 @@ class Run:
         # A trace is of operations, which an epoch that is launched as a graph does not have.
         cuda_graph = False if s.cuda_graph is None and s.trace else s.cuda_graph
         options |= {"train_features": s.train_features, "cuda_graph": cuda_graph}
+        options["captured"] = self.captured
         return train(self.model, self.X, self.targets, *until, **options)
 
     def _before_update(self, epoch: int, accuracies: dict[str, float]) -> None:

@@ -11,6 +11,8 @@ from mpi4py import MPI
 
 import distgnn as dg
 from chosen_grids import some_grids
+from distgnn.arrays import backend as backends
+from distgnn.comm import launch
 from distgnn.comm.devices import Sight, assign, is_near
 from distgnn.errors import DisagreementError
 from distgnn.operators import grids, make_grid
@@ -190,6 +192,57 @@ def test_devices_are_bound_once_and_shared_ones_are_named(comm, monkeypatch, cap
     said = ["ranks 0-1 share the GPU 0000:01:00.0"] if comm.Get_rank() == 0 else []
     assert [record.getMessage() for record in caplog.records] == said
     assert dg.Grid(MPI.COMM_SELF, backend=cards).device == f"cuda:{int(comm.Get_rank() > 0)}"
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.timeout(60)
+def test_a_rank_without_a_gpu_or_whose_gpu_fails_keeps_nobody_waiting(comm):
+    """The last rank has arrays of the host; its device cannot be asked for; or it cannot be bound."""
+    last = comm.Get_rank() == comm.Get_size() - 1
+
+    class Cards(dg.backend.Backend):
+        name, broken = "cards", ""
+
+        def devices(self):
+            if last and self.broken == "devices":
+                raise OSError("no answer")
+            return ["0000:01:00.0"]
+
+        def bind(self, device):
+            if last and self.broken == "bind":
+                raise OSError("in use")
+            return f"cuda:{device}"
+
+    cards = Cards()
+    with pytest.raises(DisagreementError, match=r"backend is cards on ranks? .* and numpy on rank"):
+        dg.Grid(comm, backend="numpy" if last else cards)
+    for cards.broken, problem in (("devices", "no answer"), ("bind", "in use")):
+        with pytest.raises(OSError if last else RuntimeError, match=problem):
+            dg.Grid(comm, backend=cards)
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_driver_that_is_too_old_is_said_once(comm, monkeypatch, capfd):
+    """A grid and a fit warn that would have taken a GPU; not where the host was asked for."""
+    monkeypatch.setattr(backends, "_has_gpu", lambda: False)
+    monkeypatch.setattr(backends, "old_driver", lambda: "the driver is too old")
+    monkeypatch.setattr(launch, "is_first", lambda: comm.Get_rank() == 0)
+    ring, few = np.array([range(4), [1, 2, 3, 0]]), {"comm": comm, "epochs": 1}
+    calls = {
+        "grid": lambda backend: dg.Grid(comm, backend=backend),
+        "fit": lambda backend: dg.fit(ring, np.eye(4), [0, 1, 0, 1], ["train"] * 4, backend=backend, **few),
+    }
+    for call, (asked, variable, said) in itertools.product(
+        calls, [(None, "", 1), ("auto", "", 1), ("numpy", "", 0), (None, "numpy", 0), ("auto", "numpy", 1)]
+    ):
+        with monkeypatch.context() as patch:
+            if variable:
+                patch.setenv("DISTGNN_BACKEND", variable)
+            launch.warn.cache_clear()
+            calls[call](asked), calls[call](asked)
+        words = "distgnn: warning: arrays are on the host: the driver is too old"
+        assert capfd.readouterr().err.count(words) == (said if comm.Get_rank() == 0 else 0), (call, asked)
+    launch.warn.cache_clear()
 
 
 def test_defaults_are_the_best_grids():

@@ -192,6 +192,20 @@ def test_ranks_get_blocks_of_what_the_first_has_or_bring_their_own(comm, on_gpu)
     grid.free()
 
 
+@pytest.mark.ranks(1, 2)
+def test_a_sparse_matrix_is_no_operand_wherever_it_is(comm, on_gpu) -> None:
+    from cupyx.scipy.sparse import csr_matrix
+
+    xp, grid = on_gpu.xp, grid_of(comm)
+    A, parts = dg.distribute(MATRIX, grid, "1d"), (MATRIX.data, MATRIX.indices, MATRIX.indptr)
+    there = csr_matrix(tuple(map(xp.asarray, parts)), shape=(N, N))
+    tensor = SparseTensor([*map(xp.asarray, parts)], (N, N), xp.cuda.Stream())
+    for sparse, name in ((MATRIX, "csr_array"), (there, "csr_matrix"), (tensor, "SparseTensor")):
+        with pytest.raises(TypeError, match=rf"can multiply a DistDense \(see scatter\), got {name}$"):
+            A @ sparse
+    grid.free()
+
+
 @pytest.mark.ranks(1)
 def test_types_and_shapes_that_are_right_everywhere(comm, on_gpu) -> None:
     xp, grid = on_gpu.xp, grid_of(comm)

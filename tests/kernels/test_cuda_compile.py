@@ -102,6 +102,13 @@ def test_features_are_gathered_by_wide_read_only_loads():
         assert loads == gathers if wide == "v4.u32" else loads >= gathers, (name, loads, gathers)
 
 
+#: Products whose turns have at most 16 instructions a non-zero; ``registers.md`` says why others have more.
+SHORT_TURNS = (
+    "spmm<float,int,", "spmm<float,int64,1,", "spmm<float,int64,2,", "spmm<double,int,1,",
+    "spmm<double,int64,1,",
+)  # fmt: skip
+
+
 @without_nvcc
 @without_nvdisasm
 def test_gathers_of_a_turn_come_before_its_first_sum():
@@ -112,8 +119,8 @@ def test_gathers_of_a_turn_come_before_its_first_sum():
             continue
         turn = ptxas.turn(name, ptxas.of(name, bodies))
         assert not turn.guarded and turn.gathers[-1] < turn.first, (name, turn)
-        if name.startswith("spmm<float,int,4,"):
-            assert len(turn.instructions) <= 16 * len(turn.gathers), turn
+        if name.startswith(SHORT_TURNS):
+            assert len(turn.instructions) <= 16 * len(turn.gathers), (name, turn)
 
 
 @without_nvcc

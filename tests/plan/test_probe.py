@@ -6,9 +6,12 @@ import sys
 import time
 import tomllib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from distgnn.arrays import backend as backends
+from distgnn.errors import DisagreementError
 from distgnn.ledger import Ledger
 from distgnn.plan import collectives, fit, measure, probe, settle_together
 from distgnn.plan.dry.recorder import ProgramStep
@@ -50,6 +53,17 @@ def test_all_ranks_have_the_same_figures_and_no_ledger_has_their_words(comm):
     assert machine.levels[-2].bandwidth == made.figures.get("node bandwidth", usual.levels[-2].bandwidth)
     assert of(tomllib.loads(machine.toml())) == machine
     assert probe.probe(comm, "numpy") is made, "ranks are measured once"
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.timeout(60)
+def test_a_rank_without_a_gpu_keeps_nobody_waiting(comm, monkeypatch):
+    """The others measure nothing."""
+    last, host = comm.Get_rank() == comm.Get_size() - 1, backends.get("numpy")
+    card = SimpleNamespace(name="card", on_device=True, device_name=lambda: "", memory_bytes=lambda: 1)
+    monkeypatch.setattr(probe.backends, "get", lambda name=None: host if last or name == "numpy" else card)
+    with pytest.raises(DisagreementError, match="backend is .*numpy on rank"):
+        probe.probe(comm)
 
 
 @pytest.mark.ranks(4)

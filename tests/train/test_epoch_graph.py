@@ -11,6 +11,7 @@ import pytest
 import distgnn as dg
 from distgnn import gallery
 from distgnn.arrays.tuning import TUNING
+from distgnn.cli.console import summary
 from distgnn.errors import ArgumentError
 from distgnn.local import tuner
 from distgnn.local.cuda import cublas
@@ -24,7 +25,7 @@ from distgnn.train.full_graph import train
 from distgnn.train.resolve import resolved
 from loops import each
 
-from .stores import run, small_store
+from .stores import events, run, small_store
 
 N, WIDTH, CLASSES = 90, 12, 5
 pytestmark = [pytest.mark.ranks(1), pytest.mark.parametrize("stand_in", ["cupy"], indirect=True)]
@@ -304,6 +305,43 @@ def test_small_graphs_are_captured_by_default(comm, device, shared_tmp_path, mon
         assert len(list(made.train())) == 5
         assert ("an epoch is two CUDA graphs" in caplog.text) == (trace is None)
         made.grid.free()
+
+
+def test_the_end_of_a_run_says_which_epochs_were_graphs(comm, device, shared_tmp_path, monkeypatch):
+    """The log's end and the summary count them, or tell why there is none."""
+    store = small_store(shared_tmp_path, comm)
+
+    def missing():
+        raise RuntimeError("cuBLAS is not\nloaded")
+
+    sampled = {"sampler": "sage", "batch_size": 20, "fanout": (2, 2), "algorithm": None}
+    for number, (more, change, epochs, why_not) in enumerate((
+        ({}, None, 4, "is made after the first epochs"),
+        ({"dropout": 0.5, "model": "gat", "heads": (2,)}, None, 4, "is made after the first epochs"),
+        ({"epochs": 1}, None, 0, "is made after the first epochs"),
+        ({"cuda_graph": False}, None, 0, "was not asked for"),
+        ({"trace": str(shared_tmp_path / "trace.json")}, None, 0, "or a trace of operations was"),
+        ({}, (TUNING, "graph_rows", 10), 0, "has to be asked for with more than 10 nodes"),
+        ({}, (cublas, "library", missing), 0, "failed: RuntimeError: cuBLAS is not loaded"),
+        (sampled, None, 0, "is for training on the whole"),
+        ({"backend": "numpy"}, None, None, ""),
+    )):  # fmt: skip
+        log = shared_tmp_path / f"{number}.jsonl"
+        known = {"backend": "cupy", "algorithm": "1d", "hidden": (8,), "epochs": 5, "tune_gemm": False}
+        with monkeypatch.context() as patch:
+            if change:
+                patch.setattr(*change)
+            made = Run(store, Settings(log=str(log), **(known | more)), comm)
+            list(made.train())
+        made.grid.free()
+        (end,) = events(log, "end")
+        assert end.get("cuda_graph") == made.end.get("cuda_graph")
+        if epochs is None:
+            assert "cuda_graph" not in end and "CUDA" not in summary(made)
+            continue
+        assert end["cuda_graph"]["epochs"] == epochs and why_not in end["cuda_graph"]["why_not"]
+        said = f"CUDA graphs: {epochs} epochs" if epochs else f"no epoch was a CUDA graph, which {why_not}"
+        assert (said if why_not[:2] != "or" else why_not) in summary(made)
 
 
 def test_what_graphs_keep_is_noticed_when_it_changes(comm, device):
