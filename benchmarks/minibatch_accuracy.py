@@ -33,6 +33,14 @@ WAYS: dict[str, dict[str, Any]] = {
     "cluster, rescaled": PARTS | {"rescale": True},
     "cluster, both": PARTS | {"rescale": True, "renormalize": True},
     "cluster, an epoch an update": PARTS | {"batches_per_update": 5},
+    "sage, 25,25": {"sampler": "sage", "model": "gcn", "fanout": [25, 25], **SINGLE},
+    "ladies, 8192,8192": {"sampler": "ladies", "fanout": [8192, 8192], **SINGLE},
+    "fastgcn, 12000,12000": {"sampler": "fastgcn", "fanout": [12000, 12000], **SINGLE},
+    "fastgcn, 18000,18000": {"sampler": "fastgcn", "fanout": [18000, 18000], **SINGLE},
+    "saint, 12000 nodes": {"sampler": "saint", "fanout": [12000], **SINGLE},
+    "shadow, 20,10": {"sampler": "shadow", "fanout": [20, 10], **SINGLE},
+    "vertices, 11235 nodes": {"sampler": "vertices", "batch_size": 11235},
+    "cluster, 25 of 50 parts": PARTS | {"batch_size": 25},
     "full graph, GraphSAGE": {"model": "sage"},
     "sage, 10,10, GraphSAGE": {"sampler": "sage", "model": "sage", "fanout": [10, 10], **SINGLE},
 }
@@ -43,6 +51,7 @@ def main() -> None:
     parser.add_argument("store")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--plain", action="store_true", help="train without dropout and weight decay")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--raw-features", action="store_true", help="counts are not divided by their sums")
     args = parser.parse_args()
@@ -50,6 +59,7 @@ def main() -> None:
     full: dict[str, np.ndarray] = {}
     for name in args.ways:
         settings = WAYS[name] | ({"normalize_features": False} if args.raw_features else {})
+        settings |= {"dropout": 0.0, "weight_decay": (0.0,)} if args.plain else {}
         epochs = -(-args.updates // updates_of_an_epoch(args.store, settings))
         by_seed = [accuracies(args.store, epochs, settings | {"seed": seed}) for seed in range(args.seeds)]
         val, test = 100 * np.array(by_seed).T
