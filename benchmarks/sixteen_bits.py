@@ -83,11 +83,13 @@ def seeds(comm: MPI.Intracomm, args: Any) -> list[str]:
     lines = table.columns(what, "test accuracy, %", "apart from exact, points", "most apart, %")
     lines[0] += " by seed |"
     lines[1] += "---|"
-    compared = MIXED if args.mixed else MESSAGES
+    compared = {name: how for name, how in (MIXED if args.mixed else MESSAGES).items() if name in args.kinds}
+    if args.host:
+        compared[EXACT] = {"backend": "numpy"}
     by_name: dict[str, list[Trained]] = {name: [] for name in compared}
     for seed in range(args.seeds):
         for name, results in by_name.items():
-            results.append(trained(comm, args.store, seed=seed, **how, **compared[name]))
+            results.append(trained(comm, args.store, seed=seed, **how | compared[name]))
     for name, results in by_name.items():
         lines.append(_row(name, results, by_name[EXACT]))
     return lines
@@ -104,7 +106,8 @@ def _row(name: str, results: Sequence[Trained], exact: Sequence[Trained]) -> str
 
 
 def _network(args: Any) -> dict[str, Any]:
-    return {"epochs": args.epochs, "hidden": args.hidden, "eval_every": 0}
+    features = {"normalize_features": False} if args.raw_features else {}
+    return {"epochs": args.epochs, "hidden": args.hidden, "eval_every": 0, **features}
 
 
 def main() -> None:
@@ -115,6 +118,9 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--mixed", action="store_true", help="compare mixed precision, on a GPU")
+    parser.add_argument("--kinds", nargs="+", choices=[*MESSAGES, *MIXED], default=[*MESSAGES, *MIXED])
+    parser.add_argument("--host", action="store_true", help="train in float32 on the host")
+    parser.add_argument("--raw-features", action="store_true", help="counts are not divided by their sums")
     parser.add_argument("--ways", action="store_true", help="compare every way to train, not seeds")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
