@@ -99,6 +99,15 @@ def test_what_is_chosen_fits_beside_the_whole_graph(store: Store) -> None:
     assert {choice.way.algorithm for choice in one.step.choices} == {"2d"}
 
 
+def test_a_step_may_have_fewer_nodes_than_there_are_ranks(store: Store) -> None:
+    """As a run's may. It is planned as if it had one for each."""
+    planned = plan_subgraphs(asked(16, batch_size=3), store, 16, slow())
+    assert planned.size == 3 and planned.steps == -(-store.n // 3) and planned.step.choices
+    more = asked(store.n + 1, batch_size=3, algorithm="2d", grid="auto")
+    with pytest.raises(UserError, match=f"ranks are more than the graph has nodes, {store.n}$"):
+        plan_subgraphs(more, store, store.n + 1, slow())
+
+
 def test_an_epoch_has_its_steps_and_draws(store: Store) -> None:
     """Seconds are as many steps, and what draws take, which copies of the graph multiply."""
     planned = plan_subgraphs(asked(4), store, 4, slow())
