@@ -112,10 +112,15 @@ def threaded(environ: Mapping[str, str] = os.environ) -> str:
         first = environ.get(name, "").split(",")[0].strip()
         if first.isdecimal() and int(first) > 1:
             return f"{name}={environ[name]} gives a rank threads"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if launched(environ)[0] == 1 or cores == 1 or any(environ.get(name) for name in THREADS):
+    number = len(cores())
+    if launched(environ)[0] == 1 or number == 1 or any(environ.get(name) for name in THREADS):
         return ""
-    return f"without OMP_NUM_THREADS every rank may take {cores} threads for dense products"
+    return f"without OMP_NUM_THREADS every rank may take {number} threads for dense products"
+
+
+def cores() -> set[int]:
+    """Return the cores that this process may run on, of a job that was given some of a node's."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def check_launcher(comm_size: int, environ: Mapping[str, str] = os.environ) -> None:

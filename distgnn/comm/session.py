@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import os
 import time
 import traceback
 from collections.abc import Iterator
@@ -57,8 +56,8 @@ class Session:
         generation: how often it was made anew.
         broken: whether an operation has failed since, as far as this rank knows.
         notices: of ranks that failed or left.
-        has_core: the session's ranks on this node do not outnumber its cores, so that one that polls takes no
-            other's core.
+        has_core: the session's ranks on this node do not outnumber the cores that they may run on, so that
+            one that polls takes no other's core.
         meetings: the communicator of meetings.
         left: whether this rank has left a task before its end, without an error in it.
         grids: the links of grids made in this generation, in this order on all ranks.
@@ -76,7 +75,7 @@ class Session:
                 duplicate.Free()
             raise
         node, *duplicates = made
-        self.has_core = node.Get_size() <= (os.cpu_count() or 1)
+        self.has_core = node.Get_size() <= len(set().union(*node.allgather(launch.cores())))
         node.Free()
         self.notices, self.meetings = Notices(duplicates[0]), duplicates[1]
         self.broken, self._many = False, MANY

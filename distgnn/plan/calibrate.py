@@ -5,7 +5,6 @@ In full for a file, or within a second for a plan of this job.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -16,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from distgnn.arrays.backend import Backend
+from distgnn.comm import launch
 from distgnn.comm.grid import Grid
 from distgnn.errors import ArgumentError, UserError
 from distgnn.operators import ALGORITHMS, grids
@@ -118,8 +118,7 @@ def _poor(fits: Sequence[Fit]) -> Iterator[str]:
 
 def _crowded(grid: Grid) -> list[str]:
     """Return a line if ranks share cores. Collective."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    places = grid.world.gather_objects((grid.node, cores))
+    places = grid.world.gather_objects((grid.node, launch.cores()))
     nodes = {node: set[int]().union(*(own for at, own in places if at == node)) for node, _ in places}
     counts = {node: (sum(at == node for at, _ in places), len(own)) for node, own in nodes.items()}
     worst, least = max(counts.values(), key=lambda pair: pair[0] / pair[1])

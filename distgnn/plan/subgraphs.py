@@ -75,7 +75,8 @@ def plan_subgraphs(
     rescale = resolved(replace(settings, algorithm="1d", grid=None, replication=None), ranks).rescale
     default, most, _ = of_batches(settings, store, 0)
     sizes = np.diff(even_groups(store.n, min(settings.batch_size or default, most), bool(rescale)))
-    planned = plan(_of_step(settings), {order.name: drawn(whole, int(sizes.max()))}, ranks, machine, complete)
+    step = drawn(whole, min(max(int(sizes.max()), ranks), store.n))  # a node a rank, at least
+    planned = plan(_of_step(settings), {order.name: step}, ranks, machine, complete)
     fits, full = list[Choice](), planned.infeasible
     for choice in planned.choices:
         s = resolved(choice.way.settings(settings), ranks)

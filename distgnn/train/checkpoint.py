@@ -184,6 +184,8 @@ def restore(path: str, comm: Comm, state: State) -> tuple[str, int, list[dict[st
     run, parameters, optimizer, best = state.run, state.parameters, state.optimizer, state.best
     reader = opened(path, comm)
     theirs = reader.meta.get("run", {})
+    if "fanout" in theirs:
+        theirs = theirs | {"fanout": _at_most(theirs["fanout"], run["graph n"])}
     for name in [*run, *(name for name in theirs if name not in run)]:
         then, now = theirs.get(name, False), run.get(name, False)  # a switch that is off may be left out
         if then != now:
@@ -200,6 +202,12 @@ def restore(path: str, comm: Comm, state: State) -> tuple[str, int, list[dict[st
     optimizer.steps = int(reader.meta["steps"])
     begun = Begun.of(reader.meta)
     return reader.members.id, int(reader.meta["epoch"]), list(reader.meta["rates"]), begun
+
+
+def _at_most(fanout: Any, nodes: int) -> Any:
+    """Return a fan-out with no more than all nodes, as a run has it; checkpoints of before may have more."""
+    numbers = isinstance(fanout, list) and all(isinstance(number, int) for number in fanout)
+    return [min(number, nodes) for number in fanout] if numbers else fanout
 
 
 def take_over(

@@ -422,7 +422,7 @@ def test_a_poor_fit_and_shared_cores_are_warned_of(comm, monkeypatch):
     assert near.r2 < calibration.POOR and not list(calibration._poor([near]))
     assert len(list(calibration._poor([far]))) == 1
     grid, _ = by_nodes(comm, "numpy")
-    monkeypatch.setattr(calibration.os, "sched_getaffinity", lambda _: {comm.Get_rank() // 2})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {comm.Get_rank() // 2})
     ranks = comm.Get_size()
     told = calibration._crowded(grid)
     assert told == ([f"{ranks} ranks on {ranks // 2} cores: they waited for each other"] if ranks > 1 else [])

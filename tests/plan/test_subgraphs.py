@@ -13,13 +13,14 @@ import pytest
 from distgnn import cli
 from distgnn.errors import UserError
 from distgnn.ledger import Ledger
+from distgnn.plan.dry.batches import scored
 from distgnn.plan.dry.graphs import Graph
 from distgnn.plan.settle import settle
 from distgnn.plan.subgraphs import drawn, plan_subgraphs
 from distgnn.sampling.ids import Ids
 from distgnn.store import Store
 from distgnn.train import Run
-from distgnn.train.resolve import to_plan
+from distgnn.train.resolve import resolved, to_plan
 from distgnn.train.settings import Settings
 from distgnn.train.vertices import Vertices
 
@@ -97,6 +98,32 @@ def test_what_is_chosen_fits_beside_the_whole_graph(store: Store) -> None:
             plan_subgraphs(asked(4), store, 4, replace(slow(), memory=memory * graph))
     one = plan_subgraphs(asked(4, algorithm="2d", grid="auto"), store, 4, slow())
     assert {choice.way.algorithm for choice in one.step.choices} == {"2d"}
+
+
+def test_a_rank_has_memory_for_a_step_beside_the_graph_and_for_scores(store: Store) -> None:
+    """Of which the larger counts: scores of all nodes where steps are small. A byte less leaves a way out."""
+    graph, larger = Graph.of_store(store, exact=False, layers=2), set[bool]()
+    for size in (20, store.n):
+        given = asked(4, batch_size=size, algorithm="2d", grid="auto")
+        for choice in plan_subgraphs(given, store, 4, slow()).step.choices:
+            settings = resolved(choice.way.settings(given), 4)
+            held, scores = (sum(books.values()) for books in scored(settings, graph, 4))
+            step = held + max(choice.peak_bytes)
+            larger.add(scores > step)
+            asked_of = replace(given, grid=choice.way.grid)
+            plan_subgraphs(asked_of, store, 4, replace(slow(), memory=max(step, scores)))
+            with pytest.raises(UserError, match="beside the whole graph"):
+                plan_subgraphs(asked_of, store, 4, replace(slow(), memory=max(step, scores) - 1))
+    assert larger == {False, True}
+
+
+def test_a_step_may_have_fewer_nodes_than_there_are_ranks(store: Store) -> None:
+    """As a run's may. It is planned as if it had one for each."""
+    planned = plan_subgraphs(asked(16, batch_size=3), store, 16, slow())
+    assert planned.size == 3 and planned.steps == -(-store.n // 3) and planned.step.choices
+    more = asked(store.n + 1, batch_size=3, algorithm="2d", grid="auto")
+    with pytest.raises(UserError, match=f"ranks are more than the graph has nodes, {store.n}$"):
+        plan_subgraphs(more, store, store.n + 1, slow())
 
 
 def test_an_epoch_has_its_steps_and_draws(store: Store) -> None:

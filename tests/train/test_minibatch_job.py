@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -294,3 +295,16 @@ def test_it_says_what_it_does(tmp_path: Any, capsys: pytest.CaptureFixture[str])
         "sage on minibatches of 20, 8 per update, 4 sampled at a time by sage 4,3, graph on every rank"
     )
     assert any(line.startswith("of an epoch, seconds (median, mean of ranks): sampling ") for line in lines)
+
+
+def test_a_checkpoint_of_before_may_have_a_fanout_beyond_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on: more neighbours than there are were all of them then, too."""
+    words = f"train {small_store(tmp_path)} --sampler sage --fanout 1000000,3 --batch-size 7".split()
+    words += ["--checkpoint", str(tmp_path / "kept")]
+    with monkeypatch.context() as before:
+        before.setattr("distgnn.train.data.at_most", lambda name, numbers, *_: [*numbers])
+        assert cli.main([*words, "--epochs", "1"]) == 0
+    assert cli.main([*words, "--epochs", "2", "--resume"]) == 0
+    assert cli.main([*words[:5], "1000000,4", *words[6:], "--epochs", "3", "--resume"]) == 2
