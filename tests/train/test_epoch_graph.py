@@ -167,8 +167,8 @@ def test_what_an_epoch_launches(comm, device):
         ({"dropout": 0.5, "bias": True}, 0, (2, 2, 2, 2), 26),
         ({}, 1, (4, 3, 3, 1), 19),
         ({"dropout": 0.5, "bias": True}, 1, (5, 3, 3, 2), 34),
-        ({"model": "gat", "heads": 2}, 1, (4, 3, 3, 1), 100),
-        ({"model": "gatv2", "heads": 2, "attention_dropout": 0.5}, 1, (5, 3, 3, 2), 173),
+        ({"model": "gat", "heads": 2}, 1, (4, 3, 3, 1), 55),
+        ({"model": "gatv2", "heads": 2, "attention_dropout": 0.5}, 1, (5, 3, 3, 2), 105),
     ):
         problem = Problem(comm, **options)
         epochs = train(
