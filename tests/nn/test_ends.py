@@ -20,6 +20,8 @@ from distgnn.nn.networks import NETWORKS
 from distgnn.nn.optim import make
 from distgnn.nn.whole_weights import collect
 from distgnn.operators import make_grid
+from distgnn.sampling import GraphSage, Replicated
+from distgnn.train import MinibatchTraining
 from distgnn.train.full_graph import train
 from loops import each
 
@@ -97,6 +99,27 @@ def test_equal_losses_of_other_networks(comm, network):
         assert trained(comm, "1d", network, dropout=0.3, bias=True) == expected
 
 
+@pytest.mark.ranks(1)
+@each("network", NETWORKS)
+def test_equal_losses_of_minibatches(comm, network):
+    """Blocks have more columns than rows: products with own rows end some of a gradient's rows alone."""
+    problem, grid = Problem(), make_grid(comm, "1d", backend="numpy")
+    matrix = problem.A.astype(np.float32)
+    A, sampler = dg.distribute(matrix, grid, "1d"), GraphSage(Replicated(matrix), [2, 2, 2])
+
+    def losses():
+        model = NETWORKS[network](A, [problem.width, 8, 8, problem.classes], dropout=0.3, bias=True)
+        targets = model.targets(problem.labels, problem.split)
+        X = dg.scatter(problem.X.astype(np.float32), model.input_layout)
+        training = MinibatchTraining(model, X, targets, sampler, 4, 1)
+        return [record["loss"] for record in training.train(make("adam"), 2)]
+
+    expected = losses()
+    with ending():
+        assert losses() == expected
+    grid.free()
+
+
 #: By algorithm, ranks and order the ends in dense and in sparse products, forward and backward, of four
 #: layers in an epoch and of its evaluation. The end of the last layer is its bias.
 ENDS = {
@@ -119,3 +142,11 @@ def test_ends_are_in_products(comm):
                 trained(comm, algorithm, epochs=1, **ON, product_order=order)
             kinds = ("gemm", "Epilogue"), ("gemm", "Kept"), ("spmm", "Epilogue"), ("spmm", "Kept")
             assert tuple(counts[kind] for kind in kinds) == expected, (algorithm, ranks, order)
+
+
+@pytest.mark.ranks(1, 4)
+def test_ends_of_graphsage_are_in_products(comm):
+    """But of the layer that multiplies the narrower matrix in an evaluation, and adds to its other product."""
+    with ending() as counts:
+        trained(comm, "1d", "sage", epochs=1, **ON)
+    assert counts == {("gemm", "Epilogue"): 7, ("gemm", "Kept"): 3}
