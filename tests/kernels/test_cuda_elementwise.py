@@ -188,6 +188,19 @@ def test_elu(gpu, dtype, shape, keep):
         cuda.elu_back(gradient, gpu.asarray(np.zeros((2, 9), dtype)), keep, mask)
 
 
+@each("dtype", DTYPES)
+@each("columns", [1, 8, 9])
+@each("given", [False, True])
+def test_dropout_in_place(gpu, dtype, columns, given):
+    """Few columns are hashed by the thread of a row, by keys that are given or in an array."""
+    x, k = 1 + abs(normal((301, columns), dtype)), 7
+    places = np.arange(301) * 5 + 2, np.arange(columns) * 3 + 1
+    key = gpu.asarray(np.array([k, rng.key(k, 1)], np.uint64)) if given else k
+    X = gpu.asarray(x)
+    cuda.dropout(X, X, key, *map(gpu.asarray, places), 0.75)
+    np.testing.assert_allclose(gpu.to_host(X), x * rng.keep_mask(k, *places, 0.75) / 0.75, **tolerance(dtype))
+
+
 @each("classes", [1, 7, 32, 40, 47, 130, 256, 600])
 def test_gradient_of_softmax_in_16_bits(gpu, classes):
     """The bits of a pass that rounds the gradient in float32, with zeros behind each row."""
