@@ -49,6 +49,7 @@ def train(
     command, plan = command_line(store, settings, comm.Get_size(), machine), None
     with task(comm) as ours:
         left = left_open(ours, settings, store)
+        settings = left.settings
         if machine is not None or left.asked is not None:
             from distgnn.plan.settle import settle_open
 

@@ -328,7 +328,10 @@ def left_open(comm: MPI.Intracomm, settings: Settings, store: StoreOrPath) -> Le
     """
     agree(comm, identity(store, comm) | settings.shared())
     filled = from_files(settings, store, comm)
-    return LeftOpen(filled, to_plan(filled, comm.Get_size()))
+    asked = to_plan(filled, comm.Get_size())
+    if asked is None and filled.replication == AUTO:
+        filled = replace(filled, replication=None)  # there is one number
+    return LeftOpen(filled, asked)
 
 
 def to_plan(settings: Settings, ranks: int) -> Settings | None:

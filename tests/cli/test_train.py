@@ -163,6 +163,12 @@ def test_quiet_is_quiet(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("name", ["grid", "replication"])
+def test_one_rank_leaves_one_choice(store: str, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    words = ["--algorithm", "1.5d", f"--{name}", "auto", "--epochs", "1"]
+    assert cli.main(["train", store, *words]) == 0 and "grid rows=1,reps=1" in capsys.readouterr().out
+
+
 def test_a_failing_check_is_exit_code_1(store: str, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(check, "apart", lambda loss, expected: float("nan"))
     assert cli.main(["train", store, "--epochs", "2", "--check", "--quiet"]) == 1

@@ -367,7 +367,7 @@ def test_the_callers_stream_is_the_current_one_again(stand_in) -> None:
 MADE = dg.gallery.sbm(120, communities=3, features=6)
 EDGES, LABELS = np.stack(MADE.A.nonzero()), MADE.labels
 WIDE = (MADE.features * 3 + 1).astype(np.float32)
-FAST = {"epochs": 4, "hidden": 8, "lr": 0.03, "dropout": 0.3, "eval_every": 1}
+FAST = {"epochs": 4, "hidden": 8, "lr": 0.03, "dropout": 0.3, "eval_every": 1, "tune_gemm": False}
 
 
 def on_stream(xp, kind, *arrays):

@@ -181,7 +181,7 @@ def test_a_run_does_not_plan():
 
 @pytest.mark.parametrize("name", ["algorithm", "grid", "replication", "bulk"])
 def test_minibatches_of_subgraphs_of_single_nodes_are_not_planned(store, name):
-    """Those of drawn vertices are no minibatches of ranks: they are planned by another function."""
+    """Subgraphs of drawn vertices are no minibatches of ranks: another function plans them."""
     for sampler, calls in {"shadow": (settle, plan_minibatches), "vertices": (plan_minibatches,)}.items():
         asked = Settings(**{"sampler": sampler, name: "auto"})
         for call in calls:

@@ -101,7 +101,7 @@ def test_what_is_chosen_fits_beside_the_whole_graph(store: Store) -> None:
 
 
 def test_a_rank_has_memory_for_a_step_beside_the_graph_and_for_scores(store: Store) -> None:
-    """Of which the larger counts: scores of all nodes where steps are small. A byte less leaves a way out."""
+    """The larger of both counts: scores of all nodes where steps are small. A byte less leaves a way out."""
     graph, larger = Graph.of_store(store, exact=False, layers=2), set[bool]()
     for size in (20, store.n):
         given = asked(4, batch_size=size, algorithm="2d", grid="auto")
@@ -118,7 +118,7 @@ def test_a_rank_has_memory_for_a_step_beside_the_graph_and_for_scores(store: Sto
 
 
 def test_a_step_may_have_fewer_nodes_than_there_are_ranks(store: Store) -> None:
-    """As a run's may. It is planned as if it had one for each."""
+    """A step of a run may, too. Its plan has a node for each rank."""
     planned = plan_subgraphs(asked(16, batch_size=3), store, 16, slow())
     assert planned.size == 3 and planned.steps == -(-store.n // 3) and planned.step.choices
     more = asked(store.n + 1, batch_size=3, algorithm="2d", grid="auto")

@@ -300,7 +300,7 @@ def test_it_says_what_it_does(tmp_path: Any, capsys: pytest.CaptureFixture[str])
 def test_a_checkpoint_of_before_may_have_a_fanout_beyond_the_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on: more neighbours than there are were all of them then, too."""
+    """The run goes on: more neighbours than there are were all of them then, too."""
     words = f"train {small_store(tmp_path)} --sampler sage --fanout 1000000,3 --batch-size 7".split()
     words += ["--checkpoint", str(tmp_path / "kept")]
     with monkeypatch.context() as before:
