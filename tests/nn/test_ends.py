@@ -146,7 +146,7 @@ def test_ends_are_in_products(comm):
 
 @pytest.mark.ranks(1, 4)
 def test_ends_of_graphsage_are_in_products(comm):
-    """But of the layer that multiplies the narrower matrix in an evaluation, and adds to its other product."""
+    """All ends but that of the layer whose narrower product an evaluation adds are in products."""
     with ending() as counts:
         trained(comm, "1d", "sage", epochs=1, **ON)
     assert counts == {("gemm", "Epilogue"): 7, ("gemm", "Kept"): 3}
