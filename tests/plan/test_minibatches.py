@@ -160,8 +160,9 @@ def test_bulks_that_are_held_are_planned(
 
     def watched(self: Any, *arguments: Any) -> Any:
         bulk = yield from sampled(self, *arguments)
-        for _, sample, (places, rows, _) in bulk:
-            known = [places, *rows.needed.values(), *rows.asked.values()]
+        for _, sample, wanted in bulk:
+            rows = wanted.rows
+            known = [wanted.places, *rows.needed.values(), *rows.asked.values()]
             for block in () if sample is None else sample.blocks:
                 known += [block.cols, block.indptr, block.indices, block.data]
             whole = [array if array.base is None else array.base for array in known if hasattr(array, "base")]
