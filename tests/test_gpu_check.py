@@ -149,6 +149,7 @@ def test_all_ends_in_time(gpu_check: ModuleType, tmp_path: Path, monkeypatch: py
 
 
 WITHOUT_MPI = ["compile", "kernels", "spmm", "counts"]
+LAUNCHED = [name for name in ALL if name in (*RANKS, "sampling")]
 
 
 @pytest.mark.parametrize(
@@ -156,8 +157,8 @@ WITHOUT_MPI = ["compile", "kernels", "spmm", "counts"]
     [
         ({}, []),
         ({"MPI_PROBE": '["an MPI", false, "it says no"]'}, ["ranks-2-aware", "ranks-4-aware"]),
-        ({"LAUNCH_PROBE": "1\n1"}, RANKS),
-        ({"LAUNCH_PROBE": None}, RANKS),
+        ({"LAUNCH_PROBE": "1\n1"}, LAUNCHED),
+        ({"LAUNCH_PROBE": None}, LAUNCHED),
         ({"MPI_PROBE": None}, [name for name in ALL if name not in WITHOUT_MPI]),
         ({"GPU_PROBE": "a fine GPU\nNCCL torch\n"}, ["ranks-2-nccl", "ranks-4-nccl", "profile"]),
         ({"GPU_PROBE": "a fine GPU\npytest\n"}, ["kernels", "layers", "synccheck", *RANKS, *WATCHED]),

@@ -121,13 +121,13 @@ def test_planned_epochs(tmp_path):
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| rmat")]
     assert done.returncode == 0 and len(rows) == 4, done.stdout + done.stderr
     for row in rows:
-        *parts, planned, ms, ratio = map(float, row[3:])
-        assert min(*parts, ms, ratio) >= 0 and sum(parts) == pytest.approx(planned, abs=4e-3) and planned > 0
+        *parts, kernels, planned, ms, ratio = map(float, row[3:])
+        assert min(*parts, ms, ratio) >= 0 and kernels > 5 and sum(parts) == pytest.approx(planned, abs=4e-3) and planned > 0
 
 
 def test_ways_of_known_epochs(monkeypatch):
     program = loaded("plan_gpu", monkeypatch)
-    assert all(program.asked(way).keys() <= {"tf32", "cuda_graph"} for way in program.WAYS)
+    assert all(program.asked(way).keys() <= {"tf32", "cuda_graph", "wire"} for way in program.WAYS)
     asked: Any = {name.lower(): getattr(program, name) for name in ("GRAPHS", "NETWORKS", "WAYS")}
     assert sorted(program.cases(argparse.Namespace(**asked))) == sorted(program.KNOWN)
 
