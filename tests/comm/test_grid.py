@@ -51,7 +51,7 @@ def test_an_impossible_grid_lists_the_possible_ones(comm):
     with pytest.raises(dg.UserError) as error:
         make_grid(comm, "2d", {"rows": 5})
     assert f"1x{size}" in str(error.value) and f"2x{size // 2}" in str(error.value)
-    with pytest.raises(dg.UserError, match="reps=5") as error:
+    with pytest.raises(dg.UserError, match="replication=5") as error:
         make_grid(comm, "1.5d", replication=5)
     assert f"{size // 2}x2" in str(error.value)
     with pytest.raises(dg.UserError, match="replication=2: 2d keeps no copies"):
