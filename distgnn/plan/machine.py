@@ -192,12 +192,10 @@ class Machine:
     Attributes:
         memory: bytes of a rank; levels: from the innermost to the whole machine.
         update: seconds of an epoch that no step of it accounts for.
-        skew: seconds by which the last of two ranks is late where they wait for each other; of more ranks, as
-            many times that as their number doubles.
+        skew: seconds by which the last of two ranks that meet is late; of more, for each doubling of them.
         launch: seconds in which a host queues a step for its device, which computes meanwhile; 0: on hosts.
         captured: in place of `update`, of an epoch that a device runs as CUDA graphs; 0: the same.
-        gap: seconds from the end of a kernel of CUDA graphs to the start of the next, another one, beside the
-            `call` of each, which is that of equal kernels in a row.
+        gap: seconds between two kernels of CUDA graphs, beside the `call` of each, of equal ones in a row.
         tf32: rates of dense products that round to TensorFloat-32; None: as those of others.
         rounded: rates of sparse products that read 16 bits; None: as those of others.
         edges: of passes over the non-zeros, see :data:`EDGES`; the others take as long as their bytes.
@@ -319,10 +317,7 @@ _TABLES: dict[str, type] = {
     "tf32": Gemm, "rounded": Spmm, "passes": Passes, "overlap": Overlap, "measured": Measured,
 }  # fmt: skip
 #: What may be 0.
-_ZERO = (
-    "alpha", "call", "row", "row_column", "nonzero", "nonzero_column", "update", "skew", "launch", "captured",
-    "gap",
-)  # fmt: skip
+_ZERO = "alpha call row row_column nonzero nonzero_column update skew launch captured gap".split()
 #: More than any machine takes: seconds per message, call or epoch; per row or non-zero. And rates and bytes.
 _LONGEST, _LONG, _LARGEST = 10.0, 1e-3, 1e18
 #: Less than any machine does in a second; of all else at least 1.

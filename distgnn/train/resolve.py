@@ -329,16 +329,14 @@ def left_open(comm: MPI.Intracomm, settings: Settings, store: StoreOrPath) -> Le
     agree(comm, identity(store, comm) | settings.shared())
     filled = from_files(settings, store, comm)
     asked = to_plan(filled, comm.Get_size())
-    if asked is None and filled.replication == AUTO:
-        filled = replace(filled, replication=None)  # there is one number
-    return LeftOpen(filled, asked)
+    copies_known = asked is None and filled.replication == AUTO  # there is one number
+    return LeftOpen(replace(filled, replication=None) if copies_known else filled, asked)
 
 
 def to_plan(settings: Settings, ranks: int) -> Settings | None:
     """Return the settings to plan with on so many ranks: resolved, and without a grid or an order "auto"; or
     None where nothing is open. The algorithm "auto" stays, and only with it is open whether blocks are sent
-    whole. Of minibatches a replication and a bulk "auto" stay; of subgraphs on all ranks nothing is open
-    that is not "auto".
+    whole. Of minibatches a replication and a bulk "auto" stay; of subgraphs what is "auto" alone is open.
 
     Raises:
         ArgumentError: settings that a run would refuse.
